@@ -94,8 +94,6 @@ class DrafterLoop:
         self._router.upstreams = self._upstreams
         self._active = deque(self._upstreams)  # the one that drafted longest ago in front
 
-    # --- for the API, from any thread
-
     @property
     def verifier(self) -> m.Welcome | None:
         """WELCOME of the first verifier that is there."""
@@ -147,8 +145,6 @@ class DrafterLoop:
         """Refuse new requests and end after those of its own clients; safe in a signal handler."""
         if self._stopping is None:
             self._stopping = time.monotonic()
-
-    # --- the loop
 
     def run(self) -> None:
         """Draft until stopped; raise ConfigError where no verifier will ever accept this drafter."""
@@ -248,8 +244,6 @@ class DrafterLoop:
             case _:
                 assert_never(order)
 
-    # --- statistics
-
     @property
     def _first(self) -> Upstream:
         """The first verifier that is there, else the first that was not given up."""
@@ -266,7 +260,7 @@ class DrafterLoop:
             [live.machine for one in self._upstreams for live in one.sessions.live.values()],
             self._traffic,
             now,
-            self._router.interrupted,
+            len(self._router.retries),
             address=first.address,
             encrypted=first.dealer.encrypted,
             refusal=first.refusal,

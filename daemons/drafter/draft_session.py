@@ -173,12 +173,12 @@ class DraftSession:
     def _prompt_ids(self) -> tuple[int, ...]:
         return self.machine.truth[: self.n_prompt]
 
-    def round(self, message: Round) -> None:
-        self._buffer.add_round(tuple(message.drafts), message.accepted)
-        self._send_ready()
-
-    def logprobs(self, message: Logprobs) -> None:
-        self._buffer.add_logprobs(message)
+    def add(self, message: Round | Logprobs) -> None:
+        """Add what belongs to committed ids."""
+        if isinstance(message, Round):
+            self._buffer.add_round(tuple(message.drafts), message.accepted)
+        else:
+            self._buffer.add_logprobs(message)
         self._send_ready()
 
     def done(self, message: Done) -> None:

@@ -302,16 +302,11 @@ class DraftSessions:
         live.done(message)
         self._forget(live)
 
-    def round(self, message: m.Round) -> None:
-        live = self.live.get(message.session)
-        if live is not None:
-            live.round(message)
-
-    def logprobs(self, message: m.Logprobs) -> None:
-        """Pass log-probabilities on, unless they name an id that is none."""
+    def add(self, message: m.Round | m.Logprobs) -> None:
+        """Pass on what belongs to committed ids, unless it names an id that is none."""
         live, n_vocab = self.live.get(message.session), self._welcome.n_vocab if self._welcome else 0
-        if live is not None and all(token < n_vocab for token in message.top_ids):
-            live.logprobs(message)
+        if live is not None and all(token < n_vocab for token in getattr(message, "top_ids", ())):
+            live.add(message)
 
     def cancel_of(self, client: EventSink) -> None:
         for ref in [ref for ref, pending in self.asked.items() if pending.client is client]:

@@ -27,17 +27,11 @@ class RequestRouter:
 
     def __init__(self, max_queue: int = MAX_QUEUE) -> None:
         self.upstreams: Sequence[Upstream] = ()
-        self._retries = RetryQueue()
+        self.retries = RetryQueue()
         self._queue: list[PendingRequest] = []
         self._room = QueueLimits(max_queue)
         self._most_ahead = AHEAD  # fewer while verifiers take no more
         self._arrived = 0
-
-    @property
-    def interrupted(self) -> int:
-        return len(self._retries)
-
-    # --- clients
 
     def ask(self, request: Request, client: EventSink, now: float) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
@@ -46,7 +40,7 @@ class RequestRouter:
         if request.id:
             had = [one.address for one in self.upstreams if one.sessions.take_over(request.id)]
             pending = replace(pending, home=had[0]) if had else pending
-        pending = self._retries.recalled(pending)
+        pending = self.retries.recalled(pending)
         if not self._queue and self._ahead() < self._most_ahead:
             self._put(pending, now)
         else:
@@ -54,7 +48,7 @@ class RequestRouter:
 
     def cancel_of(self, client: EventSink) -> None:
         self._queue = [pending for pending in self._queue if pending.client is not client]
-        self._retries.take(lambda pending: pending.client is client)
+        self.retries.take(lambda pending: pending.client is client)
         for upstream in self.upstreams:
             upstream.sessions.cancel_of(client)
 
@@ -65,12 +59,10 @@ class RequestRouter:
 
     def stop(self, error: SpecmeshError) -> None:
         self.refuse(error)
-        for pending in self._retries.take(lambda _: True):
+        for pending in self.retries.take(lambda _: True):
             pending.client.on_event(Failed(error))
         for upstream in self.upstreams:
             upstream.sessions.stop(error)
-
-    # --- what comes back from verifiers
 
     def refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: str) -> None:
         """Try another verifier. An invalid request is invalid everywhere, but for a prompt too long for this one."""
@@ -93,7 +85,7 @@ class RequestRouter:
             until = now + request.reconnect_timeout if waits and pending.until is None else pending.until
             found[0].sessions.ask(replace(elsewhere, until=until), now)
         elif waits:
-            self._retries.add(elsewhere, now)
+            self.retries.add(elsewhere, now)
         else:
             self._give_up(pending, error)
 
@@ -107,16 +99,14 @@ class RequestRouter:
             others = (one.welcome for one in self.upstreams if one.address != by)
             return not same_model(began, welcome) and not any(one and same_model(began, one) for one in others)
 
-        for pending in self._retries.take(hopeless):
+        for pending in self.retries.take(hopeless):
             other = f"the verifier came back with another model, {welcome.model}: the text ends here"
             pending.client.on_event(Failed(DaemonUnreachable(other)))
-
-    # --- those that wait
 
     def next_due(self, now: float) -> float | None:
         if self._queue and self._ahead() < self._most_ahead:
             return now
-        return self._retries.next_due(lambda pending: self._candidates(pending, now))
+        return self.retries.next_due(lambda pending: self._candidates(pending, now))
 
     def reopen(self, now: float) -> None:
         while self._queue and self._ahead() < self._most_ahead:
@@ -128,11 +118,11 @@ class RequestRouter:
                 self.lost(pending, DaemonUnreachable("the verifier went away"), now, again=False)
         if not self._queue:
             self._most_ahead = AHEAD
-        for pending in self._retries.due(now, lambda pending: self._candidates(pending, now)):
+        for pending in self.retries.due(now, lambda pending: self._candidates(pending, now)):
             self._put(pending, now)
 
     def expire(self, now: float) -> None:
-        for pending in self._retries.take(lambda one: one.until is not None and now >= one.until):
+        for pending in self.retries.take(lambda one: one.until is not None and now >= one.until):
             seconds = pending.request.reconnect_timeout
             why = next((one.refusal for one in self.upstreams if one.address == pending.home), None)
             went = f"the verifier at {pending.home} went away and was not back within {seconds:g} s"
@@ -151,8 +141,6 @@ class RequestRouter:
         self._queue.append(pending)
         self._queue.sort(key=lambda one: (one.request.priority, one.number))
 
-    # --- which one
-
     def _put(self, pending: PendingRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, wait or fail."""
         found = self._candidates(pending, now)
@@ -164,7 +152,7 @@ class RequestRouter:
         others_only = pending.began is not None and pending.home not in pending.tried
         fresh = replace(pending, tried=(), error=None)
         if pending.until is not None and (others_only or isinstance(error, Busy)):
-            self._retries.add(fresh, now)
+            self.retries.add(fresh, now)
         elif isinstance(error, Busy) and self._ahead():  # others of this drafter's fill it: after one of them
             self._most_ahead = self._ahead()
             self._enqueue(fresh, now)
@@ -194,5 +182,5 @@ class RequestRouter:
         return same_file(began, welcome) and welcome.n_ctx >= began.n_ctx  # a shorter one would end the text early
 
     def _give_up(self, pending: PendingRequest, error: SpecmeshError) -> None:
-        self._retries.remember(pending)
+        self.retries.remember(pending)
         pending.client.on_event(Failed(error))

@@ -105,8 +105,6 @@ class Upstream:
             "token_ms": round(pace.token_s * 1e3, 3) if pace is not None else None,
         }
 
-    # --- turns of the loop
-
     def next_due(self) -> float:
         if self.given_up is not None:
             return float("inf")
@@ -160,8 +158,6 @@ class Upstream:
         self._away(error)
         self.dealer.close()
 
-    # --- the wire
-
     def _say_hello(self, now: float) -> None:
         if self._greeting.unanswered(now) and self.dealer.refusal is None:
             log.warning("verifier_not_answering", connect=self.address, meaning="trying on; is it running there?")
@@ -173,10 +169,8 @@ class Upstream:
         match message:
             case m.Truth() | m.Sync() | m.Nack():
                 self.sessions.on_frame(message.session, from_verifier(message), size, now)
-            case m.Round():
-                self.sessions.round(message)
-            case m.Logprobs():
-                self.sessions.logprobs(message)
+            case m.Round() | m.Logprobs():
+                self.sessions.add(message)
             case m.Done():
                 self.sessions.done(message, now)
             case m.Opened():

@@ -54,8 +54,6 @@ class PeerGate:
         self._logged = -LOG_INTERVAL
         self.gone: dict[bytes, str] = {}
 
-    # --- drafters
-
     def attach(self, identity: bytes) -> str:
         """Remember the sender as a drafter; return its key's name, empty where it has none."""
         frame = self._inlet.last()
@@ -93,8 +91,6 @@ class PeerGate:
         if end is not None and end.connection is not None:
             end.connection.cut()
 
-    # --- messages
-
     def objection(self, parts: list[bytes], now: float) -> str | None:
         """Return why the newest message is not to be decoded, as a label of a counter; None if it is."""
         identity = parts[0]
@@ -126,8 +122,6 @@ class PeerGate:
         """A drafter is sent a TRUTH or SYNC, which asks for so many drafts."""
         if identity in self._ends:
             self._limits[self._account(identity)].earn(drafts)
-
-    # --- inside
 
     def _admitted(self, identity: bytes, guard: ZapGuard, now: float) -> bool:
         """May the sender speak, and as this drafter? Identities are the peers' own choice."""

@@ -16,9 +16,7 @@ from specmesh.paths import write_whole
 
 log = structlog.get_logger("specmesh.verifier")
 
-WIDTHS = (1, 2, 3, 5, 9, 17, 4, 7, 8, 6, 10, 12, 14, 16, 11, 13, 15, 24, 33)
-"""Rows, the ones that tell most first: what time does not reach is interpolated until it is met."""
-
+WIDTHS = (1, 2, 3, 5, 9, 17, 4, 7, 8, 6, 10, 12, 14, 16, 11, 13, 15, 24, 33)  # rows, the ones that tell most first
 REPEATS = 3
 BUDGET = 2.0  # seconds after which no further measurement is begun
 CHECK_WIDTHS, TOLERANCE = (1, 3, 5), 0.2  # rows whose remembered times must hold, and how closely

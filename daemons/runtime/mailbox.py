@@ -15,17 +15,12 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._late: Callable[[T], object] | None = None
-        self._reader, self._writer = os.pipe()
+        self._reader, self.wakeup_fd = os.pipe()  # a byte written there wakes the loop, see `signal.set_wakeup_fd`
         os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        os.set_blocking(self.wakeup_fd, False)
 
     def fileno(self) -> int:
         return self._reader
-
-    @property
-    def wakeup_fd(self) -> int:
-        """Writing a byte here wakes the loop; for `signal.set_wakeup_fd`."""
-        return self._writer
 
     def put(self, item: T) -> None:
         self._items.append(item)
@@ -35,7 +30,7 @@ class Mailbox(Generic[T]):
 
     def wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop just as well
-            os.write(self._writer, b"\0")
+            os.write(self.wakeup_fd, b"\0")
 
     def drain(self) -> list[T]:
         """Take all items; from the loop's thread."""
@@ -58,4 +53,4 @@ class Mailbox(Generic[T]):
 
     def close(self) -> None:
         os.close(self._reader)
-        os.close(self._writer)
+        os.close(self.wakeup_fd)

@@ -144,7 +144,7 @@ class VerifierLoop:
         until = now + 1.0 if due is None else due
         if self._stopping is not None:
             until = min(until, self._stopping + self._drain)
-        until = min(until, self._sessions.next_deadline() or until)
+        until = min(until, self._sessions.closing.next_deadline() or until)
         if self.stats.unpublished:
             until = min(until, self._next_snapshot)
         if self._router.behind:
@@ -232,7 +232,7 @@ class VerifierLoop:
             self._costs,
             self._router.traffic,
             now,
-            self._sessions.kept,
+            len(self._sessions.kept),
             len(self._queue),
             address=self._router.address,
             encrypted=self._router.encrypted,

@@ -75,8 +75,6 @@ class DrafterAssignment:
         self._changes = changes
         self._turn = 0
 
-    # --- who drafts
-
     def find_all(self, now: float, why: AttachReason | None = None) -> None:
         for live in list(self._sessions.values()):
             if live.drafter is None and live.owner is None and live.machine.may_draft:
@@ -155,8 +153,6 @@ class DrafterAssignment:
             self._nobody_stands_by(live)
         self._weigh()
 
-    # --- who stands by
-
     def stepped(self, live: SessionContext, now: float) -> None:
         """Let the standby of a session follow it; now and then compare its drafters."""
         if live.machine.drafting != live.asked:
@@ -222,8 +218,6 @@ class DrafterAssignment:
     def _send(self, live: SessionContext, identity: bytes, effect: ev.Told | None) -> None:
         for frame in live.frames(effect) if effect is not None else ():
             live.bytes_sent += self._router.send(identity, frame)
-
-    # --- what they promise
 
     def _offers(self, live: SessionContext, now: float, most: int | None = None) -> list[DrafterOffer[bytes]]:
         """Return the offers of drafters that can hold this session, its own always, of the others `most` in turn."""

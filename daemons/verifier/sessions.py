@@ -50,22 +50,15 @@ class Sessions:
         self._stats = stats
         changes = stats.drafter_changes
         self.drafting = DrafterAssignment(self.live, router, drafters, policies, changes, self.carry_out)
-        self._closing, self._kept = PendingReports(), DetachedSessions(grace)
+        self.closing, self.kept = PendingReports(), DetachedSessions(grace)
         self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 
     def __bool__(self) -> bool:
-        return bool(self.live or self._closing)
-
-    @property
-    def kept(self) -> int:
-        return len(self._kept)
-
-    def next_deadline(self) -> float | None:
-        return self._closing.next_deadline()
+        return bool(self.live or self.closing)
 
     def expire(self, now: float) -> None:
-        self._closing.expire(now)
-        for live in self._kept.expire(now):
+        self.closing.expire(now)
+        for live in self.kept.expire(now):
             self._drop(live, now)
 
     # --- beginning
@@ -102,7 +95,7 @@ class Sessions:
     def _new(self, prompt: EncodedPrompt, now: float) -> SessionContext:
         request, owner, ids = prompt.opening.request, prompt.opening.owner, prompt.ids
         known = (*ids, *request.generated)
-        kept = self._kept.running()
+        kept = self.kept.running()
         if not self._stepper.slots and kept is not None:
             self._drop(kept, now)
         params = request.params
@@ -130,7 +123,7 @@ class Sessions:
             log.warning("resumed_text_differs", session=live.id, meaning="it goes on as the verifier has it")
         if end is None:
             self._take_over(live, owner)
-            self._kept.forget(live.id)
+            self.kept.forget(live.id)
         self._stats.resumed += 1
         log.info("session_resumed", session=live.id, tokens=live.machine.generated)
         self._hand_over(live, opening)
@@ -144,7 +137,7 @@ class Sessions:
         for live in self.live.values():
             if live.name == name:
                 return live, None
-        return self._kept.ended(name) or (None, None)
+        return self.kept.ended(name) or (None, None)
 
     def _take_over(self, live: SessionContext, owner: bytes | None) -> None:
         """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
@@ -177,10 +170,10 @@ class Sessions:
     def _end_again(self, live: SessionContext, end: Finished, now: float) -> None:
         if live.owner is None:
             live.client.on_event(end)
-            self._kept.forget(live.id)
+            self.kept.forget(live.id)
             return
         self._router.send(live.owner, m.Done(live.id, end.reason, len(live.machine.prefix), end.report))
-        self._kept.add(live, now, end)
+        self.kept.add(live, now, end)
 
     # --- drafters
 
@@ -193,12 +186,12 @@ class Sessions:
         self.drafting.find_all(now, "gone")
 
     def _keep_or_end(self, live: SessionContext, now: float, *, may_return: bool) -> None:
-        if not (may_return and live.name and self._kept.grace > 0):
+        if not (may_return and live.name and self.kept.grace > 0):
             self.cancel(live, now)
             return
-        live.client, live.owner = self._kept.add(live, now), None
+        live.client, live.owner = self.kept.add(live, now), None
         live.machine.followed = False
-        log.info("session_kept", session=live.id, seconds=self._kept.grace)
+        log.info("session_kept", session=live.id, seconds=self.kept.grace)
 
     # --- what happens to them
 
@@ -214,8 +207,8 @@ class Sessions:
         self.carry_out(live, live.machine.handle(event, now))
 
     def closed(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
-        self._closing.closed(close.session, peer.identity, close.drafted, close.draft_s, now)
-        self._kept.closed(close.session, peer.identity)
+        self.closing.closed(close.session, peer.identity, close.drafted, close.draft_s, now)
+        self.kept.closed(close.session, peer.identity)
         live = self.live.get(close.session)
         if live is not None and live.owner == peer.identity:
             self.cancel(live, now)
@@ -232,12 +225,12 @@ class Sessions:
         self.cancel(live, now, reason)
 
     def stop(self, now: float) -> None:
-        self._kept.grace = 0.0
-        while (live := self._kept.running()) is not None:
+        self.kept.grace = 0.0
+        while (live := self.kept.running()) is not None:
             self._drop(live, now)
 
     def _drop(self, live: SessionContext, now: float) -> None:
-        self._kept.forget(live.id)
+        self.kept.forget(live.id)
         log.info("session_dropped", session=live.id, tokens=live.machine.generated)
         self.cancel(live, now)
 
@@ -292,17 +285,17 @@ class Sessions:
         finished = Finished(reason, live.prompt_ids, report)
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
         log.info("session_finished", session=live.id, reason=reason, tokens=machine.generated, **counts)
-        self._closing.add(live, finished, now)
+        self.closing.add(live, finished, now)
         drafter = live.drafter
         if drafter is not None:
             done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == drafter else {})
             live.bytes_sent += self._router.send(drafter, done)
         if live.owner is not None and live.name and reason in SERVED:
-            self._kept.add(live, now, finished)  # until it is closed: DONE may be lost
+            self.kept.add(live, now, finished)  # until it is closed: DONE may be lost
         if (
             drafter is None
             or live.owner is not None
             or reason == "cancelled"
             or isinstance(live.client, DetachedSession)
         ):
-            self._closing.deliver(live.id, 0, 0.0)
+            self.closing.deliver(live.id, 0, 0.0)
