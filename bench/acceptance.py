@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh import logs
+from specmesh.core.events import Span
 from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.paths import bundled
 

@@ -17,8 +17,8 @@ from held_out import prompts
 from numpy.typing import NDArray
 
 from specmesh import logs
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.paths import bundled
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import gumbel
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 
 MARGIN = 0.05

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from specmesh import logs
-from specmesh.engines.base import Span
+from specmesh.core.events import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.paths import bundled
 

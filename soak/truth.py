@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.vocabulary import TextStream
-from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.base import VerifyEngine
 
 TIE = 0.05
 """Logits by which kernels of different row widths may differ: closer choices are near ties (`specmesh audit`)."""

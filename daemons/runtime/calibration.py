@@ -11,7 +11,8 @@ from platformdirs import user_cache_path
 
 from specmesh import __version__
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.engines.base import Span, VerifyEngine
+from specmesh.core.events import Span
+from specmesh.engines.base import VerifyEngine
 from specmesh.paths import write_whole
 
 log = structlog.get_logger("specmesh.verifier")

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
@@ -11,8 +11,9 @@ from typing import TypeVar, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.events import Span
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder
-from specmesh.engines.base import CpuEngine, Span, VerifyEngine
+from specmesh.engines.base import CpuEngine, VerifyEngine
 from specmesh.errors import EngineError, SpecmeshError
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def on_own_thread(work: Callable[[], T]) -> T:
         return thread.submit(work).result()
 
 
-EngineJob = tuple[tuple[KVOrder, ...], list[Span], int | None]
+EngineJob = tuple[tuple[KVOrder, ...], Sequence[Span], int | None]
 """Orders to carry out, spans to decode then; and, where that changes, with how many CPU threads from now on."""
 
 
@@ -70,7 +71,7 @@ class EngineThread:
             except Exception as error:  # noqa: BLE001  (whatever it is, the loop waits for an answer)
                 self._deliver(EngineError(f"{type(error).__name__}: {error}"))
 
-    def _do(self, orders: tuple[KVOrder, ...], spans: list[Span], threads: int | None) -> Decoded:
+    def _do(self, orders: tuple[KVOrder, ...], spans: Sequence[Span], threads: int | None) -> Decoded:
         if threads is not None and isinstance(self._engine, CpuEngine):
             self._engine.use_threads(threads)
         self._prepare(orders)

@@ -7,10 +7,14 @@ import structlog
 import zmq
 
 from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit, refuse
+from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.verifier_choice import reported_load
+from specmesh.core.scheduling.batch import PREFILL_ROWS
+from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.snapshot import VerifierSnapshot
+from specmesh.core.verifier import VerifierCore
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import from_drafter
@@ -29,7 +33,7 @@ from specmesh.daemons.verifier.remote_client import RemoteClient, requested
 from specmesh.daemons.verifier.sessions import Sessions
 from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.daemons.verifier.stepper import Stepper
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import EngineInfo, VerifyEngine
 from specmesh.errors import Busy, SpecmeshError, WentAway
 from specmesh.wire import messages as m
 
@@ -68,7 +72,6 @@ class VerifierLoop:
         self._engine, self._vocabulary, self._info = engine, engine.vocabulary, engine.info
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
-        self._stepper = Stepper(engine, mailbox.put, costs)
         self._limits = _limits(engine)
         self._prompts = PromptEncoder(engine, mailbox.put)
         self._queue = RequestQueue(self._prompts, self._limits, engine.info.n_seq, max_queue)
@@ -82,9 +85,9 @@ class VerifierLoop:
         self.stats = VerifierStats(time.monotonic())
         self._drafters = Drafters(self._router, self.stats.round_trips, self._state)
         self._hash_sent = ""
-        self._sessions = Sessions(
-            self._limits, costs, self._router, self._drafters, self._stepper, self._policies, self.stats, grace
-        )
+        self._core = _core(engine.info, self._limits, costs, self._drafters.acceptance)
+        self._stepper = Stepper(engine, mailbox.put, self._core)
+        self._sessions = Sessions(costs, self._router, self._drafters, self._core, self._policies, self.stats, grace)
 
     # --- the loop
 
@@ -149,7 +152,7 @@ class VerifierLoop:
             until = min(until, self._next_snapshot)
         if self._router.behind:
             until = min(until, now + FLUSH_INTERVAL)
-        return max(min(until, self._stepper.feed(self._sessions.live, now)) - now, 0.0)
+        return max(min(until, self._stepper.feed(now)) - now, 0.0)
 
     def _order(self, order: Order, now: float) -> None:
         match order:
@@ -166,8 +169,8 @@ class VerifierLoop:
                 self._decoded(order, now)
             case SpecmeshError():  # the engine's sequences are in doubt: those of the step end, the others go on
                 log.error("step_failed", error=str(order))
-                for live in self._stepper.abandon(self._sessions.live):
-                    self._sessions.fail(live, order, now, "error")
+                for session in self._stepper.abandon():
+                    self._sessions.fail(self._sessions.live[session], order, now, "error")
             case Solved(session, policy):
                 if (solved := self._sessions.live.get(session)) is not None:
                     solved.machine.pacing.adopt(policy)
@@ -192,7 +195,6 @@ class VerifierLoop:
             self._sessions.begin(waiting, now)
         if not self._sessions.live:
             self.stats.throughput.idle()
-            self._stepper.rest()
         if now >= self._next_snapshot:
             self._next_snapshot = now + SNAPSHOT_INTERVAL
             self.stats.unpublished = bool(self._sessions.live)
@@ -201,10 +203,11 @@ class VerifierLoop:
     # --- steps
 
     def _decoded(self, result: Decoded, now: float) -> None:
-        outcomes = self._stepper.finish(result, self._sessions.live, now)
+        finished = self._stepper.finish(result, now)
+        outcomes = [(self._sessions.live[session], effects) for session, effects in finished]
         if all(live.machine.drafts or not live.machine.drafting for live, _ in outcomes):
             # Before TRUTH is sent: no answer is needed for it.
-            self._stepper.feed(self._sessions.live, time.monotonic())
+            self._stepper.feed(time.monotonic())
         before = self.stats.totals.generated
         for live, effects in outcomes:
             self._sessions.carry_out(live, effects)
@@ -236,7 +239,7 @@ class VerifierLoop:
             len(self._queue),
             address=self._router.address,
             encrypted=self._router.encrypted,
-            reuse=self._stepper.slots.snapshot(),
+            reuse=self._core.slots.snapshot(),
         )
 
     # --- the wire
@@ -309,6 +312,7 @@ class VerifierLoop:
         threads = self._cores.beside(peer.hello for peer in self._drafters)
         if threads is not None:
             self._stepper.use_threads(threads)
+            self._costs.doubt()  # they are learned anew
 
     def _state(self, now: float) -> Heartbeat:
         load = reported_load(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
@@ -356,3 +360,12 @@ def _limits(engine: VerifyEngine) -> TargetLimits:
     most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
     drafts = most if info.can_trim else 0
     return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
+
+
+def _core(info: EngineInfo, limits: TargetLimits, costs: StepCosts, acceptance: RollingAcceptance) -> VerifierCore:
+    room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
+    slots = KVSlots(info.n_seq, info.reuse, room, PREFILL_ROWS if info.width is not None else None)
+    first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
+    return VerifierCore(
+        limits, costs, acceptance, slots, info.n_batch, restores=info.trimming == "restore", first=first
+    )

@@ -15,7 +15,7 @@ CLOSE_GRACE = 0.2  # most seconds that a finished session's report waits for the
 
 @dataclass(slots=True)
 class SessionContext:
-    """A session: its sequence in the engine, its client, and its drafters.
+    """A session: its client, and its drafters.
 
     owner: the drafter whose client asked for it, None for a client of this daemon. sent_at: time of the last round.
     name: to resume it by; key: it was opened with; either may be empty. asked: drafts were asked for when drafters'
@@ -23,7 +23,6 @@ class SessionContext:
     """
 
     id: int
-    seq: int
     machine: VerifierSession
     client: EventSink
     owner: bytes | None

@@ -1,6 +1,5 @@
 """The verifier's sessions, from beginning to end; specmesh.core decides, this carries its effects out."""
 
-import itertools
 import time
 from typing import assert_never
 
@@ -12,9 +11,8 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import common_length
 from specmesh.core.report import session_report
 from specmesh.core.sampling.constraint import SIMPLER
-from specmesh.core.scheduling.kv_slots import NO_CONTENTS
-from specmesh.core.session import VerifierSession
-from specmesh.core.session_params import TargetLimits, may_adopt
+from specmesh.core.session_params import may_adopt
+from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening
@@ -23,7 +21,6 @@ from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.drafting import DrafterAssignment, PolicySolver
 from specmesh.daemons.verifier.session_context import PendingReports, SessionContext
 from specmesh.daemons.verifier.statistics import SERVED, VerifierStats
-from specmesh.daemons.verifier.stepper import Stepper
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
@@ -35,23 +32,21 @@ class Sessions:
 
     def __init__(
         self,
-        limits: TargetLimits,
         costs: StepCosts,
         router: Router,
         drafters: Drafters,
-        stepper: Stepper,
+        core: VerifierCore,
         policies: PolicySolver,
         stats: VerifierStats,
         grace: float,
     ) -> None:
         self.live: dict[int, SessionContext] = {}
-        self._limits, self._costs = limits, costs
-        self._router, self._drafters, self._stepper = router, drafters, stepper
+        self._costs = costs
+        self._router, self._drafters, self._core = router, drafters, core
         self._stats = stats
         changes = stats.drafter_changes
         self.drafting = DrafterAssignment(self.live, router, drafters, policies, changes, self.carry_out)
         self.closing, self.kept = PendingReports(), DetachedSessions(grace)
-        self._ids = itertools.count(time.monotonic_ns() & 0xFFFFFF)
 
     def __bool__(self) -> bool:
         return bool(self.live or self.closing)
@@ -96,17 +91,11 @@ class Sessions:
         request, owner, ids = prompt.opening.request, prompt.opening.owner, prompt.ids
         known = (*ids, *request.generated)
         kept = self.kept.running()
-        if not self._stepper.slots and kept is not None:
+        if not self._core.slots and kept is not None:
             self._drop(kept, now)
-        params = request.params
-        others = ((other.seq, other.machine.memory) for other in self.live.values())
-        seq, held = self._stepper.slots.acquire(known, len(ids) - 1, others, cached=params.cache_prompt)
-        shared, company = self._drafters.acceptance, len(self.live) + 1
-        machine = VerifierSession(
-            known, params, self._limits, self._costs, shared, now, len(ids), prompt.constraint, held, company
-        )
+        number, machine = self._core.open(known, request.params, now, len(ids), prompt.constraint)
         key = self._router.gate.key_of(owner) if owner is not None else ""
-        return SessionContext(next(self._ids), seq, machine, prompt.opening.client, owner, name=request.id, key=key)
+        return SessionContext(number, machine, prompt.opening.client, owner, name=request.id, key=key)
 
     def adopted(self, opening: Opening, now: float) -> bool:
         """Give an opening the session that it names, if any; raise NoSuchText where it must not have it."""
@@ -204,7 +193,7 @@ class Sessions:
             self._stats.stray_frames += 1
             return
         live.bytes_received += size
-        self.carry_out(live, live.machine.handle(event, now))
+        self.carry_out(live, self._core.handle(live.id, event, now))
 
     def closed(self, peer: DrafterPeer, close: m.Close, now: float) -> None:
         self.closing.closed(close.session, peer.identity, close.drafted, close.draft_s, now)
@@ -218,7 +207,7 @@ class Sessions:
             self.cancel(live, now)
 
     def cancel(self, live: SessionContext, now: float, reason: str = "cancelled") -> None:
-        self.carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
+        self.carry_out(live, self._core.handle(live.id, ev.Cancelled(reason), now))
 
     def fail(self, live: SessionContext, error: SpecmeshError, now: float, reason: str) -> None:
         live.client.on_event(Failed(error))
@@ -277,7 +266,6 @@ class Sessions:
         if self.live.pop(live.id, None) is None:
             return
         machine = live.machine
-        self._stepper.slots.release(live.seq, machine.memory if reason != "error" else NO_CONTENTS)
         self.drafting.finished(live, reason, now)
         self._stats.ended(machine, reason, now)
         report = session_report(machine, self._costs, now)

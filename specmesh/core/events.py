@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.proposal import Proposal
+from specmesh.core.scheduling.kv_slots import KVOrder
 from specmesh.errors import SpecmeshError
 
 # --- between the machines; `crc` is the CRC-32 of all ids before `base`
@@ -127,6 +128,32 @@ class Verify:
 @dataclass(frozen=True, slots=True)
 class Wait:
     until: float  # nothing is done before, unless an event comes first
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive rows of one sequence: `ids` at absolute positions from `position` on; `logits` for each or none."""
+
+    seq: int
+    position: int
+    ids: tuple[int, ...]
+    logits: bool
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the target: carry the orders out, then decode the spans."""
+
+    orders: tuple[KVOrder, ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(span.ids) for span in self.spans)
 
 
 VerifierEvent = Drafted | Shadowed | Nacked | Detached | Prefilled | Stepped | Cancelled

@@ -23,7 +23,7 @@ from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.batch import Scheduler, Step
+from specmesh.core.scheduling.batch import Batch, Scheduler
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
 
@@ -189,7 +189,7 @@ class _Simulation:
             return
         while self._waiting and len(self._live) < (self._site.places or self._users):
             self._begin(self._waiting.popleft(), now)
-        step = self._scheduler.next_step(self._live, now)
+        step = self._scheduler.next_batch(self._live, now)
         if isinstance(step, ev.Wait):
             if step.until not in (inf, self._wake):
                 self._wake = step.until
@@ -202,7 +202,7 @@ class _Simulation:
         seconds = self._site.costs.seconds(step.rows, step.context)
         self._at(now + seconds, partial(self._stepped, step, seconds))
 
-    def _stepped(self, step: Step, seconds: float, now: float) -> None:
+    def _stepped(self, step: Batch, seconds: float, now: float) -> None:
         counts = self._counts
         counts.steps, counts.rows, counts.seconds = counts.steps + 1, counts.rows + step.rows, counts.seconds + seconds
         drafting = any(session.drafting for session in self._live.values())

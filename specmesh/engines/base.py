@@ -13,6 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
@@ -85,20 +86,6 @@ class EngineInfo:
     @property
     def can_trim(self) -> bool:
         return self.trimming != "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Consecutive rows of one sequence: `ids` at absolute positions from `position` on; `logits` for each or none."""
-
-    seq: int
-    position: int
-    ids: tuple[int, ...]
-    logits: bool
-
-    @property
-    def end(self) -> int:
-        return self.position + len(self.ids)
 
 
 class Engine(Protocol):

@@ -8,12 +8,13 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, EngineInfo, Sequences, Span, Trimming
+from specmesh.engines.base import Ask, EngineInfo, Sequences, Trimming
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
 
 END_ID = 255

@@ -18,8 +18,8 @@ import pytest
 from numpy.typing import NDArray
 from processes import Daemon, Mesh, complete, generate, sim_ids
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 
 pytestmark = pytest.mark.models

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from processes import Daemon, Mesh, Stream, body, complete, generate, until
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 
 pytest.importorskip("mlx.core")

@@ -6,10 +6,7 @@ The one place where the property world meets the session machines: whoever repla
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, replace
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
@@ -17,17 +14,19 @@ from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.drafting.drafter_pool import Standby
+from specmesh.core.events import Step
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, SampledDraft
-from specmesh.core.scheduling.batch import Scheduler
+from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier import Rows, VerifierCore
 from specmesh.daemons.link.frames import frame_of, from_drafter, from_verifier
-from specmesh.engines.base import Span
 from specmesh.wire import messages as m
 
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
 MAX_DRAFTS = 8
+N_SEQ = 64  # most sessions
 MAX_HELD = 256  # drafts that a session holds at most, whatever its drafter sends
 
 # --- effects, and what the engines are to do
@@ -66,17 +65,6 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One decode of the target: per session the ids after the `position` that its memory is cut to first."""
-
-    spans: tuple[Span, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(len(span.ids) for span in self.spans)
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """Cut the draft model's memory to `position`, take in `ids`, and guess the next where `guess`."""
 
@@ -87,18 +75,16 @@ class Draft:
 
 
 Effect = Send | Emit | End | Learned
-Rows = NDArray[np.float32] | None
 
 
 @dataclass(slots=True)
 class _Session:
-    """One generation at the verifier, who drafts for it, and what its target's memory holds."""
+    """One generation at the verifier, and who drafts for it."""
 
     machine: VerifierSession
     peer: Hashable = None
     standby: Standby | None = None
     follower: Hashable = None
-    held: int = 0
     wait_until: float | None = None
     given_up: bool = False
 
@@ -112,17 +98,16 @@ class Verifier:
     def __init__(
         self, n_ctx: int, n_vocab: int, end_ids: frozenset[int], n_batch: int, prefill_rows: int, seen: Counter[str]
     ) -> None:
-        self._limits = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS)
-        self._costs, self._acceptance = StepCosts(), RollingAcceptance()
-        self._costs.record_pause(0.0, drafting=False)
-        self._scheduler = Scheduler(n_batch, self._costs, prefill_rows=prefill_rows)
+        limits, slots = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
+        self._core = VerifierCore(limits, StepCosts(), RollingAcceptance(), slots, n_batch, prefill_rows=prefill_rows)
         self._sessions: dict[int, _Session] = {}
+        self._held = Counter[int]()  # ids in each sequence of the target's memory
         self._seen = seen
 
     def open(self, prompt: tuple[int, ...], params: SessionParams, now: float) -> int:
-        machine = VerifierSession(prompt, params, self._limits, self._costs, self._acceptance, now)
-        self._sessions[len(self._sessions) + 1] = _Session(machine)
-        return len(self._sessions)
+        number, machine = self._core.open(prompt, params, now)
+        self._sessions[number] = _Session(machine)
+        return number
 
     # --- drafters
 
@@ -135,11 +120,11 @@ class Verifier:
         session.peer, arrivals = peer, Arrivals()
         if round_trip is not None:
             arrivals.record_round_trip(round_trip)
-        return self._effects(number, session.machine.attach(arrivals, RollingAcceptance() if rated else None), now)
+        return self._effects(number, session.machine.attach(arrivals, RollingAcceptance() if rated else None))
 
     def detach(self, number: int, now: float) -> list[Effect]:
         session = self._sessions[number]
-        effects = self._effects(number, session.machine.handle(ev.Detached(), now), now)
+        effects = self._effects(number, self._core.handle(number, ev.Detached(), now))
         session.peer = None
         assert session.machine.finished is not None or not session.machine.attached
         return effects
@@ -159,7 +144,7 @@ class Verifier:
         relieved, told = session.peer, machine.truth.told
         session.peer, session.follower, session.standby = session.follower, relieved, None
         fresh = machine.attach(Arrivals(), RollingAcceptance(), known=standby.told, proven=True)
-        effects = self._effects(number, fresh, now)
+        effects = self._effects(number, fresh)
         if relieved is not None:
             session.standby = Standby(machine.prefix, now, told)
             effects += self._to_follower(number, session.standby.begin(now))
@@ -172,7 +157,7 @@ class Verifier:
             return self._from_follower(number, message, round_trip, now)
         if not isinstance(message, m.Draft | m.DraftProbs | m.Shadow | m.Nack):
             return []
-        effects = self._effects(number, session.machine.handle(from_drafter(message), now), now)
+        effects = self._effects(number, self._core.handle(number, from_drafter(message), now))
         assert len(session.machine.drafts) <= MAX_HELD
         session.given_up = False
         return effects
@@ -197,41 +182,35 @@ class Verifier:
     # --- steps
 
     def next_step(self, now: float) -> Step | ev.Wait:
-        sessions = {number: session.machine for number, session in self._sessions.items()}
-        step = self._scheduler.next_step(sessions, now)
+        """Return a step whose spans have the numbers of their sessions."""
+        step = self._core.next_step(now)
         if isinstance(step, ev.Wait):
             self._note_waits(now)
             assert step.until > now, "asked to sleep into the past"
             return step
-        spans = []
-        for number, part in step.parts:
-            session = self._sessions[number]
-            assert part.position == session.held, "the plan is not where the memory ends"
-            if isinstance(part, ev.Verify):
-                session.machine.begin(now)
+        for order in step.orders:
+            assert isinstance(order, KVCut), "nothing is shared"
+            assert order.length <= self._held[order.seq], "a cut cannot add ids"
+            self._held[order.seq] = order.length
+        numbers = {seq: number for number, seq in self._core._seqs.items()}
+        for span in step.spans:
+            assert span.ids, "an empty prefill"
+            assert span.position == self._held[span.seq], "the plan is not where the memory ends"
+            self._held[span.seq] = span.end
+            session = self._sessions[numbers[span.seq]]
+            if span.logits:
                 session.given_up = session.wait_until is not None and now >= session.wait_until
                 session.wait_until = None
-                spans.append(Span(number, part.position, (part.last, *part.drafts), logits=True))
-            else:
-                assert part.ids, "an empty prefill"
-                spans.append(Span(number, part.position, part.ids, logits=False))
-            session.held += len(spans[-1].ids)
-        return Step(tuple(spans))
+        return Step((), tuple(replace(span, seq=numbers[span.seq]) for span in step.spans))
 
-    def finish(self, step: Step, rows: list[Rows], seconds: float, now: float) -> list[Effect]:
+    def finish(self, rows: list[Rows], seconds: float, now: float) -> list[Effect]:
         """The engine's result: per span a row of logits for each id, or None where none were asked for."""
         effects: list[Effect] = []
-        if all(span.logits for span in step.spans):
-            self._costs.record(step.rows, seconds)
-        for span, logits in zip(step.spans, rows, strict=True):
-            session = self._sessions[span.seq]
-            if logits is None:
-                event: ev.VerifierEvent = ev.Prefilled(len(span.ids))
-            else:
-                event = ev.Stepped(span.ids[1:], logits, seconds)
-            effects += self._effects(span.seq, session.machine.handle(event, now), now)
+        for number, outcome in self._core.finish(rows, now - seconds, now, now):
+            session = self._sessions[number]
+            effects += self._effects(number, outcome)
             if session.standby is not None:
-                effects += self._to_follower(span.seq, session.standby.follow(now))
+                effects += self._to_follower(number, session.standby.follow(now))
             inputs = session.machine.unsolved(now)
             if inputs is not None:
                 session.machine.pacing.adopt(solve(inputs, session.machine.pacing.policy))
@@ -248,7 +227,7 @@ class Verifier:
                 session.wait_until = plan.until
                 self._seen["waits"] += 1
 
-    def _effects(self, number: int, effects: list[ev.VerifierEffect], now: float) -> list[Effect]:
+    def _effects(self, number: int, effects: list[ev.VerifierEffect]) -> list[Effect]:
         session, result = self._sessions[number], list[Effect]()
         for effect in effects:
             match effect:
@@ -258,9 +237,6 @@ class Verifier:
                 case ev.Nacked(base, crc):
                     self._seen["verifier nacks"] += 1
                     result.append(Send(m.Nack(number, base, crc), session.peer))
-                case ev.Trim(length):
-                    assert length <= session.held, "a cut cannot add ids"
-                    session.held = length
                 case ev.Emit(ids=ids, accepted=accepted, drafts=drafts):
                     result.append(Emit(number, ids, accepted, drafts))
                 case ev.Finish(reason):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaSettings
 from specmesh.engines.mlx import MlxSettings
 from specmesh.engines.sim import SimSettings

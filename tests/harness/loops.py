@@ -18,6 +18,7 @@ from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import as_json
@@ -28,7 +29,7 @@ from specmesh.daemons.link.transport import Route, bind_router
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import DraftEngine, Span
+from specmesh.engines.base import DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.wire import messages as m

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span
 from specmesh.engines.sim import END_ID, SimSettings, SimVerifier
 
 

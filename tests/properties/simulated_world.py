@@ -143,7 +143,7 @@ class World:
         self.turn()
 
     def finished(self, step, rows, seconds):
-        self.perform(self.core.finish(step, rows, seconds, self.clock.now))
+        self.perform(self.core.finish(rows, seconds, self.clock.now))
 
     def perform(self, effects):
         for effect in effects:

@@ -17,8 +17,8 @@ ROWS_BESIDE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One decode: parts by session id. left_out: drafts could come along, and none does: no room, or not worth it."""
+class Batch:
+    """What one step does, by session id. left_out: drafts could come along, and none does: no room, or not worth it."""
 
     parts: tuple[tuple[int, Part], ...]
     left_out: bool = False
@@ -73,8 +73,8 @@ class Scheduler:
         self._turn = -1
         self._eldest = False  # who was first of the prompts in the step before
 
-    def next_step(self, sessions: Mapping[int, VerifierSession], now: float) -> Step | ev.Wait:
-        """Return the next step over the unfinished `sessions`, or until when there is none: for ever, infinity."""
+    def next_batch(self, sessions: Mapping[int, VerifierSession], now: float) -> Batch | ev.Wait:
+        """Return the next step's parts for the unfinished `sessions`, or until when it has none: for ever, infinity."""
         plans = {key: session.plan(now) for key, session in sessions.items() if session.finished is None}
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
@@ -94,7 +94,7 @@ class Scheduler:
         if others:
             share = max(self._prefill_rows, ROWS_BESIDE * others)
             budget = min(budget, share * -(-len(prompts) // others))
-        return Step((*parts, *self._filling(prompts, budget)), left_out)
+        return Batch((*parts, *self._filling(prompts, budget)), left_out)
 
     def _fitting(self, joining: list[int]) -> list[int]:
         self._turn += 1

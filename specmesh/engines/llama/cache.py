@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.engines.base import Span
+from specmesh.core.events import Span
 from specmesh.engines.llama.library import quoted_errors
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError

@@ -8,10 +8,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
-from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Span, context_of, physical_cores
+from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
 from specmesh.engines.llama.model import LlamaModel, LlamaSettings
 from specmesh.engines.llama.rollback import open_cache

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from specmesh.engines.base import Span, Trimming
+from specmesh.core.events import Span
+from specmesh.engines.base import Trimming
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError

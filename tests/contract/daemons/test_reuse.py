@@ -9,10 +9,11 @@ from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, truth, until, 
 from numpy.typing import NDArray
 
 from specmesh.api.requests import ClientEvent, Finished, Request, Tokens
+from specmesh.core.events import Span
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.engines.base import Span, VerifyEngine
+from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError

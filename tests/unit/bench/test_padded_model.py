@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specmesh.engines.base import Span
+from specmesh.core.events import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.paths import bundled
 

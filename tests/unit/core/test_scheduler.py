@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.scheduling.batch import Scheduler, Step
+from specmesh.core.scheduling.batch import Batch, Scheduler
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -53,7 +53,7 @@ sessions = st.lists(
 @given(sessions, st.integers(8, 40), st.integers(1, 16))
 def test_every_step(sessions, n_batch, prefill_rows):
     """Any mix: rows fit the batch, who is ready takes part, no one waits beside a verification, prefill goes on."""
-    step = Scheduler(n_batch, prefill_rows=prefill_rows).next_step(sessions, now=0.0)
+    step = Scheduler(n_batch, prefill_rows=prefill_rows).next_batch(sessions, now=0.0)
     ready, waiting, prefilling = (
         [key for key, session in sessions.items() if isinstance(session.wants, kind)]
         for kind in (ev.Verify, ev.Wait, ev.Prefill)
@@ -90,16 +90,16 @@ def test_every_step(sessions, n_batch, prefill_rows):
 def test_each_is_first_in_its_turn():
     scheduler, brought = Scheduler(n_batch=4), [0, 0, 0]
     for _ in range(30):
-        step = scheduler.next_step({key: verifying(1) for key in range(3)}, now=0.0)
-        assert isinstance(step, Step)
+        step = scheduler.next_batch({key: verifying(1) for key in range(3)}, now=0.0)
+        assert isinstance(step, Batch)
         for key, part in step.parts:
             assert isinstance(part, ev.Verify)
             brought[key] += len(part.drafts)
     assert brought == [10, 10, 10]
     scheduler, took = Scheduler(n_batch=4), [0] * 6
     for _ in range(30):
-        step = scheduler.next_step({key: verifying() for key in range(6)}, now=0.0)
-        assert isinstance(step, Step)
+        step = scheduler.next_batch({key: verifying() for key in range(6)}, now=0.0)
+        assert isinstance(step, Batch)
         for key, _ in step.parts:
             took[key] += 1
     assert took == [20] * 6
@@ -117,7 +117,7 @@ def test_prompts_are_cut_where_they_always_are(prompts, verifying_rows, waits):
     others = {100: verifying(verifying_rows)} if verifying_rows else {}
     others |= {101: waiting()} if waits else {}
     sessions = dict(enumerate(prompts)) | others
-    step = Scheduler(40, prefill_rows=16, constant=True).next_step(sessions, 0.0)
+    step = Scheduler(40, prefill_rows=16, constant=True).next_batch(sessions, 0.0)
     filled = {key: part for key, part in step.parts if isinstance(part, ev.Prefill)}
     assert filled
     for key, part in filled.items():

@@ -10,8 +10,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.errors import ConfigError, EngineError, RequestError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.engines.base import Span
+from specmesh.core.events import Span
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Span
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier, rollback
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
 from specmesh.engines.llama.model import LlamaModel

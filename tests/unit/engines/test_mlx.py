@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import PROBES
-from specmesh.engines.base import Encoder, Span
+from specmesh.engines.base import Encoder
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
 from specmesh.errors import ConfigError
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from harness.clock import Clock, virtual_time
 
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines import sim
-from specmesh.engines.base import Span
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import ConfigError
 
