@@ -42,7 +42,7 @@ def opened(stats, number, draft_n=None, *, attached=True):
     machine.handle(ev.Prefilled(4), OPENED)
     if attached:
         machine.attach(Arrivals())
-    return SessionContext(number, 0, machine, _Nobody(), None)
+    return SessionContext(number, machine, _Nobody(), None)
 
 
 def step(stats, live, drafts, said, now):

@@ -23,7 +23,7 @@ def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     """Every SYNC frame starts where the one before ended and carries the CRC of all ids before it."""
     ids = tuple(range(2 * m.MAX_TOKENS + 3))
     prefix = Prefix(ids)
-    session = SessionContext(7, 0, SimpleNamespace(prefix=prefix), None, None)
+    session = SessionContext(7, SimpleNamespace(prefix=prefix), None, None)
     frames = list(session.frames(ev.Told(0, 0, ids, 4, sync=True)))
     assert [frame.base for frame in frames] == [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
     assert [frame.prefix_crc for frame in frames] == [prefix.crc_at(frame.base) for frame in frames]
