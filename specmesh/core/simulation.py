@@ -23,9 +23,9 @@ from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.batch import Batch, Scheduler
-from specmesh.core.session import VerifierSession
+from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
+from specmesh.core.verifier import VerifierCore
 
 VOCABULARY = 2
 N_BATCH = 512  # rows of a step
@@ -120,14 +120,10 @@ class _Simulation:
         self._right, self._policy = right, policy
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
-        self._costs = deepcopy(site.costs)
-        self._scheduler = Scheduler(N_BATCH, self._costs)
-        self._limits = TargetLimits(ENDLESS, VOCABULARY, frozenset())
-        self._acceptance = RollingAcceptance()
-        self._live: dict[int, VerifierSession] = {}  # by number
-        self._owner: dict[int, int] = {}  # the user of each
+        limits, slots = TargetLimits(ENDLESS, VOCABULARY, frozenset()), KVSlots(site.places or users, "whole", 0)
+        self._verifier = VerifierCore(limits, deepcopy(site.costs), RollingAcceptance(), slots, N_BATCH)
+        self._owner: dict[int, int] = {}  # the user of each session
         self._waiting = deque(range(users))
-        self._numbers = itertools.count()
         self._drafters = [_Drafter(Arrivals()) for _ in range(site.drafters or users)]
         for drafter in self._drafters:
             drafter.arrivals.record_round_trip(site.round_trip)
@@ -168,11 +164,9 @@ class _Simulation:
         texts = self._texts
         # The first texts differ in length, or all users would be at the same position of theirs for ever.
         tokens = texts.tokens if self._warm or now > 0 else 1 + texts.tokens * (user + 1) // (self._users + 1)
-        params = SessionParams(SamplingParams(), tokens, texts.draft_n)
-        number = next(self._numbers)
-        ids, company = [RIGHT] * texts.prompt, len(self._live) + 1
-        session = VerifierSession(ids, params, self._limits, self._costs, self._acceptance, now, company=company)
-        self._live[number], self._owner[number] = session, user
+        params = SessionParams(SamplingParams(), tokens, texts.draft_n, cache_prompt=False)
+        number, session = self._verifier.open([RIGHT] * texts.prompt, params, now)
+        self._owner[number] = user
         if session.may_draft:
             drafter = self._drafters[user % len(self._drafters)]
             drafter.sessions[number] = DrafterSession(VOCABULARY, ENDLESS, N_BATCH)
@@ -187,35 +181,23 @@ class _Simulation:
     def _turn(self, now: float) -> None:
         if self._stepping:
             return
-        while self._waiting and len(self._live) < (self._site.places or self._users):
+        while self._waiting and self._verifier.slots:
             self._begin(self._waiting.popleft(), now)
-        step = self._scheduler.next_batch(self._live, now)
+        step = self._verifier.next_step(now)
         if isinstance(step, ev.Wait):
             if step.until not in (inf, self._wake):
                 self._wake = step.until
                 self._at(step.until, lambda then: self._turn(then) if self._wake == then else None)
             return
         self._stepping, self._wake = True, None
-        for number, part in step.parts:
-            if isinstance(part, ev.Verify):
-                self._live[number].begin(now)
-        seconds = self._site.costs.seconds(step.rows, step.context)
+        seconds = self._site.costs.seconds(step.rows, sum(span.position for span in step.spans))
         self._at(now + seconds, partial(self._stepped, step, seconds))
 
-    def _stepped(self, step: Batch, seconds: float, now: float) -> None:
+    def _stepped(self, step: ev.Step, seconds: float, now: float) -> None:
         counts = self._counts
         counts.steps, counts.rows, counts.seconds = counts.steps + 1, counts.rows + step.rows, counts.seconds + seconds
-        drafting = any(session.drafting for session in self._live.values())
-        self._costs.record_pause(self._site.pause, drafting=drafting)
-        if step.pure:
-            self._costs.record(step.rows, seconds, context=step.context, drafts=step.drafts)
-        for number, part in step.parts:
-            session = self._live[number]
-            if isinstance(part, ev.Prefill):
-                effects = session.handle(ev.Prefilled(len(part.ids)), now)
-            else:
-                logits = ROWS[: len(part.drafts) + 1]
-                effects = session.handle(ev.Stepped(part.drafts, logits, seconds, len(step.parts)), now)
+        rows = [ROWS[: len(span.ids)] if span.logits else None for span in step.spans]
+        for number, effects in self._verifier.finish(rows, now - seconds, now, now):
             self._carry_out(number, effects, now)
             self._reconsider(number, now)
         self._at(now + self._site.pause, self._next_turn)
@@ -237,7 +219,6 @@ class _Simulation:
                     counts.accepted += effect.accepted
                 case ev.Finish():  # the user asks for the next text at once
                     self._drafter_of(number).sessions.pop(number, None)
-                    del self._live[number]
                     self._waiting.append(self._owner.pop(number))
                 case ev.Trim():
                     pass
@@ -245,7 +226,7 @@ class _Simulation:
                     assert_never(effect)
 
     def _reconsider(self, number: int, now: float) -> None:
-        session = self._live.get(number)
+        session = self._verifier.sessions.get(number)
         if session is None:
             return
         if self._policy is not None:
@@ -255,15 +236,14 @@ class _Simulation:
             self._at(self._solver_free, partial(self._solved, number, inputs))
 
     def _solved(self, number: int, inputs: PolicyInputs, now: float) -> None:
-        session = self._live.get(number)
+        session = self._verifier.sessions.get(number)
         if session is not None:
             session.pacing.adopt(solve(inputs, session.pacing.policy))
             self._turn(now)
 
     def _heard(self, number: int, event: ev.VerifierEvent, now: float) -> None:
-        session = self._live.get(number)
-        if session is not None:
-            self._carry_out(number, session.handle(event, now), now)
+        if number in self._verifier.sessions:
+            self._carry_out(number, self._verifier.handle(number, event, now), now)
             self._turn(now)
 
     # --- drafters
