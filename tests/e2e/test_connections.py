@@ -1,7 +1,6 @@
 """Connections that take without giving: idle, half-sent, unread. Others are served as if they were not there."""
 
 import json
-import os
 import select
 import signal
 import sys
@@ -9,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from connections import many
@@ -46,8 +46,9 @@ def test_no_descriptor_for_a_connection(mesh: Mesh):
     """What the wire's connections have taken is missing at the API: it tries once a second, says so as often, and
     answers as soon as there is one."""
     verifier = mesh.verifier(program=few_descriptors(64))
+    descriptors = Path(f"/proc/{verifier.pid}/fd")
     with many(("127.0.0.1", mesh.port), 100):
-        until(lambda: len(os.listdir(f"/proc/{verifier.pid}/fd")) == 64, "the wire has taken all there were")
+        until(lambda: len([*descriptors.iterdir()]) == 64, "the wire has taken all there were")
         with many(verifier.socket, 30):
             until(lambda: len(verifier.events("api_trouble")) >= 3, "it says that it has no descriptor")
         times = [datetime.fromisoformat(str(one["timestamp"])).timestamp() for one in verifier.events("api_trouble")]
