@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROMPT ?= def read_config(path):
-ENGINE ?= auto
+HARDWARE ?= h100-70b
 SECONDS ?= 60
 MINUTES ?= 20
 SEED ?= 1
@@ -23,8 +23,8 @@ COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-rei
 
 .PHONY: demo setup test golden law faults check fmt bench fuzz soak docs clean
 
-demo: $(STAMP)  ## generate with the bundled pair: verifier and drafter on loopback (PROMPT='class Stack:' ENGINE=mlx)
-	@$(BIN)/python tools/demo.py '$(subst ','\'',$(PROMPT))' '$(ENGINE)'
+demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
+	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
 
 setup: $(STAMP)  ## the environment, with everything development needs
 

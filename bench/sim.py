@@ -24,6 +24,7 @@ from statistics import fmean
 from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client, Json
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.simulation import Deployment, Workload, simulate
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
@@ -31,7 +32,6 @@ from specmesh.errors import SpecmeshError
 sys.path.insert(0, str(Path(__file__).parent))
 from live import until
 
-MAX_DRAFTS = 16
 PROMPT = "a simulated text"
 MIN_PROXY_RTT_S = 0.5e-3
 """Seconds of round trip below which no proxy is put in between: loopback and the daemons take about as long."""

@@ -1,8 +1,8 @@
 """The two daemons: load the model while the API already answers, serve, stop cleanly on a signal."""
 
+import asyncio
 import hashlib
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from specmesh.api.requests import ClientOrder, ModelInfo
+from specmesh.api.requests import AskStats, ClientOrder, EventBridge, ModelInfo
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.snapshot import Snapshot
@@ -20,7 +20,7 @@ from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.api_thread import serving_api
 from specmesh.daemons.runtime.calibration import CostCache, calibrate
-from specmesh.daemons.runtime.engine_thread import on_own_thread
+from specmesh.daemons.runtime.engine_loop import ModelThread, on_own_thread
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
@@ -51,8 +51,12 @@ class LoopBackend:
         assert self.loop is not None, "asked only once ready"
         return self.loop.served(name)
 
-    def stats(self) -> Snapshot:
-        return self.loop.stats.latest if self.loop is not None else self._loading.stats()
+    async def stats(self) -> Snapshot:
+        if self.loop is None:
+            return self._loading.stats()
+        made: EventBridge[Snapshot] = EventBridge()
+        self.submit(AskStats(made.on_event))
+        return (await made.batch())[0]
 
 
 def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
@@ -72,7 +76,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if guard is not None:
             ends.callback(guard.close)
         backend = LoopBackend(process.loading, mailbox.put)
-        ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
+        event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
         engine = process.loaded(lambda: on_own_thread(lambda: load_verifier(settings.model, process.loading.progress)))
         if engine is None:
             return
@@ -94,12 +98,11 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         )
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
-        loop.stats.latest = loop.snapshot(time.monotonic())
         backend.loop = loop
         can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
         _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
         with process.watched(lambda: loop.progress, f"{engine.info.model} on {settings.bind}"):
-            idle = loop.run()
+            idle = asyncio.run_coroutine_threadsafe(loop.serve(), event_loop).result()
         cache.store(costs.table())
         if idle:
             engine.close()  # not under a step that still runs
@@ -123,10 +126,11 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         addresses = ", ".join(settings.connect)
         backend = LoopBackend(process.loading, mailbox.put)
         ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
-        engine = process.loaded(lambda: load_drafter(settings.model, process.loading.progress))
+        thread = ModelThread()
+        load = thread.do(lambda: load_drafter(settings.model, process.loading.progress))
+        engine = process.loaded(load.result)
         if engine is None:
             return
-        ends.callback(engine.close)
         loop = DrafterLoop(
             process.name,
             routes,
@@ -138,15 +142,17 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             settings.drain,
             settings.max_queue,
             explicit_threads=settings.model.threads is not None,
+            thread=thread,
         )
         ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
-        loop.stats.latest = loop.snapshot(time.monotonic())
         backend.loop = loop
         _log_ready("drafter", settings, engine.info, keys, connect=addresses)
         with process.watched(lambda: loop.progress, f"{engine.info.model} for {addresses}"):
-            loop.run()
+            idle = loop.run()
     log.info("stopped", role="drafter")
+    if not idle:
+        leave(0)  # a step still runs, and the library is not taken down under it
 
 
 def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:

@@ -35,8 +35,9 @@ class _World:
         how = tape.byte()
         self.honest, self.samples = bool(how & 1), bool(how & 2)
         self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
-        self.can_trim, self.round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
-        self.session = DrafterSession(N_VOCAB, self.n_ctx, self.n_batch, shadows=bool(tape.byte() & 1))
+        self.can_trim, round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
+        shadows = bool(tape.byte() & 1)
+        self.session = DrafterSession(N_VOCAB, self.n_ctx, self.n_batch, shadows=shadows, round_trip=round_trip)
         self.truth = Prefix(TEXT)
         self.memory = Memory(self.n_ctx)
         self.learned: list[int] = []
@@ -62,7 +63,7 @@ class _World:
                 crc = known.crc_at(min(base, len(known))) if self.tape.byte() & 1 else self.tape.number(4)
                 self.handle(ev.Nacked(base, crc))
             case _:
-                self.perform(self.session.flush())
+                self.session.set_round_trip(self.tape.choice((0.0, 0.0003, 0.02, 0.5)))
 
     def tell(self) -> None:
         """What the verifier says or has said at some time: a stretch of its text."""
@@ -83,7 +84,7 @@ class _World:
 
     def work(self) -> None:
         """One unit of drafting, where there is any: the model takes ids in, and guesses."""
-        drafting, plan = self.session.plan(self.round_trip), self.session.plan_shadow()
+        drafting, plan = self.session.plan(), self.session.plan_shadow()
         plan = drafting or plan
         if plan is None:
             return
@@ -159,4 +160,4 @@ class _World:
         assert tuple(self.learned) == TEXT
         for _ in range(len(TEXT) + 2 * MAX_CREDIT):
             self.work()
-        assert self.session.plan(self.round_trip) is None, "it drafts without end"
+        assert self.session.plan() is None, "it drafts without end"

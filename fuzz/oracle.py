@@ -1,4 +1,4 @@
-"""A target model as a hash of what its memory holds, and what it says alone, or after what it has said with drafts.
+"""A target model as a hash of what its memory holds, and what it says alone.
 
 A wrong position or a missed trim changes its rows, and so the text: whoever compares with `alone` sees it.
 """
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import SessionParams
 
@@ -33,21 +32,12 @@ def row(crc: int, n_vocab: int = N_VOCAB, end_bias: float = -3.5) -> NDArray[np.
 
 @lru_cache(4096)
 def alone(
-    params: SessionParams,
-    n_ctx: int,
-    said: tuple[int, ...] = (),
-    *,
-    prompt: tuple[int, ...] = PROMPT,
-    end_bias: float = -3.5,
+    params: SessionParams, n_ctx: int, *, prompt: tuple[int, ...] = PROMPT, end_bias: float = -3.5
 ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-    """What the target says after a prompt, and what it has said already, one row at a time: (all ids, an end id
-    included; ids shown; finish reason)."""
-    prefix, sampler, shown, text = Prefix(prompt), Sampler(params.sampling), list[int](), b""
-    reason, before = "", iter(said)
+    """What the target says after a prompt, one row at a time: (all ids, an end id included; ids shown; reason)."""
+    prefix, sampler, shown, text, reason = Prefix(prompt), Sampler(params.sampling), list[int](), b"", ""
     while not reason:
-        own = sampler.keyed(prefix.crc) if uses_proposals(params.sampling) else sampler.after(prefix[0:])
-        token = next(before, -1)
-        token = own.choose(row(prefix.crc, end_bias=end_bias), len(prefix)) if token < 0 else token
+        token = sampler.after(prefix[0:]).choose(row(prefix.crc, end_bias=end_bias), len(prefix))
         prefix.extend([token])
         shown += [token] if token != END else []
         text += PIECES[token]
@@ -55,7 +45,6 @@ def alone(
             reason = "stop"
         elif len(shown) == params.max_tokens or len(prefix) == n_ctx:
             reason = "length"
-    assert next(before, None) is None, "it has gone on after its end"
     return tuple(prefix[0:]), tuple(shown), reason
 
 

@@ -1,24 +1,17 @@
-"""A verifier's session under a script of frames, steps and time: it never raises, stays bounded, says its own text.
-
-Of a probabilistic one, whose text depends on the drafts, each step says what the referee finds.
-"""
+"""A verifier's session under a script of frames, steps and time: it never raises, stays bounded, says its own text."""
 
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 
 from fuzz.frames import decoded, frame_of
 from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
-from fuzz.referee import said
 from fuzz.tape import Tape
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.acceptance_strategies import uses_proposals
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons.link.frames import from_drafter
@@ -32,7 +25,6 @@ SAMPLING = (
     SamplingParams(temperature=1.0, seed=5),
     SamplingParams(temperature=0.7, top_k=5, top_p=0.9, seed=2**63),
 )
-PROBABILISTIC = 192  # of 256 numbers that choose how to sample, those from this one on are of that strategy
 ROUND_TRIPS = (0.0, 0.0003, 0.02, 0.5)
 
 
@@ -52,8 +44,6 @@ class _World:
         self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
         how, number = tape.byte(), tape.byte()
         sampling = SAMPLING[how % len(SAMPLING)]
-        if how >= PROBABILISTIC:
-            sampling = replace(sampling, strategy=Strategy.PROBABILISTIC)
         draft_n, stop = tape.choice((None, None, 0, 1, 4, 30)), tape.choice(((), (), ("de",), ("b", "gh")))
         self.params = params = SessionParams(sampling, 1 + number % MAX_TOKENS, draft_n, stop)
         self.n_ctx = n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
@@ -150,38 +140,13 @@ class _World:
 
     def handle(self, event: ev.VerifierEvent) -> None:
         before = len(self.session.prefix)
-        shall = self.refereed(event) if isinstance(event, ev.Stepped) and uses_proposals(self.params.sampling) else []
         effects = self.session.handle(event, self.now)
         committed = self.session.prefix
         assert len(committed) == before or isinstance(event, ev.Stepped), "a peer has moved the text"
-        if shall:
-            new = committed[before : len(committed)]
-            assert new
-            assert new == shall[: len(new)], "not what its drafts lead to"
-            text = *self.truth[len(PROMPT) : before], *new
-            truth, self.shall, self.ends = alone(self.params, self.n_ctx, text)
-            self.truth = Prefix(truth)
         self.perform(effects)
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
         assert len(self.session.drafts) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
-
-    def refereed(self, step: ev.Stepped) -> list[int]:
-        """What a probabilistic step leads to by what is in hand, of which it may say the beginning."""
-        sampling, prefix = self.params.sampling, self.session.prefix
-        offers = self.session.drafts.offers(step.drafts)
-        assert tuple(offer.token for offer in offers[: len(step.drafts)]) == step.drafts
-        for offer in offers:
-            assert offer.proposal is None or offer.proposal.fits(offer.token, N_VOCAB), "a law that is none"
-        self.seen["sampled"] += any(offer.proposal for offer in offers)
-        self.seen["certain"] += any(offer.proposal is None for offer in offers)
-        self.seen["beyond the rows"] += len(offers) > len(step.drafts)
-        shall = said(sampling, prefix, list(step.logits), offers)
-        ids = prefix[0 : len(prefix)]
-        for i, token in enumerate(shall[: len(step.logits)]):
-            law = Sampler(sampling).after([*ids, *shall[:i]]).law(step.logits[i])
-            assert law[token] > 0, "what the filters leave out"
-        return shall
 
     def perform(self, effects: list[ev.VerifierEffect]) -> None:
         assert len(effects) <= 4

@@ -9,8 +9,7 @@ from pathlib import Path
 from soak.pair import Pair
 from soak.schedule import Lane, Order
 from soak.truth import Text, Told
-from specmesh.cli.streaming import Answer
-from specmesh.client import Client, Json
+from specmesh.client import Answer, Client, Json
 from specmesh.errors import SpecmeshError
 
 WAITS_S = 90.0

@@ -78,7 +78,7 @@ class Alone:
 
     def shown(self, ids: Sequence[int]) -> str:
         stream = TextStream(self._engine.vocabulary)
-        return stream.feed(ids) + stream.finish()
+        return "".join(stream.feed(ids)) + stream.finish()
 
     def near_tie(self, text: Text, ids: Sequence[int]) -> bool:
         """Whether the first id that differs was, for the target, as good a choice but for TIE: of its own logit, or of

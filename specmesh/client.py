@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from specmesh import errors
-from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting, WentAway
+from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError, Starting, WentAway
 from specmesh.paths import candidate_sockets, lock_of
 
 Json = dict[str, object]
@@ -22,9 +22,14 @@ START_TIMEOUT_S = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
 POLL_S = 0.2
 
+RECONNECT_TIMEOUT = 30.0
+"""Default time to wait for a daemon that went away, in seconds."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between two attempts to reconnect: doubled each time."""
+
 _RAISED_AGAIN: tuple[type[SpecmeshError], ...] = (
-    *(errors.Busy, errors.ConfigError, errors.DaemonUnreachable, errors.EngineError, errors.NoSuchText),
-    *(errors.PromptTooLong, errors.Refused, errors.RequestError, errors.Starting, errors.WentAway),
+    *(Busy, errors.ConfigError, DaemonUnreachable, errors.EngineError, errors.NoSuchText),
+    *(errors.PromptTooLong, errors.Refused, errors.RequestError, Starting, WentAway),
 )
 _CLASSES = {"NoSuchModel": errors.RequestError} | {cls.__name__: cls for cls in _RAISED_AGAIN}
 
@@ -58,7 +63,6 @@ class Client:
         return self.stream("/v1/chat/completions" if "messages" in body else "/v1/completions", body | {"stream": True})
 
     def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
-        """POST to a resource that answers with server-sent events, and yield them."""
         connection, response = self._started(resource, body)
         with contextlib.closing(connection), contextlib.closing(response), _went_away():
             yield from chunks(response)
@@ -113,6 +117,61 @@ class Client:
         raise DaemonUnreachable(told + (f"; {_closed(closed[0].parent)}" if closed else ""))
 
 
+class Answer:
+    """One answer to `body`, over as many connections as it takes. No part of its text comes twice.
+
+    timeout: seconds to wait for a daemon that went away; 0: not at all. say: called with what is waited for.
+    """
+
+    def __init__(self, client: Client, body: Json, timeout: float, say: Callable[[str], None] = lambda _: None) -> None:
+        self._client, self._timeout, self._say = client, timeout, say
+        self._body = body | {"resumable": True, "reconnect_timeout": timeout}
+        self._resume: Json = {"id": "", "model": "", "prompt_token_ids": None, "token_ids": []}
+
+    def chunks(self) -> Generator[Json, None, None]:
+        """Yield the chunks of all connections.
+
+        Raises what Client.complete does; DaemonUnreachable then says how to resume an answer that has begun.
+        """
+        deadline, pause = None, FIRST_PAUSE
+        while True:
+            try:
+                with contextlib.closing(self._client.complete(dict(self._body))) as chunks:
+                    for chunk in chunks:
+                        self._take(chunk)
+                        deadline, pause = None, FIRST_PAUSE
+                        yield chunk
+            except (DaemonUnreachable, Busy) as error:
+                now = time.monotonic()
+                if deadline is None and isinstance(error, WentAway) and self._timeout:
+                    self._say(f"{error}; it is waited for, {self._timeout:g} s at most")
+                    deadline = now + self._timeout
+                elif deadline is None or now >= deadline:
+                    if not self._resume["id"] or isinstance(error, Busy):
+                        raise
+                    hint = f"for as long as a daemon keeps it, go on: specmesh generate --resume {self._resume['id']}"
+                    raise DaemonUnreachable(f"{error}; {hint}") from None
+                time.sleep(min(pause, max(deadline - now, 0.0)))
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                return
+
+    def _take(self, chunk: Json) -> None:
+        """Note what is needed to resume after this chunk."""
+        told = chunk.get("specmesh")
+        if not isinstance(told, dict):
+            return
+        self._resume |= {"id": str(chunk.get("id", "")), "model": str(chunk.get("model", ""))}
+        if isinstance(ids := told.get("token_ids"), list):
+            self._resume["token_ids"] = [*self._resume["token_ids"], *ids]  # type: ignore[misc]
+        if "request" in told:
+            self._resume["prompt_token_ids"] = told["prompt_token_ids"]
+            self._body |= told["request"]
+            self._body.pop("prompt", None)
+        if self._resume["prompt_token_ids"] is not None:
+            self._body["resume"] = dict(self._resume)
+
+
 @contextlib.contextmanager
 def _went_away() -> Iterator[None]:
     try:
@@ -145,7 +204,6 @@ def _closed(folder: Path) -> str:
 
 
 def listens(path: Path) -> bool:
-    """Whether somebody takes connections at a socket."""
     connection = _UnixConnection(path, 1.0)
     try:
         connection.connect()
@@ -205,7 +263,7 @@ def _error(answer: Json, status: int = 500) -> SpecmeshError:
     told = answer.get("error")
     body = told if isinstance(told, dict) else {}
     ours = body.get("specmesh")
-    other = errors.Busy if status in (429, 503) else SpecmeshError
+    other = Busy if status in (429, 503) else SpecmeshError
     cls = _CLASSES.get(str(ours.get("error")) if isinstance(ours, dict) else "", other)
     return cls(str(body.get("message", "the daemon refused without a reason")))
 

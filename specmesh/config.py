@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
-from specmesh.security.addresses import Way, check_rpc, endpoint, way
+from specmesh.security import Way, check_rpc, endpoint, way
 
 MAX_KEY_FILE_BYTES = 64 * 1024
 
@@ -90,7 +90,7 @@ class ModelSettings:
     `bundled` for a drafter. ctx: None for what suits the model. threads: None for one per core. gpu_layers: -1 for all.
     chat_template: a Jinja file instead of the target's own. reproducible: all steps of a target have the same number of
     rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a
-    target; insecure_rpc: beyond this machine too.
+    target; insecure_rpc: beyond this machine too. stretch: the machine whose step times llama imitates.
     """
 
     engine: str
@@ -104,6 +104,7 @@ class ModelSettings:
     reproducible: bool = False
     rpc: tuple[str, ...] = ()
     insecure_rpc: bool = False
+    stretch: str | None = None
 
     def __post_init__(self) -> None:
         _at_least("--ctx", self.ctx, 8)
@@ -113,9 +114,9 @@ class ModelSettings:
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and not self.gpu_layers:
-            raise ConfigError(
-                "--rpc has layers put on other machines, and --gpu-layers 0 allows none: leave one out", "rpc"
-            )
+            raise ConfigError("--rpc puts layers on other machines, --gpu-layers 0 allows none: leave one out", "rpc")
+        if self.stretch and self.engine != "llama":
+            raise ConfigError("--stretch is for the demo's models: give --engine llama", "stretch")
         if self.engine not in ("auto", "ngram") and not self.model:
             raise ConfigError("no model: give --model FILE, a name of `specmesh models list`, or bundled", "engine")
 

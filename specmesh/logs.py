@@ -142,7 +142,6 @@ class LogWriter:
         return True
 
     def _put(self, raw: memoryview) -> int:
-        """Write some of these bytes; how many."""
         if self._file is None:
             self._stream.write(bytes(raw).decode())
             return len(raw)
@@ -207,8 +206,6 @@ def _say_dropped(count: int) -> None:
 
 
 class LineLogger:
-    """A rendered event of any level is a line."""
-
     def __init__(self, writer: LogWriter) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = writer.write
 

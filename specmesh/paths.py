@@ -89,9 +89,7 @@ def check_socket_path(path: Path) -> None:
         raise ConfigError(f"--socket {path} is no file's name: give one in a folder of yours, or leave it out")
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH:
-        raise ConfigError(
-            f"the socket path {path} has {size} bytes, {MAX_SOCKET_PATH} at most: choose another --socket"
-        )
+        raise ConfigError(f"the socket path {path} has {size} bytes, {MAX_SOCKET_PATH} at most: give another --socket")
 
 
 def prepare_folder(path: Path) -> None:
@@ -105,6 +103,21 @@ def prepare_folder(path: Path) -> None:
     shared = folder == Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
     if shared and (not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077):
         raise ConfigError(f"{folder} is not a private folder of this user: remove it or choose another --socket")
+
+
+def read_text(path: Path, limit: int, what: str) -> str:
+    """Return the text of a file that a person wrote; raise ConfigError where it is none, or has more bytes."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(limit + 1)
+        if len(raw) > limit:
+            raise ConfigError(f"{path}: longer than {limit} bytes: is this {what}?")
+        return raw.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file") from None
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8: save the file as UTF-8 text") from None
 
 
 def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:

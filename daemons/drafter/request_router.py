@@ -1,32 +1,91 @@
 """Which verifier gets a request of the drafter's clients: another one where the first refuses or goes away."""
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
 
 from specmesh.api.requests import EventSink, Failed, Request
 from specmesh.core.drafting.verifier_choice import rank_verifiers
-from specmesh.daemons.drafter.retry_queue import PendingRequest, RetryQueue, same_file, same_model
+from specmesh.daemons.drafter.client_session import PendingRequest, same_file, same_model
 from specmesh.daemons.drafter.upstream import Upstream
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, QueueLimits
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchText, SpecmeshError
-from specmesh.wire.messages import Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
+RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
+MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
 AHEAD = 32  # most requests that verifiers are asked for and have not begun; the others wait here
+
+
+class RetryQueue:
+    """Requests that wait for a verifier, and by id those given up, which a client may still resume."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, PendingRequest]] = []
+        self._given_up: dict[str, tuple[PendingRequest, array[int], int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, pending: PendingRequest, now: float) -> None:
+        """Wait for a verifier until the client's timeout; one that has waited before pauses first."""
+        due = now if pending.until is None else now + RETRY_S
+        until = now + pending.request.reconnect_timeout if pending.until is None else pending.until
+        self._waiting.append((due, replace(pending, until=until)))
+
+    def next_due(self, ready: Callable[[PendingRequest], object]) -> float | None:
+        return min((due for due, pending in self._waiting if ready(pending)), default=None)
+
+    def due(self, now: float, ready: Callable[[PendingRequest], object]) -> list[PendingRequest]:
+        found = [(due, pending) for due, pending in self._waiting if now >= due and ready(pending)]
+        self._waiting = [one for one in self._waiting if one not in found]
+        return [pending for _, pending in found]
+
+    def take(self, wanted: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
+        taken = [pending for _, pending in self._waiting if wanted(pending)]
+        self._waiting = [(due, pending) for due, pending in self._waiting if pending not in taken]
+        return taken
+
+    def remember(self, pending: PendingRequest) -> None:
+        """Keep a request that is given up, its ids in int32: it may be kept for long."""
+        request = pending.request
+        if request.id and request.prompt_ids:
+            ids = array("i", (*request.prompt_ids, *request.generated))
+            small = replace(pending, request=replace(request, prompt_ids=None, generated=()))
+            self._given_up[request.id] = small, ids, len(request.prompt_ids)
+            if len(self._given_up) > MAX_GIVEN_UP:
+                self._given_up.pop(next(iter(self._given_up)))
+
+    def recalled(self, pending: PendingRequest) -> PendingRequest:
+        """Return a request that resumes by id with what is remembered of it, if anything."""
+        new = pending.request
+        found = self._given_up.pop(new.id, None) if new.named_only else None
+        if found is None:
+            return pending
+        before, ids, n_prompt = found
+        request = replace(
+            before.request,
+            prompt_ids=tuple(ids[:n_prompt]),
+            generated=tuple(ids[n_prompt:]),
+            known=new.known,
+            rounds=new.rounds,
+            reconnect_timeout=new.reconnect_timeout,
+        )
+        return replace(pending, home=before.home, began=before.began, request=request)
 
 
 class RequestRouter:
     """The requests of a drafter's clients, from their arrival to their end.
 
-    upstreams: the verifiers, in the order of the settings; set once they are made. max_queue: most requests that wait
-    here until a verifier is asked.
+    upstreams: the verifiers, in the order of the settings. max_queue: most requests that wait here until a verifier is
+    asked.
     """
 
-    def __init__(self, max_queue: int = MAX_QUEUE) -> None:
-        self.upstreams: Sequence[Upstream] = ()
+    def __init__(self, upstreams: Sequence[Upstream], max_queue: int = MAX_QUEUE) -> None:
+        self.upstreams = upstreams
         self.retries = RetryQueue()
         self._queue: list[PendingRequest] = []
         self._room = QueueLimits(max_queue)
@@ -61,10 +120,17 @@ class RequestRouter:
         self.refuse(error)
         for pending in self.retries.take(lambda _: True):
             pending.client.on_event(Failed(error))
-        for upstream in self.upstreams:
-            upstream.sessions.stop(error)
 
-    def refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: str) -> None:
+    def take_back(self, upstream: Upstream, now: float) -> None:
+        """Take back what is not this verifier's any more."""
+        returned, upstream.sessions.returned = upstream.sessions.returned, []
+        for one in returned:
+            if one.refused:
+                self._refused(one.pending, one.error, now, upstream.address)
+            else:
+                self._lost(one.pending, one.error, now, again=one.again)
+
+    def _refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: str) -> None:
         """Try another verifier. An invalid request is invalid everywhere, but for a prompt too long for this one."""
         tried, busy = (*pending.tried, by), isinstance(pending.error, Busy)
         if pending.began is None and not isinstance(error, Busy | NoSuchText | DaemonUnreachable):
@@ -74,7 +140,7 @@ class RequestRouter:
             tried = (*tried, *(one.address for one in self.upstreams if one.welcome and one.address not in larger))
         self._put(replace(pending, tried=tried, error=pending.error if busy else error), now)
 
-    def lost(self, pending: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
+    def _lost(self, pending: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
         """Resume at another verifier where one can, else wait for one."""
         request = pending.request
         waits = bool(request.id) and request.reconnect_timeout > 0
@@ -83,25 +149,11 @@ class RequestRouter:
         if found:
             log.info("session_goes_elsewhere", request=request.label, verifier=found[0].address)
             until = now + request.reconnect_timeout if waits and pending.until is None else pending.until
-            found[0].sessions.ask(replace(elsewhere, until=until), now)
+            self._ask(found[0], replace(elsewhere, until=until), now)
         elif waits:
             self.retries.add(elsewhere, now)
         else:
             self._give_up(pending, error)
-
-    def found(self, welcome: Welcome, by: str) -> None:
-        """End the texts that this verifier began with another model, where no other can continue them."""
-
-        def hopeless(pending: PendingRequest) -> bool:
-            began = pending.began
-            if began is None or pending.home != by:
-                return False
-            others = (one.welcome for one in self.upstreams if one.address != by)
-            return not same_model(began, welcome) and not any(one and same_model(began, one) for one in others)
-
-        for pending in self.retries.take(hopeless):
-            other = f"the verifier came back with another model, {welcome.model}: the text ends here"
-            pending.client.on_event(Failed(DaemonUnreachable(other)))
 
     def next_due(self, now: float) -> float | None:
         if self._queue and self._ahead() < self._most_ahead:
@@ -115,13 +167,17 @@ class RequestRouter:
             if self._candidates(pending, now):
                 self._put(pending, now)
             else:
-                self.lost(pending, DaemonUnreachable("the verifier went away"), now, again=False)
+                self._lost(pending, DaemonUnreachable("the verifier went away"), now, again=False)
         if not self._queue:
             self._most_ahead = AHEAD
         for pending in self.retries.due(now, lambda pending: self._candidates(pending, now)):
             self._put(pending, now)
 
     def expire(self, now: float) -> None:
+        """End what has waited long enough, or in vain: its verifier came back with another model."""
+        for pending in self.retries.take(self._hopeless):
+            other = "the verifier came back with another model: the text ends here"
+            pending.client.on_event(Failed(DaemonUnreachable(other)))
         for pending in self.retries.take(lambda one: one.until is not None and now >= one.until):
             seconds = pending.request.reconnect_timeout
             why = next((one.refusal for one in self.upstreams if one.address == pending.home), None)
@@ -145,7 +201,7 @@ class RequestRouter:
         """Ask the best verifier that has not refused; where all have, wait or fail."""
         found = self._candidates(pending, now)
         if found:
-            found[0].sessions.ask(pending, now)
+            self._ask(found[0], pending, now)
             return
         error = pending.error or DaemonUnreachable("no verifier is there that could have this text")
         # Those that refused were others: its own may come back, and take it.
@@ -160,6 +216,10 @@ class RequestRouter:
             self._give_up(pending, error)
         else:
             pending.client.on_event(Failed(error))
+
+    def _ask(self, upstream: Upstream, pending: PendingRequest, now: float) -> None:
+        if (error := upstream.sessions.ask(pending)) is not None:
+            self._refused(pending, error, now, upstream.address)
 
     def _candidates(self, pending: PendingRequest, now: float) -> list[Upstream]:
         """Return the verifiers that may have a request and have not refused it, the best first: the one that had it,
@@ -180,6 +240,13 @@ class RequestRouter:
         if upstream.address == pending.home:
             return same_model(began, welcome)
         return same_file(began, welcome) and welcome.n_ctx >= began.n_ctx  # a shorter one would end the text early
+
+    def _hopeless(self, pending: PendingRequest) -> bool:
+        """Return True where the verifier that began a text has another model now, and no other has that one."""
+        began, there = pending.began, [one for one in self.upstreams if one.welcome is not None]
+        if began is None or not any(one.address == pending.home for one in there):
+            return False
+        return not any(one.welcome and same_model(began, one.welcome) for one in there)
 
     def _give_up(self, pending: PendingRequest, error: SpecmeshError) -> None:
         self.retries.remember(pending)

@@ -2,18 +2,16 @@
 
 import random
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
 from specmesh.api.requests import ModelInfo, Peer, PingPeers
+from specmesh.core import events as ev
 from specmesh.core.drafting.verifier_choice import HelloTimer, PaceMeter, ReportedLoad, VerifierLoad
-from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.daemons.drafter.draft_sessions import DraftSessions, RequestOwner
-from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.daemons.drafter.client_session import same_model
+from specmesh.daemons.drafter.draft_sessions import CoreInbox, DrafterStats, DraftSessions
 from specmesh.daemons.link.dealer import FLUSH_INTERVAL, Dealer
-from specmesh.daemons.link.frames import from_verifier
 from specmesh.daemons.link.peers import U32, Link
 from specmesh.daemons.link.transport import UPDATE, Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -25,33 +23,37 @@ log = structlog.get_logger("specmesh.drafter")
 
 
 class Upstream:
-    """The verifier at `route`, over a socket of its own. turns: returns how often the loop has turned."""
+    """The verifier at `route`, over a socket of its own, in place `number` of `count`.
+
+    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it.
+    """
 
     def __init__(
         self,
         name: str,
         route: Route,
-        engine: DraftEngine,
+        place: tuple[int, int],
         introduction: VocabularyHandshake,
         stats: DrafterStats,
         traffic: Traffic,
-        owner: RequestOwner,
-        slots: KVSlots,
-        turns: Callable[[], int],
-        temperature: float | None = None,
+        speaking: dict[int, DraftEngine],
+        core: CoreInbox,
     ) -> None:
         now = time.monotonic()
         self.address, self._name = route.address, name
         self.dealer = Dealer(route, traffic)
         self.introduction, self.link = introduction, Link(now)
-        self.sessions = DraftSessions(self.dealer, engine, stats, route.address, owner, slots, temperature)
         self.welcome: m.Welcome | None = None
         self.last_model = ""
         self.given_up: SpecmeshError | None = None
+        self.sessions = DraftSessions(route.address, place, self.dealer, stats, core)
+        self._number, self._stats, self._speaking, self._tell = place[0], stats, speaking, core.put
+        self._told = ev.UpstreamChanged(self._number, 0.0, speaks=False)
         self._greeting = HelloTimer(random.random, now)
-        self._stats, self._owner, self._turns = stats, owner, turns
         self._round_trip, self._met, self._refused_version = 0.0, False, False
         self._own_at_load = 0
+
+    # --- what it is
 
     @property
     def n_ctx(self) -> int:
@@ -82,10 +84,10 @@ class Upstream:
         return self.refusal or silent
 
     def outlook(self, now: float) -> VerifierLoad:
-        ours, pace = self.sessions.own - self._own_at_load, self.sessions.meter.pace(now)
         rounds, committed = self._stats.totals.rounds, self._stats.totals.committed
         length = max(committed / rounds, 1.0) if rounds else 1.0
-        return VerifierLoad(self.sessions.load, ours, self._round_trip, pace, length)
+        ours = self.sessions.own - self._own_at_load
+        return VerifierLoad(self.sessions.load, ours, self._round_trip, self.sessions.meter.pace(now), length)
 
     def describe(self, now: float) -> dict[str, object]:
         welcome, load, pace = self.welcome, self.sessions.load, self.sessions.meter.pace(now)
@@ -105,6 +107,8 @@ class Upstream:
             "token_ms": round(pace.token_s * 1e3, 3) if pace is not None else None,
         }
 
+    # --- the connection
+
     def next_due(self) -> float:
         if self.given_up is not None:
             return float("inf")
@@ -113,22 +117,18 @@ class Upstream:
             due = min(due, time.monotonic() + FLUSH_INTERVAL)
         return min(due, self.dealer.next_look)
 
-    def receive(self) -> None:
-        """Handle what has come. Raises ConfigError or RemoteProtocolError where this verifier is unusable."""
+    def receive(self) -> bool:
+        """Handle what has come; return whether any was more than ids. Raises ConfigError or RemoteProtocolError where
+        this verifier is unusable."""
+        more = False
         for message, size in self.dealer.receive():
-            self.link.last_heard = time.monotonic()
-            if message is not None:
-                self._message(message, size, self.link.last_heard)
-        if self.welcome is not None and self.link.silent(time.monotonic()):
-            self._lost("silent")  # judged with the socket just emptied: frames may have waited for a long guess
-
-    def work(self) -> bool:
-        engine = self.introduction.engine  # None while the verifier's vocabulary is still on its way
-        return engine is not None and self.sessions.work(engine, self._round_trip)
-
-    def shadow(self) -> bool:
-        engine = self.introduction.engine
-        return engine is not None and self.sessions.shadow(engine)
+            self.link.last_heard = now = time.monotonic()
+            if isinstance(message, m.Truth | m.Sync | m.Nack):
+                self.sessions.heard(message, size, now)
+            elif message is not None:
+                more = True
+                self._message(message, size, now)
+        return more
 
     def tick(self, now: float) -> None:
         """Send what is due. Raises as `receive` does."""
@@ -139,6 +139,8 @@ class Upstream:
                 self._lost("refused")
         if self.welcome is not None and self.dealer.cut:
             self._lost("disconnected")
+        if self.welcome is not None and self.link.silent(now):
+            self._lost("silent")  # judged with the socket just emptied
         self.dealer.flush()
         if self.welcome is None:
             if now >= self._greeting.due:
@@ -148,6 +150,7 @@ class Upstream:
         self.introduction.settle()
         if self.welcome is not None:
             self._ask_vocabulary(self.introduction.overdue(now))
+        self._tell_changes(now)
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
         self.dealer.send(m.Ping(self.link.ping(now, order.answer(peer)), *self._state(now)))
@@ -158,6 +161,11 @@ class Upstream:
         self._away(error)
         self.dealer.close()
 
+    def stop(self, error: SpecmeshError) -> None:
+        self.sessions.stop(error)
+        if self.given_up is None:
+            self.dealer.send(m.Bye())
+
     def _say_hello(self, now: float) -> None:
         if self._greeting.unanswered(now) and self.dealer.refusal is None:
             log.warning("verifier_not_answering", connect=self.address, meaning="trying on; is it running there?")
@@ -167,20 +175,18 @@ class Upstream:
 
     def _message(self, message: m.Message, size: int, now: float) -> None:
         match message:
-            case m.Truth() | m.Sync() | m.Nack():
-                self.sessions.on_frame(message.session, from_verifier(message), size, now)
             case m.Round() | m.Logprobs():
-                self.sessions.add(message)
+                self.sessions.add(message, size)
             case m.Done():
-                self.sessions.done(message, now)
+                self.sessions.done(message)
             case m.Opened():
-                self.sessions.opened(message)
+                self.sessions.opened(message, now)
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
                 self._ask_vocabulary(self.introduction.answered(message, now))
             case m.Error():
-                self._error(message, now)
+                self._error(message)
             case m.Bye():
                 if self.welcome is not None:
                     self._lost("stopped")
@@ -198,7 +204,18 @@ class Upstream:
                 self.dealer.traffic.rejected["direction"] += 1
 
     def _state(self, now: float) -> tuple[int, float]:
-        return self._turns() & U32, self._stats.minute.busy(now)
+        return self._stats.turns & U32, self._stats.minute.busy(now)
+
+    def _tell_changes(self, now: float) -> None:
+        """Tell the core the round trip, and whether the vocabulary is known."""
+        engine = self.introduction.engine
+        if engine is not None:
+            self._speaking[self._number] = engine
+            self.sessions.vocabulary = engine.vocabulary
+        changed = ev.UpstreamChanged(self._number, self._round_trip, engine is not None)
+        if changed != self._told:
+            self._told = changed
+            self._tell(changed, now)
 
     def _loaded(self, message: m.Ping | m.Pong) -> None:
         step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3
@@ -206,16 +223,14 @@ class Upstream:
         self._own_at_load = self.sessions.own
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
-        before = self.welcome
+        before, known = self.welcome, self.sessions.known
         if before is not None and before.verifier == welcome.verifier:
-            self.welcome = replace(before, model_hash=welcome.model_hash or before.model_hash)
-            self.sessions.found(self.welcome)  # it got more than one HELLO, or knows its file's hash by now
-            return
-        self.welcome = None  # while what it has forgotten is taken back
-        self.sessions.lost(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
-        self.welcome, self.last_model = welcome, welcome.model
-        self._owner.found(welcome, self.address)
-        self.sessions.found(welcome)
+            self.welcome = self.sessions.known = replace(before, model_hash=welcome.model_hash or before.model_hash)
+            return  # it got more than one HELLO, or knows its file's hash by now
+        self.sessions.interrupt(DaemonUnreachable("the verifier started anew and has forgotten this session"))
+        self.welcome, self.sessions.known, self.last_model = welcome, welcome, welcome.model
+        if known is not None and not same_model(known, welcome):
+            self._tell(ev.ForgetSlots(), now)
         if before is not None:
             self._stats.peer_lost()
         if self._met:
@@ -223,17 +238,17 @@ class Upstream:
         self._met, self._refused_version = True, False
         self.dealer.next_look = now  # the last may have been before this connection, and have found none
         self._greeting.answered(now)
-        self._stats.unpublished = True
         self.link.next_ping = now
         log.info("verifier_found", verifier=welcome.verifier, model=welcome.model)
         self._ask_vocabulary(self.introduction.welcomed(welcome, now))
+        self._tell_changes(now)
 
     def _ask_vocabulary(self, request: m.Vocab | None) -> None:
         if request is not None:
             self.dealer.send(request)
 
-    def _error(self, error: m.Error, now: float) -> None:
-        if self.sessions.on_error(error, now):
+    def _error(self, error: m.Error) -> None:
+        if error.ref and self.sessions.request_failed(error):
             return
         if error.code == "hello":
             if self.welcome is not None:
@@ -265,8 +280,7 @@ class Upstream:
             self._stats.peer_lost()
         self.welcome = None
         self.sessions.load, self.sessions.meter = ReportedLoad(), PaceMeter()
-        self._stats.unpublished = True
-        self.sessions.lost(error, time.monotonic())
+        self.sessions.interrupt(error)
 
 
 def _target(welcome: m.Welcome) -> str:

@@ -1,13 +1,33 @@
 """What the core has, as fields of messages, and back: drafts, sampling options, grammars."""
 
-from typing import Any
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, assert_never
+from zlib import crc32
 
 from specmesh.core import events as ev
+from specmesh.core import verifier_events as vev
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import Penalties
+from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.wire.messages import WHOLE_WINDOW, Draft, DraftProbs, Nack, Open, Opened, Shadow, Sync, Truth
+from specmesh.core.session_params import SessionParams
+from specmesh.wire import messages as m
+from specmesh.wire.messages import (
+    MAX_ALTERNATIVES,
+    MAX_LOGPROBS,
+    MAX_TOKENS,
+    WHOLE_WINDOW,
+    Draft,
+    DraftProbs,
+    Nack,
+    Open,
+    Opened,
+    Shadow,
+    Sync,
+    Truth,
+)
 
 
 def frame_of(session: int, effect: ev.Drafted | ev.Shadowed | ev.Nacked) -> Draft | DraftProbs | Shadow | Nack:
@@ -42,6 +62,44 @@ def from_drafter(frame: Draft | DraftProbs | Shadow | Nack) -> ev.Drafted | ev.S
         begin, end = end, end + size
         proposals.append(Proposal(frame.support[begin:end], frame.weights[begin:end]) if size else None)
     return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, tuple(proposals))
+
+
+def to_drafter(
+    session: int, what: ev.Told | ev.Nacked | vev.Announced | vev.Over | vev.LogprobsTold, ref: int = 0
+) -> Iterator[m.Message]:
+    """What a verifier sends of a session: SYNC and LOGPROBS in as many frames as they need."""
+    match what:
+        case ev.Told(base, crc, ids, draft_n, sync=False):
+            yield Truth(session, base, crc, ids, draft_n)
+        case ev.Told(base, crc, ids, draft_n):
+            for at in range(0, max(len(ids), 1), MAX_TOKENS):
+                part = ids[at : at + MAX_TOKENS]
+                yield Sync(session, base + at, crc, part, draft_n)
+                crc = crc32(struct.pack(f"<{len(part)}i", *part), crc)
+        case ev.Nacked(base, crc):
+            yield Nack(session, base, crc)
+        case vev.Announced(n_prompt, params):
+            yield opened(session, ref, n_prompt, params)
+        case vev.Over(reason, length, report):
+            yield m.Done(session, reason, length, report)
+        case vev.LogprobsTold(base, logprobs):
+            yield from _logprob_frames(session, base, logprobs)
+        case _:
+            assert_never(what)
+
+
+def _logprob_frames(session: int, base: int, logprobs: Sequence[Logprob | None]) -> Iterator[m.Logprobs]:
+    each = max((len(one.ids) for one in logprobs if one is not None), default=0) + 1
+    most = max(min(MAX_LOGPROBS, MAX_ALTERNATIVES // each), 1)
+    for at in range(0, len(logprobs), most):
+        found = [one for one in logprobs[at : at + most] if one is not None]
+        ids = [token for one in found for token in one.ids]
+        yield m.Logprobs(session, base + at, [one.chosen for one in found], ids, [p for one in found for p in one.top])
+
+
+def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> Opened:
+    fields = fields_of(params.sampling, params.grammar)
+    return Opened(session, ref, prompt_tokens, **fields, cache_prompt=params.cache_prompt)
 
 
 def from_verifier(frame: Truth | Sync | Nack) -> ev.Told | ev.Nacked:

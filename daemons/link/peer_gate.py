@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount
+from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount, PeerLimits
 from specmesh.daemons.link.auth import BAN_SECONDS, ZapGuard
 from specmesh.daemons.link.curve import TcpConnection, user_of
 from specmesh.daemons.link.transport import Inlet
@@ -29,10 +29,11 @@ _COSTS: dict[int, Cost] = {
 
 @dataclass(frozen=True, slots=True)
 class _DrafterEnd:
-    """The key that a drafter has proved, where keys are used, and its connection where that is known."""
+    """The key that a drafter has proved, where keys are used, its connection where that is known, and its limits."""
 
     key: str
     connection: TcpConnection | None
+    limits: PeerLimits
 
 
 class PeerGate:
@@ -58,7 +59,7 @@ class PeerGate:
         """Remember the sender as a drafter; return its key's name, empty where it has none."""
         frame = self._inlet.last()
         key = user_of(frame) if self._guard is not None else ""
-        self._ends[identity] = _DrafterEnd(key, TcpConnection.of(frame))
+        self._ends[identity] = _DrafterEnd(key, TcpConnection.of(frame), self._limits[key or identity])
         self._tell_introduced()
         return self._guard.names.get(key, "") if self._guard is not None else ""
 
@@ -104,24 +105,24 @@ class PeerGate:
         cost = _COSTS.get(kind)
         amount = max(_ids_in(frame), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
-        action = self._limits[self._account(identity)].frame(size, cost, amount, now)
+        action = self._limits_of(identity).frame(size, cost, amount, now)
         if action is FrameAction.CUT:
             self._cut_off(identity, now)
         return None if action is FrameAction.TAKE else "rate"
 
     def bad(self, identity: bytes, now: float) -> None:
         """Count a sender's last message, which was no frame, or none for a verifier."""
-        if self._limits[self._account(identity)].bad(now) is FrameAction.CUT:
+        if self._limits_of(identity).bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
     def may_open(self, identity: bytes, now: float) -> bool:
         """Return True, and count it, if a drafter may ask for one more session so soon."""
-        return self._limits[self._account(identity)].take(Cost.OPENS, 1, now)
+        return self._limits_of(identity).take(Cost.OPENS, 1, now)
 
     def earn(self, identity: bytes, drafts: int) -> None:
         """A drafter is sent a TRUTH or SYNC, which asks for so many drafts."""
         if identity in self._ends:
-            self._limits[self._account(identity)].earn(drafts)
+            self._ends[identity].limits.earn(drafts)
 
     def _admitted(self, identity: bytes, guard: ZapGuard, now: float) -> bool:
         """May the sender speak, and as this drafter? Identities are the peers' own choice."""
@@ -162,9 +163,10 @@ class PeerGate:
             return self.key_of(identity)
         return user_of(self._inlet.last())
 
-    def _account(self, identity: bytes) -> str | bytes:
-        """Whose limits a peer uses up: its key's, so that more connections bring no more, or else its own."""
-        return self._sender(identity) or identity
+    def _limits_of(self, identity: bytes) -> PeerLimits:
+        """The limits that a peer uses up: its key's, so that more connections bring no more, or else its own."""
+        end = self._ends.get(identity)
+        return end.limits if end is not None else self._limits[self._sender(identity) or identity]
 
     def _tell_introduced(self) -> None:
         if self._guard is not None:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specmesh.api.requests import Peer
-from specmesh.core.draft_length.estimates import Arrivals
-from specmesh.core.drafting.drafter_pool import DrafterRecord
 from specmesh.core.statistics import RecentSamples, milliseconds
 from specmesh.wire.messages import Hello, Pong
 
@@ -89,19 +87,13 @@ class DrafterPeer:
     key: str = ""
     stuck: bool = False
     number: int = 0
-    record: DrafterRecord = field(default_factory=DrafterRecord)
-
-    @property
-    def arrivals(self) -> Arrivals:
-        return self.record.arrivals
 
     @property
     def end(self) -> Peer:
         return Peer(self.hello.drafter, self.address)
 
     def describe(self) -> dict[str, object]:
-        """Return its part of `stats --json`."""
-        record = self.record
+        """Return its part of `stats --json`, but for what the core has measured."""
         return {
             "number": self.number,
             "drafter": self.hello.drafter,
@@ -110,9 +102,6 @@ class DrafterPeer:
             "engine": self.hello.engine,
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trip_ms(),
-            "draft_interval_ms": milliseconds(record.interval_at(self.arrivals.load)),
-            "acceptance": round(record.acceptance.pooled(), 4) if record.acceptance.known else None,
-            "promised_tokens_per_second": None if record.rate is None else round(record.rate, 2),
             "busy": round(self.link.busy, 3),
             "stuck": self.stuck,
         }

@@ -1,10 +1,8 @@
 """The verifier's end of the wire: messages to and from drafters, by the identity their connection has."""
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import structlog
 import zmq
@@ -12,15 +10,12 @@ import zmq
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.curve import Socket
 from specmesh.daemons.link.peer_gate import PeerGate
-from specmesh.daemons.link.transport import UPDATE, Inlet, Traffic, plain, wait_for_any
-from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.link.transport import UPDATE, Inlet, Traffic, plain
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
 log = structlog.get_logger("specmesh.verifier")
-
-T = TypeVar("T")
 
 MAX_FRAMES_PER_TURN = 64
 MAX_REFUSED_PER_TURN = 16  # frames over the limits after which a turn reads no more, and the next do not for PAUSE
@@ -96,13 +91,9 @@ class Router:
         gone, self.gate.gone = self.gate.gone, {}
         return gone
 
-    def wait(self, mailbox: Mailbox[T], seconds: float) -> None:
-        """Sleep until there may be something to receive, or an item in the mailbox, at most `seconds`."""
-        pause = self._paused_until - time.monotonic()
-        if pause > 0:
-            wait_for_any((), mailbox, min(pause, seconds))
-        else:
-            wait_for_any((self.inlet,), mailbox, seconds)
+    def paused(self, now: float) -> float:
+        """Return for how many seconds nothing is received."""
+        return max(self._paused_until - now, 0.0)
 
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """Yield (identity, message, bytes) of a bounded number of frames; message None for what is no frame."""

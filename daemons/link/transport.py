@@ -13,7 +13,7 @@ from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.curve import HANDSHAKES, Context, Socket, protect_client, unwatch, watch
 from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.errors import ConfigError
-from specmesh.security.addresses import check_bind, check_connect
+from specmesh.security import check_bind, check_connect
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire.codec import MAX_FRAME
 
@@ -184,18 +184,23 @@ class Inlet:
         return self._last
 
 
-def wait_for_any(inlets: Sequence[Inlet], mailbox: Mailbox[T], seconds: float) -> None:
-    """Sleep until there may be a message for one of them or an item in the mailbox, at most `seconds`.
+def wait_for_any(inlets: Sequence[Inlet], mailbox: Mailbox[T], seconds: float) -> bool:
+    """Sleep until there may be a message for one of them, or an item in the mailbox, at most `seconds`; return whether
+    there may be a message.
 
     select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. A socket's own
     descriptor is edge-triggered: the caller has received until there was none, and what came since is asked for first.
     """
-    if any(inlet.ready() for inlet in inlets):
-        return
     wakeup = mailbox.fileno()
-    ready, _, _ = select.select([*(inlet.fd for inlet in inlets), wakeup], [], [], seconds)
+    descriptors = [wakeup]
+    for inlet in inlets:
+        if inlet.ready():
+            return True
+        descriptors.append(inlet.fd)
+    ready, _, _ = select.select(descriptors, [], [], seconds)
     if wakeup in ready:
         mailbox.quiet()
+    return len(ready) > (wakeup in ready)
 
 
 def plain(address: str) -> str:

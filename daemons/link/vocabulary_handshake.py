@@ -15,7 +15,7 @@ from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare, 
 from specmesh.core.vocabulary.vocabulary import Vocabulary, framed
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import DraftEngine, Encoder
-from specmesh.engines.remapped import RemappedDrafter
+from specmesh.engines.load import RemappedDrafter
 from specmesh.errors import ConfigError, RemoteProtocolError, SpecmeshError
 from specmesh.paths import write_whole
 from specmesh.wire.messages import Hello, Vocab, Welcome

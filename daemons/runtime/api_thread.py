@@ -21,8 +21,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specmesh.api.answer import error_body
-from specmesh.api.app import create_app
-from specmesh.api.guard import guarded
+from specmesh.api.app import create_app, guarded
 from specmesh.api.requests import Backend
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError
@@ -147,8 +146,9 @@ def serving_api(
     port: Port | None = None,
     defaults: Mapping[str, object] | None = None,
     bounds: Bounds | None = None,
-) -> Iterator[None]:
-    """Serve the API while the context is open; the socket is private and removed at the end.
+) -> Iterator[asyncio.AbstractEventLoop]:
+    """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
+    private and removed at the end.
 
     Raises ConfigError where it cannot listen. `port` is served behind a `Guard`; `defaults`: see `create_app`.
     """
@@ -158,10 +158,16 @@ def serving_api(
     listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
     for _, listener in listeners:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
-    thread = threading.Thread(target=lambda: asyncio.run(_serve_all(listeners)), name="api", daemon=True)
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(_serve_all(listeners))
+
+    thread = threading.Thread(target=run, name="io", daemon=True)
     thread.start()
     try:
-        yield
+        yield loop
     finally:
         for server, _ in listeners:
             server.should_exit = True

@@ -1,12 +1,18 @@
 """A queue into a poll loop: any thread puts, the loop polls its descriptor."""
 
 import contextlib
+import ctypes
 import os
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+# write(2) without letting go of the interpreter: an engine's thread would wait for the loop that it has just woken
+_write = ctypes.PyDLL(None).write
+_write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+_write.restype = ctypes.c_ssize_t
 
 
 class Mailbox(Generic[T]):
@@ -29,8 +35,7 @@ class Mailbox(Generic[T]):
         self.wake()
 
     def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop just as well
-            os.write(self.wakeup_fd, b"\0")
+        _write(self.wakeup_fd, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
 
     def drain(self) -> list[T]:
         """Take all items; from the loop's thread."""

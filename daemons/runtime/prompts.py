@@ -11,24 +11,36 @@ from specmesh.engines.grammar import Grammars
 from specmesh.errors import EngineError, SpecmeshError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Opening:
-    """A request on its way to a session. owner: the drafter whose client asked, by `ref`; None for a client here."""
+@dataclass(slots=True, eq=False)
+class ClientRequest:
+    """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
+    by `ref`, with `key`; None for a client here.
 
+    encoding: while its prompt becomes ids, until cancelled. session: 0 before it has one."""
+
+    number: int
     request: Request
     client: EventSink
     owner: bytes | None
     ref: int = 0
+    key: str = ""
+    encoding: Future[None] | None = None
+    session: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """An opening's prompt as ids, and its grammar where it asked for one; or the error that there is instead."""
+    """A request's prompt as ids, and its grammar where it asked for one; or the error that there is instead."""
 
-    opening: Opening
+    asked: ClientRequest
     ids: Sequence[int] = ()
     constraint: Constraint | None = None
     error: SpecmeshError | None = None
+
+    def check(self) -> None:
+        """Raise the error, if there is one."""
+        if self.error is not None:
+            raise self.error
 
 
 class PromptEncoder:
@@ -42,10 +54,10 @@ class PromptEncoder:
         self._grammars = Grammars(engine.vocabulary)
         self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
 
-    def add(self, opening: Opening) -> Future[None]:
-        """Begin to encode an opening's prompt, until cancelled; one under way is delivered all the same."""
-        pool = self._plain if opening.request.params.grammar is None else self._guided
-        return pool.submit(lambda: self._deliver(self._encoded(opening)))
+    def add(self, asked: ClientRequest) -> Future[None]:
+        """Begin to encode a prompt, until cancelled; one under way is delivered all the same."""
+        pool = self._plain if asked.request.params.grammar is None else self._guided
+        return pool.submit(lambda: self._deliver(self._encoded(asked)))
 
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
@@ -55,16 +67,16 @@ class PromptEncoder:
             pool.shutdown(wait=False, cancel_futures=True)
         return not under_way
 
-    def _encoded(self, opening: Opening) -> EncodedPrompt:
-        request = opening.request
+    def _encoded(self, asked: ClientRequest) -> EncodedPrompt:
+        request = asked.request
         try:
             ids, grammar = prompt_ids(self._engine, request), request.params.grammar
-            return EncodedPrompt(opening, ids, self._grammars.compile(grammar) if grammar is not None else None)
+            return EncodedPrompt(asked, ids, self._grammars.compile(grammar) if grammar is not None else None)
         except SpecmeshError as error:
-            return EncodedPrompt(opening, error=error)
+            return EncodedPrompt(asked, error=error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
             reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
-            return EncodedPrompt(opening, error=EngineError(reason))
+            return EncodedPrompt(asked, error=EngineError(reason))
 
 
 def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:

@@ -2,10 +2,10 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 
-from specmesh.api.requests import Failed, Request
+from specmesh.api.requests import Request
+from specmesh.core import verifier_events as vev
+from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import (
     TargetLimits,
     check_alternatives,
@@ -14,8 +14,8 @@ from specmesh.core.session_params import (
     check_prompt,
     check_strategy,
 )
-from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder
-from specmesh.errors import Busy, SpecmeshError
+from specmesh.daemons.runtime.prompts import ClientRequest, EncodedPrompt, PromptEncoder
+from specmesh.errors import Busy
 
 MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise
 MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
@@ -51,21 +51,11 @@ class QueueLimits:
         return min(max(waiting * (now - self._departures[0]) / (len(self._departures) - 1), 1.0), LONGEST_RETRY)
 
 
-@dataclass(slots=True)
-class _QueuedRequest:
-    """prompt: None while it is being encoded, until `encoding` is cancelled."""
-
-    opening: Opening
-    encoding: Future[None] | None = None
-    prompt: EncodedPrompt | None = None
-
-
 class RequestQueue:
-    """Requests in the order they came, a lower `priority` first: as many as sessions are free, and `most` more.
+    """Requests that have no session yet: as many as sessions are free, and `most` more. The core decides who is next.
 
-    A drafter's own clients get at most three quarters of the sessions (of fewer than four all), and half of the places
-    here, so that it can keep nobody else out. A prompt that takes long holds up nobody either: those that are ready
-    overtake it.
+    A drafter's own clients get half of the places here, and three quarters of the sessions, so that it can keep nobody
+    else out. A prompt that takes long holds up nobody either: those that are ready overtake it.
     """
 
     def __init__(self, prompts: PromptEncoder, limits: TargetLimits, sessions: int, most: int = MAX_QUEUE) -> None:
@@ -73,68 +63,83 @@ class RequestQueue:
         self._sessions, self._most = sessions, most
         self._share = sessions - sessions // 4
         self._queue_limits = QueueLimits(most)
-        self._waiting: list[_QueuedRequest] = []
+        self._waiting: dict[int, ClientRequest] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, opening: Opening, owners: Sequence[bytes | None], now: float) -> None:
-        """Let a request wait; `owners` of the live sessions. Raises Busy where too many wait already."""
-        waiting, free = (one.opening.request for one in self._waiting), self._sessions - len(owners)
-        self._queue_limits.check(waiting, opening.request, now, self._refusal(), free)
-        if opening.owner is not None:
-            theirs = owners.count(opening.owner) + sum(one.opening.owner == opening.owner for one in self._waiting)
+    def add(self, asked: ClientRequest, owners: Sequence[bytes | None], now: float) -> vev.Opening | None:
+        """Let a request wait; `owners` of the live sessions. Return it for the core where its prompt needs no encoding.
+        Raises Busy where too many wait already, and what `encoded` does."""
+        waiting, free = (one.request for one in self._waiting.values()), self._sessions - len(owners)
+        self._queue_limits.check(waiting, asked.request, now, self._refusal(), free)
+        if asked.owner is not None:
+            theirs = owners.count(asked.owner) + sum(one.owner == asked.owner for one in self._waiting.values())
             if theirs >= self._share + (self._most + 1) // 2:
                 text = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
                 retry_after = self._queue_limits.retry_after(len(self._waiting), now)
                 raise Busy(f"{text}verifier with a larger one", retry_after)
-        ids = opening.request.prompt_ids
-        if ids is None or opening.request.params.grammar is not None:
-            self._waiting.append(_QueuedRequest(opening, self._prompts.add(opening)))
-        else:
-            self._waiting.append(_QueuedRequest(opening))
-            self.encoded(EncodedPrompt(opening, ids))
+        self._waiting[asked.number] = asked
+        ids = asked.request.prompt_ids
+        if ids is None or asked.request.params.grammar is not None:
+            asked.encoding = self._prompts.add(asked)
+            return None
+        return self.encoded(EncodedPrompt(asked, ids))
 
-    def encoded(self, encoded: EncodedPrompt) -> None:
-        """Take over an encoded prompt; one that is refused is withdrawn and its client told. Ignores withdrawn ones."""
-        request = encoded.opening.request
+    def encoded(self, encoded: EncodedPrompt) -> vev.Opening | None:
+        """Return a request with its prompt for the core, None where it was withdrawn. Raises SpecmeshError, and
+        withdraws it, where it is refused."""
+        asked, request = encoded.asked, encoded.asked.request
+        if asked.number not in self._waiting:
+            return None
+        known = (*encoded.ids, *request.generated)
         try:
-            if encoded.error is not None:
-                raise encoded.error
-            check_prompt((*encoded.ids, *request.generated), self._limits, len(encoded.ids))
+            encoded.check()
+            check_prompt(known, self._limits, len(encoded.ids))
             check_biases(request.params.sampling, self._limits)
             check_alternatives(request.params, len(encoded.ids), self._limits)
             check_strategy(request.params)
             check_continued(request.generated, encoded.constraint, self._limits)
-        except SpecmeshError as error:
-            for opening in self.withdraw(lambda other: other is encoded.opening):
-                opening.client.on_event(Failed(error))
-            return
-        for waiting in self._waiting:
-            if waiting.opening is encoded.opening:
-                waiting.prompt = encoded
+        except BaseException:
+            del self._waiting[asked.number]
+            raise
+        return opening_of(asked, known, len(encoded.ids), encoded.constraint)
 
-    def next(self, owners: Sequence[bytes | None], now: float) -> EncodedPrompt | None:
-        if len(owners) >= self._sessions:
-            return None
-        for waiting in sorted(self._waiting, key=lambda one: one.opening.request.priority):
-            owner = waiting.opening.owner
-            if waiting.prompt is not None and (owner is None or owners.count(owner) < self._share):
-                self._waiting.remove(waiting)
-                self._queue_limits.left(now)
-                return waiting.prompt
-        return None
+    def left(self, number: int, now: float) -> None:
+        """Note that a request has its session, or was refused one."""
+        if self._waiting.pop(number, None) is not None:
+            self._queue_limits.left(now)
 
-    def withdraw(self, unwanted: Callable[[Opening], bool]) -> list[Opening]:
-        gone = [waiting for waiting in self._waiting if unwanted(waiting.opening)]
-        self._waiting = [waiting for waiting in self._waiting if waiting not in gone]
+    def withdraw(self, unwanted: Callable[[ClientRequest], bool]) -> list[ClientRequest]:
+        gone = [waiting for waiting in self._waiting.values() if unwanted(waiting)]
         for waiting in gone:
+            del self._waiting[waiting.number]
             if waiting.encoding is not None:
                 waiting.encoding.cancel()
-        return [waiting.opening for waiting in gone]
+        return gone
 
     def _refusal(self) -> str:
         taken = f"all {self._sessions} sessions are taken"
         if not self._most:
             return f"{taken}: try again, or start the verifier with more --max-sessions, or with --max-queue"
         return f"{taken} and {len(self._waiting)} requests wait: try again, or start it with a larger --max-queue"
+
+
+def opening_of(
+    asked: ClientRequest, ids: Sequence[int] = (), n_prompt: int = 0, constraint: Constraint | None = None
+) -> vev.Opening:
+    """Return a request as the core takes it; without ids it asks for the session of its name."""
+    request = asked.request
+    return vev.Opening(
+        asked.number,
+        tuple(ids),
+        n_prompt,
+        request.params,
+        constraint,
+        asked.owner,
+        request.id,
+        asked.key,
+        request.known,
+        request.priority,
+        request.label,
+    )

@@ -1,54 +1,57 @@
-"""The verifier's loop: frames, orders and finished steps in; frames, client events and new steps out."""
+"""The verifier's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from typing import assert_never
 
 import structlog
 import zmq
 
-from specmesh.api.requests import Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit, refuse
-from specmesh.core.draft_length.estimates import RollingAcceptance
+from specmesh.api.requests import (
+    AskStats,
+    Cancel,
+    ClientOrder,
+    ModelInfo,
+    PingPeers,
+    Submit,
+    refuse,
+)
+from specmesh.core import events as ev
+from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.drafting.verifier_choice import reported_load
-from specmesh.core.scheduling.batch import PREFILL_ROWS
-from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
-from specmesh.core.snapshot import VerifierSnapshot
-from specmesh.core.verifier import VerifierCore
-from specmesh.core.vocabulary.match import PROBES
+from specmesh.core.session_context import GRACE
+from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
+from specmesh.core.statistics import RoundCounts
 from specmesh.daemons.link.auth import ZapGuard
-from specmesh.daemons.link.frames import from_drafter
-from specmesh.daemons.link.peers import U32, DrafterPeer
+from specmesh.daemons.link.frames import to_drafter
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
-from specmesh.daemons.runtime.engine_thread import Decoded
 from specmesh.daemons.runtime.mailbox import Mailbox
-from specmesh.daemons.runtime.prompts import EncodedPrompt, Opening, PromptEncoder
+from specmesh.daemons.runtime.prompts import EncodedPrompt, PromptEncoder
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
-from specmesh.daemons.runtime.shared_cores import SharedCores
-from specmesh.daemons.verifier.detached_sessions import GRACE
-from specmesh.daemons.verifier.drafters import Drafters, Heartbeat
-from specmesh.daemons.verifier.drafting import PolicySolver, Solved
-from specmesh.daemons.verifier.remote_client import RemoteClient, requested
-from specmesh.daemons.verifier.sessions import Sessions
+from specmesh.daemons.verifier.clients import Clients
+from specmesh.daemons.verifier.core_thread import CoreSays, CoreThread, Crashed, limits_of
+from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.statistics import VerifierStats
-from specmesh.daemons.verifier.stepper import Stepper
-from specmesh.engines.base import EngineInfo, VerifyEngine
-from specmesh.errors import Busy, SpecmeshError, WentAway
+from specmesh.engines.base import VerifyEngine
+from specmesh.errors import Busy, WentAway
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
-SNAPSHOT_INTERVAL = 0.1
+REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
 FLUSH_INTERVAL = 0.005
-
+LOOK_INTERVAL = 0.1  # seconds between two looks for what is due
 CLOSE_TIMEOUT = 1.0  # seconds that a prompt being encoded, or a step, may hold up the end
 
-Order = ClientOrder | EncodedPrompt | Decoded | SpecmeshError | Solved
+NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCounts(), 0.0, 0.0, {})
+
+
+Order = ClientOrder | EncodedPrompt | CoreSays | Crashed
 
 
 class VerifierLoop:
-    """A verifier. Everything runs on the thread that calls `run`.
+    """A verifier. All but the core and the engine runs on the thread that calls `run`.
 
     grace: seconds that a session is kept for its lost drafter. max_queue: most requests that wait for a session.
     drain: seconds for sessions to finish after `stop`.
@@ -68,304 +71,247 @@ class VerifierLoop:
         drain: float = 10.0,
         explicit_threads: bool = False,
     ) -> None:
-        self._name, self._router, self._mailbox = name, Router(socket, guard), mailbox
-        self._engine, self._vocabulary, self._info = engine, engine.vocabulary, engine.info
-        self._fingerprint = engine.vocabulary.fingerprint()
-        self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
-        self._limits = _limits(engine)
+        self._router, self._mailbox, self._engine = Router(socket, guard), mailbox, engine
         self._prompts = PromptEncoder(engine, mailbox.put)
-        self._queue = RequestQueue(self._prompts, self._limits, engine.info.n_seq, max_queue)
-        self._costs = costs
-        self._policies = PolicySolver(mailbox.put)
-        self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
         self._turns = 0
-        self._next_snapshot = 0.0
         self._stopping: float | None = None
+        self._told_to_stop = False
         self._drain = drain
         self.stats = VerifierStats(time.monotonic())
-        self._drafters = Drafters(self._router, self.stats.round_trips, self._state)
-        self._hash_sent = ""
-        self._core = _core(engine.info, self._limits, costs, self._drafters.acceptance)
-        self._stepper = Stepper(engine, mailbox.put, self._core)
-        self._sessions = Sessions(costs, self._router, self._drafters, self._core, self._policies, self.stats, grace)
+        self._report = NO_REPORT
+        self._asked: list[tuple[float, AskStats]] = []  # until when they wait
+        limits = limits_of(engine)
+        self._core = CoreThread(engine, limits, costs, grace, mailbox.put)
+        self._clients = Clients(RequestQueue(self._prompts, limits, engine.info.n_seq, max_queue), self._core.tell)
+        self._drafters = Drafters(
+            name,
+            engine,
+            limits,
+            self._router,
+            self._clients,
+            self.stats,
+            self._core.tell,
+            lambda: self._turns,
+            explicit_threads=explicit_threads,
+        )
 
     # --- the loop
 
+    _loop: asyncio.AbstractEventLoop
+    _ended: asyncio.Future[None]
+    _timer: asyncio.TimerHandle | None = None
+    _next_frames: asyncio.TimerHandle | None = None  # where some wait to be read
+
     def run(self) -> bool:
-        """Serve until stopped and drained; return True where the engine is idle and may be freed."""
-        while not self._drained():
-            self._router.wait(self._mailbox, self._timeout(time.monotonic()))
-            self._turns += 1
-            for order in self._mailbox.drain():
-                self._order(order, time.monotonic())
-            self._receive()
-            self._tick(time.monotonic())
-        self._mailbox.end(lambda order: refuse(order, _stopping()))
+        """`serve`, on an event loop of its own."""
+        return asyncio.run(self.serve())
+
+    async def serve(self) -> bool:
+        """Serve on the running event loop until stopped and drained; return True where the engine is idle and may be
+        freed."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        self._loop.add_reader(self._mailbox.fileno(), self._guarded, self._hear_orders)
+        self._loop.add_reader(self._router.inlet.fd, self._guarded, self._hear_frames)
+        self._core.start()
+        self._core.tell(vev.ReportAsked())  # what drafters, and whoever asks during a step, are told at first
+        self._guarded(self._look)
+        try:
+            await self._ended
+        finally:
+            self._loop.remove_reader(self._mailbox.fileno())
+            self._loop.remove_reader(self._router.inlet.fd)
+            if self._timer is not None:
+                self._timer.cancel()
+        self._clients.end(WentAway("the verifier is stopping: the text ends here"))
+        for _, asked in self._asked:
+            self._late(asked)
+        self._mailbox.end(self._late)
         self._drafters.send_all(m.Bye())
-        self._policies.close()
+        return await asyncio.to_thread(self._close)
+
+    def _close(self) -> bool:
         encoded = self._prompts.close(CLOSE_TIMEOUT)
-        return self._stepper.close(CLOSE_TIMEOUT) and encoded
+        return self._core.close(CLOSE_TIMEOUT) and encoded
+
+    def _guarded(self, turn: Callable[[], None]) -> None:
+        """Take a turn; a defect in it ends the daemon."""
+        if self._ended.done():
+            return
+        try:
+            self._turns += 1
+            turn()
+            if self._router.gate.gone or self._router.behind:
+                self._look()
+            # its descriptor tells of changes only, and sending may have taken one
+            if self._next_frames is None and self._router.inlet.ready():
+                pause = self._router.paused(time.monotonic())
+                self._next_frames = self._loop.call_later(pause, self._guarded, self._hear_frames)
+        except Exception as error:  # noqa: BLE001  (raised anew by `serve`)
+            self._ended.set_exception(error)
+
+    def _hear_orders(self) -> None:
+        self._mailbox.quiet()
+        orders, now = self._mailbox.drain(), time.monotonic()
+        for order in orders:
+            self._order(order, now)
+        if not orders or self._stopping is not None:  # woken for something else
+            self._look()
+
+    def _hear_frames(self) -> None:
+        if self._next_frames is not None:
+            self._next_frames.cancel()
+            self._next_frames = None
+        self._drafters.receive()
+
+    def _late(self, order: Order) -> None:
+        refuse(order, _stopping())
+        if isinstance(order, AskStats):
+            order.tell(self.snapshot(time.monotonic()))
 
     @property
     def models(self) -> tuple[str, ...]:
-        return (self._info.model,)
+        return (self._engine.info.model,)
 
     def not_ready(self) -> None:
         return None
 
     def served(self, _: str) -> ModelInfo:
-        return ModelInfo(self._info.model, self._vocabulary)
+        return ModelInfo(self._engine.info.model, self._engine.vocabulary)
 
     @property
     def progress(self) -> int:
         """Changes while the loop and the engine get on; from any thread."""
-        return -1 if self._stepper.overdue(time.monotonic()) or not self._router.guarded else self._turns
+        return -1 if self._core.stuck or not self._router.guarded else self._turns
 
     def stop(self) -> None:
         """Take no new sessions and end after the live ones; safe in a signal handler."""
         if self._stopping is None:
             self._stopping = time.monotonic()
+            self._mailbox.wake()
 
-    def _drained(self) -> bool:
+    def _drained(self, now: float) -> bool:
         if self._stopping is None:
             return False
-        for opening in self._queue.withdraw(lambda _: True):
-            opening.client.on_event(Failed(_stopping()))
-        now = time.monotonic()
-        self._sessions.stop(now)
-        if not self._sessions:
-            return True
-        if now < self._stopping + self._drain:
-            return False
-        for live in list(self._sessions.live.values()):
-            self._sessions.fail(live, WentAway("the verifier is stopping: the text ends here"), now, "shutdown")
-        return True
-
-    def _timeout(self, now: float) -> float:
-        """Begin a step where one is ready; return the seconds that the loop may sleep."""
-        due = self._drafters.next_ping()
-        until = now + 1.0 if due is None else due
-        if self._stopping is not None:
-            until = min(until, self._stopping + self._drain)
-        until = min(until, self._sessions.closing.next_deadline() or until)
-        if self.stats.unpublished:
-            until = min(until, self._next_snapshot)
-        if self._router.behind:
-            until = min(until, now + FLUSH_INTERVAL)
-        return max(min(until, self._stepper.feed(now)) - now, 0.0)
+        if not self._told_to_stop:
+            self._told_to_stop = True
+            self._clients.stop(_stopping())
+            self._core.tell(vev.Stopping())
+        return not self._clients or now >= self._stopping + self._drain
 
     def _order(self, order: Order, now: float) -> None:
         match order:
+            case CoreSays(effects):
+                for effect in effects:
+                    self._carry_out(effect, now)
             case Submit(request, client):
-                self._open(Opening(request, client, None), now)
+                self._clients.open(request, client, None, 0, "", now)
             case EncodedPrompt():
-                self._queue.encoded(order)
+                self._clients.encoded(order, now)
             case Cancel(client):
-                self._queue.withdraw(lambda opening: opening.client is client)
-                self._sessions.cancel_of(client, now)
+                self._clients.cancel(lambda asked: asked.client is client)
             case PingPeers():
                 self._drafters.probe(order, now)
-            case Decoded():
-                self._decoded(order, now)
-            case SpecmeshError():  # the engine's sequences are in doubt: those of the step end, the others go on
-                log.error("step_failed", error=str(order))
-                for session in self._stepper.abandon():
-                    self._sessions.fail(self._sessions.live[session], order, now, "error")
-            case Solved(session, policy):
-                if (solved := self._sessions.live.get(session)) is not None:
-                    solved.machine.pacing.adopt(policy)
+            case AskStats():
+                self._asked.append((now + REPORT_PATIENCE, order))
+                self._core.tell(vev.ReportAsked(), now)
+            case Crashed(error):
+                raise error
             case _:
                 assert_never(order)
 
-    def _tick(self, now: float) -> None:
+    def _look(self) -> None:
+        """Do what is due, and see to it that it is looked for again."""
+        now = time.monotonic()
+        if self._ended.done():
+            return
+        if self._drained(now):
+            self._ended.set_result(None)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        pause = FLUSH_INTERVAL if self._router.behind else LOOK_INTERVAL
+        self._timer = self._loop.call_later(pause, self._guarded, self._look)
         self._router.flush()
-        for identity, reason in self._router.gone().items():
-            self._peer_gone(identity, reason)
-        for identity in self._drafters.silent(now):
-            self._router.gate.hang_up(identity)
-            self._peer_gone(identity, "silent")
-        for peer in self._drafters.turned():
-            self._peer_turned(peer)
-        self._drafters.ping(now)
-        if self._hash_sent != (self.stats.model_hash or ""):
-            self._hash_sent = self.stats.model_hash or ""
-            self._drafters.send_all(self._welcome())
-        self._sessions.expire(now)
-        while self._queue and (waiting := self._queue.next(self._sessions.owners(), now)) is not None:
-            self._sessions.begin(waiting, now)
-        if not self._sessions.live:
+        self._drafters.look(now)
+        self._clients.expire(now)
+        if not self._clients.live:
             self.stats.throughput.idle()
-        if now >= self._next_snapshot:
-            self._next_snapshot = now + SNAPSHOT_INTERVAL
-            self.stats.unpublished = bool(self._sessions.live)
-            self.stats.latest = self.snapshot(now)
-
-    # --- steps
-
-    def _decoded(self, result: Decoded, now: float) -> None:
-        finished = self._stepper.finish(result, now)
-        outcomes = [(self._sessions.live[session], effects) for session, effects in finished]
-        if all(live.machine.drafts or not live.machine.drafting for live, _ in outcomes):
-            # Before TRUTH is sent: no answer is needed for it.
-            self._stepper.feed(time.monotonic())
-        before = self.stats.totals.generated
-        for live, effects in outcomes:
-            self._sessions.carry_out(live, effects)
-            self._policies.reconsider(live, now)
-            self._sessions.drafting.stepped(live, now)
-        self.stats.step(result.started, result.ended, self.stats.totals.generated - before)
-
-    # --- requests
-
-    def _open(self, opening: Opening, now: float) -> None:
-        """Resume the session that a request names, else queue it: until the end of this turn where there is room."""
-        try:
-            if self._stopping is not None:
-                raise _stopping()
-            if not self._sessions.adopted(opening, now):
-                self._queue.add(opening, self._sessions.owners(), now)
-        except SpecmeshError as error:
-            opening.client.on_event(Failed(error))
+        while self._asked and now >= self._asked[0][0]:
+            self._asked.pop(0)[1].tell(self.snapshot(now))
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         return self.stats.snapshot(
             self._engine.info,
-            list(self._sessions.live.values()),
+            self._report,
             list(self._drafters),
-            self._costs,
             self._router.traffic,
             now,
-            len(self._sessions.kept),
-            len(self._queue),
+            self._clients.live,
+            self._clients.waiting,
             address=self._router.address,
             encrypted=self._router.encrypted,
-            reuse=self._core.slots.snapshot(),
         )
 
-    # --- the wire
+    # --- what the core says
 
-    def _receive(self) -> None:
-        for identity, message, size in self._router.receive(time.monotonic()):
-            now = time.monotonic()
-            peer = self._drafters.get(identity)
-            if peer is not None:
-                peer.link.last_heard = now
-            match message:
-                case None:
-                    pass
-                case m.Hello():
-                    self._hello(identity, message, now)
-                case m.Bye():
-                    self._peer_gone(identity, "stopped")
-                case _ if peer is None:
-                    self.stats.strangers += 1
-                    self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
-                case _:
-                    self._message(peer, message, size, now)
-
-    def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
-        match message:
-            case m.Draft() | m.DraftProbs() | m.Shadow() | m.Nack():
-                self._sessions.on_frame(peer, message.session, from_drafter(message), size, now)
-            case m.Open():
-                self._open_for(peer, message, now)
-            case m.Close(ref=ref) if ref:  # its client did not wait for a session
-                self._queue.withdraw(lambda opening: (opening.owner, opening.ref) == (peer.identity, ref))
-            case m.Close():
-                self._sessions.closed(peer, message, now)
-            case m.Vocab(start):
-                self._router.send(peer.identity, vocabulary_chunk(self._vocabulary, start))
-            case m.Ping():
-                self._drafters.pinged(peer, message, now)
-            case m.Pong():
-                self._drafters.ponged(peer, message, now)
+    def _carry_out(self, effect: vev.Effect, now: float) -> None:
+        match effect:
+            case vev.Committed():
+                traffic = self._clients.committed(effect)
+                if traffic is not None:
+                    self.stats.committed(traffic.opened, traffic.sent_at, effect)
+                    traffic.sent_at = effect.at
+            case vev.ToDrafter(drafter, session, what):
+                self._send(drafter, session, what)
+            case vev.Ran():
+                self.stats.ran(effect)
+            case vev.Solve():
+                self._core.solve(effect)
+            case vev.Began():
+                self.stats.began(effect)
+                self._clients.began(effect, now)
+            case vev.SessionEnded():
+                if not effect.again:
+                    self.stats.ended(effect)
+                    effect.report["drafter"] = self._drafters.name(effect.drafter)
+                self._clients.ended(effect, now)
+            case vev.RequestRefused(client, error):
+                self._clients.refuse(client, error, now)
+            case vev.NotHeld(client):
+                self._clients.not_held(client, now)
+            case vev.Kept(session):
+                self._clients.left(session)
+            case vev.Forgotten(session):
+                self._clients.forgotten(session)
+            case vev.Assigned():
+                self._assigned(effect)
+            case vev.CoreReport():
+                self._report = effect
+                self._drafters.step_s, self._drafters.row_s = effect.step_s, effect.row_s
+                if self._asked:
+                    self._asked.pop(0)[1].tell(self.snapshot(now))
+            case vev.Noted(name, fields, level):
+                getattr(log, level)(name, **fields)
             case _:
-                self._router.misdirected(peer.identity, now)
+                assert_never(effect)
 
-    def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
-        known = self._drafters.get(identity)
-        if known is not None and known.hello == hello:
-            known.link.last_heard = now
-            self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
-            return
-        self._peer_gone(identity, "hello again")
-        try:
-            self._drafters.add(identity, hello, now)
-        except Busy as error:
-            self._router.send(identity, m.Error("busy", str(error)))
-            return
-        self.stats.peer_came()
-        self._share_cores()
-        self._router.send(identity, self._welcome(hello))
-        self._drafters.ping(now)
-        log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
-        self._sessions.drafting.find_all(now)
+    def _send(
+        self, drafter: bytes, session: int, what: ev.Told | ev.Nacked | vev.Announced | vev.Over | vev.LogprobsTold
+    ) -> None:
+        traffic = self._clients.sessions.get(session)
+        for message in to_drafter(session, what):
+            size = self._router.send(drafter, message)
+            if traffic is not None:
+                traffic.bytes_sent += size
+                traffic.drafters.add(drafter)
 
-    def _welcome(self, hello: m.Hello | None = None) -> m.Welcome:
-        """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
-        limits, sha256 = self._limits, self.stats.model_hash or ""
-        host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
-        return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), self._probes, host, self._cores.threads)  # fmt: skip
-
-    def _share_cores(self) -> None:
-        threads = self._cores.beside(peer.hello for peer in self._drafters)
-        if threads is not None:
-            self._stepper.use_threads(threads)
-            self._costs.doubt()  # they are learned anew
-
-    def _state(self, now: float) -> Heartbeat:
-        load = reported_load(len(self._sessions.owners()), len(self._queue), self._info.n_seq, self._costs)
-        step_ms, row_ms = round(load.step_s * 1e3, 4), round(load.row_s * 1e3, 4)
-        return self._turns & U32, self.stats.minute.busy(now), load.sessions, load.queued, load.places, step_ms, row_ms
-
-    def _peer_gone(self, identity: bytes, reason: str) -> None:
-        peer = self._drafters.remove(identity)
-        if peer is None:
-            return
-        self.stats.peer_lost()
-        log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
-        self._share_cores()
-        self._queue.withdraw(lambda opening: opening.owner == identity)
-        self._sessions.left(identity, time.monotonic(), may_return=reason not in ("revoked", "flooding"))
-
-    def _peer_turned(self, peer: DrafterPeer) -> None:
-        """A drafter is stuck, or gets on again."""
-        log.warning("drafter_stuck" if peer.stuck else "drafter_gets_on", drafter=peer.hello.drafter)
-        self.stats.unpublished = True
-        now = time.monotonic()
-        if peer.stuck:
-            self._sessions.drafting.go_round(peer.identity, now)
-        self._sessions.drafting.find_all(now)
-
-    def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
-        identity = peer.identity
-        client = RemoteClient(lambda message: self._router.send(identity, message), order)
-        try:
-            if not self._router.gate.may_open(identity, now):
-                raise Busy("requests come too fast: try again in a moment")
-            request = requested(order)
-        except SpecmeshError as error:
-            client.on_event(Failed(error))
-            return
-        self._open(Opening(request, client, identity, order.ref), now)
+    def _assigned(self, assigned: vev.Assigned) -> None:
+        self.stats.drafter_changes[assigned.why] += 1
+        if assigned.why in ("better", "silent"):
+            name = self._drafters.name(assigned.drafter)
+            log.info("drafter_changed", session=assigned.session, drafter=name, why=assigned.why)
 
 
 def _stopping() -> Busy:
     return Busy("the verifier is stopping: try again when it is back")
-
-
-def _limits(engine: VerifyEngine) -> TargetLimits:
-    info, vocabulary = engine.info, engine.vocabulary
-    most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
-    drafts = most if info.can_trim else 0
-    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
-
-
-def _core(info: EngineInfo, limits: TargetLimits, costs: StepCosts, acceptance: RollingAcceptance) -> VerifierCore:
-    room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
-    slots = KVSlots(info.n_seq, info.reuse, room, PREFILL_ROWS if info.width is not None else None)
-    first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
-    return VerifierCore(
-        limits, costs, acceptance, slots, info.n_batch, restores=info.trimming == "restore", first=first
-    )

@@ -1,47 +1,210 @@
-"""The drafters attached to a verifier, and the PINGs between them."""
+"""The drafters attached to a verifier: who is there, and what each says."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 
-from specmesh.api.requests import PingPeers
-from specmesh.core.draft_length.estimates import RollingAcceptance
-from specmesh.core.drafting.drafter_pool import DrafterRecord
-from specmesh.core.statistics import Histogram
-from specmesh.daemons.link.peers import DrafterPeer, Link
+import structlog
+
+from specmesh.api.requests import Failed, PingPeers
+from specmesh.core import verifier_events as vev
+from specmesh.core.session_params import TargetLimits
+from specmesh.core.vocabulary.match import PROBES
+from specmesh.daemons.link.frames import from_drafter
+from specmesh.daemons.link.peers import U32, DrafterPeer, Link
 from specmesh.daemons.link.router import Router
-from specmesh.errors import Busy
+from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
+from specmesh.daemons.runtime.shared_cores import SharedCores
+from specmesh.daemons.verifier.clients import Clients
+from specmesh.daemons.verifier.remote_client import RemoteClient, requested
+from specmesh.daemons.verifier.statistics import VerifierStats
+from specmesh.engines.base import VerifyEngine
+from specmesh.errors import Busy, SpecmeshError
 from specmesh.wire import messages as m
 
 MAX_DRAFTERS = 64
 MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
+
+log = structlog.get_logger("specmesh.verifier")
 
 Heartbeat = tuple[int, float, int, int, int, float, float]
 """What PING and PONG tell after their number."""
 
 
 class Drafters:
-    """Attached drafters by identity, the oldest first. acceptance: of all their drafts; state: for PING and PONG."""
+    """Attached drafters by identity, the oldest first: what they say becomes events, which `tell` hands to the core.
 
-    def __init__(self, router: Router, round_trips: Histogram, state: Callable[[float], Heartbeat]) -> None:
-        self._router, self._round_trips, self._state = router, round_trips, state
+    turns: returns how often the loop has turned. step_s, row_s: seconds of a step and of one more row, as told to them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: VerifyEngine,
+        limits: TargetLimits,
+        router: Router,
+        clients: Clients,
+        stats: VerifierStats,
+        tell: Callable[[vev.Happened, float], None],
+        turns: Callable[[], int],
+        *,
+        explicit_threads: bool,
+    ) -> None:
+        self._name, self._engine, self._info, self._limits = name, engine, engine.info, limits
+        self._fingerprint = engine.vocabulary.fingerprint()
+        self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
+        self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
+        self._router, self._clients, self._stats = router, clients, stats
+        self._tell, self._turns = tell, turns
         self._peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
-        self.acceptance = RollingAcceptance()
-
-    def __len__(self) -> int:
-        return len(self._peers)
+        self._hash_sent = ""
+        self.step_s = self.row_s = 0.0
 
     def __iter__(self) -> Iterator[DrafterPeer]:
         return iter(list(self._peers.values()))
 
-    def get(self, identity: bytes | None) -> DrafterPeer | None:
-        return self._peers.get(identity) if identity is not None else None
-
     def name(self, identity: bytes | None) -> str | None:
-        peer = self.get(identity)
+        peer = self._peers.get(identity) if identity is not None else None
         return peer.hello.drafter if peer is not None else None
 
-    def add(self, identity: bytes, hello: m.Hello, now: float) -> None:
+    def look(self, now: float) -> None:
+        """Do what is due: PINGs, and those that are gone, stuck, or get on again."""
+        for identity, reason in self._router.gone().items():
+            self._peer_gone(identity, reason, now)
+        for peer in list(self._peers.values()):
+            if peer.link.silent(now):
+                self._router.gate.hang_up(peer.identity)
+                self._peer_gone(peer.identity, "silent", now)
+            elif peer.stuck != peer.link.stuck:
+                peer.stuck = peer.link.stuck
+                log.warning("drafter_stuck" if peer.stuck else "drafter_gets_on", drafter=peer.hello.drafter)
+                self._tell(vev.DrafterStuck(peer.identity, peer.stuck), now)
+        if self._ping(now):
+            self._tell(vev.ReportAsked(), now)  # what the next ones tell
+        if self._hash_sent != (self._stats.model_hash or ""):
+            self._hash_sent = self._stats.model_hash or ""
+            self.send_all(self._welcome())
+
+    def send_all(self, message: m.Welcome | m.Bye) -> None:
+        for identity in self._peers:
+            self._router.send(identity, message)
+
+    def probe(self, order: PingPeers, now: float) -> None:
+        order.sent(peer.end for peer in self._peers.values())
+        for peer in self._peers.values():
+            number = peer.link.ping(now, order.answer(peer.end))
+            self._router.send(peer.identity, m.Ping(number, *self._state(now)))
+
+    # --- what they say
+
+    def receive(self) -> None:
+        for identity, message, size in self._router.receive(time.monotonic()):
+            now = time.monotonic()
+            peer = self._peers.get(identity)
+            if peer is not None:
+                peer.link.last_heard = now
+            match message:
+                case None:
+                    pass
+                case m.Hello():
+                    self._hello(identity, message, now)
+                case m.Bye():
+                    self._peer_gone(identity, "stopped", now)
+                case _ if peer is None:
+                    self._stats.strangers += 1
+                    self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
+                case _:
+                    self._message(peer, message, size, now)
+
+    def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
+        match message:
+            case m.Draft() | m.DraftProbs() | m.Shadow() | m.Nack():
+                traffic = self._clients.sessions.get(message.session)
+                if traffic is not None and peer.identity in traffic.drafters:
+                    traffic.bytes_received += size
+                self._tell(vev.FromDrafter(peer.identity, message.session, from_drafter(message)), now)
+            case m.Open():
+                self._open_for(peer, message, now)
+            case m.Close(ref=ref) if ref:  # its client did not wait for a session
+                self._clients.cancel(
+                    lambda asked: (asked.owner, asked.ref) == (peer.identity, ref) and not asked.session
+                )
+            case m.Close():
+                self._clients.closed(message.session, peer.identity, message.drafted, message.draft_s, now)
+                self._tell(vev.SessionClosed(peer.identity, message.session), now)
+            case m.Vocab(start):
+                self._router.send(peer.identity, vocabulary_chunk(self._engine.vocabulary, start))
+            case m.Ping():
+                self._pinged(peer, message, now)
+            case m.Pong():
+                round_trip = self._ponged(peer, message, now)
+                if round_trip is not None:
+                    self._tell(vev.RoundTrip(peer.identity, round_trip), now)
+            case _:
+                self._router.misdirected(peer.identity, now)
+
+    def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
+        known = self._peers.get(identity)
+        if known is not None and known.hello == hello:
+            known.link.last_heard = now
+            self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
+            return
+        self._peer_gone(identity, "hello again", now)
+        try:
+            self._add(identity, hello, now)
+        except Busy as error:
+            self._router.send(identity, m.Error("busy", str(error)))
+            return
+        self._stats.peer_came()
+        self._share_cores(now)
+        self._router.send(identity, self._welcome(hello))
+        self._ping(now)
+        log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
+        self._tell(vev.DrafterJoined(identity, hello.n_ctx), now)
+
+    def _welcome(self, hello: m.Hello | None = None) -> m.Welcome:
+        """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
+        limits, sha256 = self._limits, self._stats.model_hash or ""
+        host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
+        return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
+                         sorted(limits.end_ids), self._probes, host, self._cores.threads)  # fmt: skip
+
+    def _share_cores(self, now: float) -> None:
+        threads = self._cores.beside(peer.hello for peer in self._peers.values())
+        if threads is not None:
+            self._tell(vev.ThreadsShared(threads), now)
+
+    def _state(self, now: float) -> Heartbeat:
+        step_ms, row_ms = round(self.step_s * 1e3, 4), round(self.row_s * 1e3, 4)
+        sessions, queued = len(self._clients.owners()), self._clients.waiting
+        return self._turns() & U32, self._stats.minute.busy(now), sessions, queued, self._info.n_seq, step_ms, row_ms
+
+    def _peer_gone(self, identity: bytes, reason: str, now: float) -> None:
+        peer = self._remove(identity)
+        if peer is None:
+            return
+        self._stats.peer_lost()
+        log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
+        self._share_cores(now)
+        self._clients.withdraw(lambda asked: asked.owner == identity)  # the core keeps or ends those that run
+        self._tell(vev.DrafterLeft(identity, reason not in ("revoked", "flooding")), now)
+
+    def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
+        identity = peer.identity
+        client = RemoteClient(lambda message: self._router.send(identity, message), order)
+        try:
+            if not self._router.gate.may_open(identity, now):
+                raise Busy("requests come too fast: try again in a moment")
+            request = requested(order)
+        except SpecmeshError as error:
+            client.on_event(Failed(error))
+            return
+        self._clients.open(request, client, identity, order.ref, self._router.gate.key_of(identity), now)
+
+    # --- who is there
+
+    def _add(self, identity: bytes, hello: m.Hello, now: float) -> None:
         """Attach the drafter whose HELLO was just received; raise Busy where there are too many."""
         if len(self._peers) >= MAX_DRAFTERS or self._router.gate.same_key(identity) >= MAX_PER_KEY:
             raise Busy(f"too many drafters are attached ({len(self._peers)}): stop one")
@@ -53,51 +216,27 @@ class Drafters:
             address=self._router.inlet.sender(),
             key=key,
             number=next(self._numbers),
-            record=DrafterRecord(self.acceptance, now),
         )
 
-    def remove(self, identity: bytes) -> DrafterPeer | None:
+    def _remove(self, identity: bytes) -> DrafterPeer | None:
         self._router.gate.detach(identity)
         self._router.forget(identity)
         return self._peers.pop(identity, None)
 
-    def holding(self, length: int) -> list[bytes]:
-        """Return those that are not stuck and can hold more than `length` ids."""
-        return [identity for identity, peer in self._peers.items() if peer.hello.n_ctx > length and not peer.stuck]
+    def _ping(self, now: float) -> bool:
+        """Send the PINGs that are due; return whether there were any."""
+        due = [peer for peer in self._peers.values() if now >= peer.link.next_ping]
+        for peer in due:
+            self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
+        return bool(due)
 
-    def turned(self) -> list[DrafterPeer]:
-        turned = [peer for peer in self._peers.values() if peer.stuck != peer.link.stuck]
-        for peer in turned:
-            peer.stuck = peer.link.stuck
-        return turned
-
-    def next_ping(self) -> float | None:
-        return min((peer.link.next_ping for peer in self._peers.values()), default=None)
-
-    def ping(self, now: float) -> None:
-        for peer in self._peers.values():
-            if now >= peer.link.next_ping:
-                self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
-
-    def silent(self, now: float) -> list[bytes]:
-        return [identity for identity, peer in self._peers.items() if peer.link.silent(now)]
-
-    def probe(self, order: PingPeers, now: float) -> None:
-        order.sent(peer.end for peer in self._peers.values())
-        for peer in self._peers.values():
-            number = peer.link.ping(now, order.answer(peer.end))
-            self._router.send(peer.identity, m.Ping(number, *self._state(now)))
-
-    def pinged(self, peer: DrafterPeer, ping: m.Ping, now: float) -> None:
+    def _pinged(self, peer: DrafterPeer, ping: m.Ping, now: float) -> None:
         peer.link.told(ping.progress, ping.busy, now)
         self._router.send(peer.identity, m.Pong(ping.number, *self._state(now)))
 
-    def ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> None:
+    def _ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> float | None:
+        """Return the round trip in seconds; None for a PONG that measures none."""
         round_trip = peer.link.pong(pong, now)
         if round_trip is not None:
-            peer.arrivals.record_round_trip(round_trip)
-            self._round_trips.record(round_trip)
-
-    def send_all(self, message: m.Welcome | m.Bye) -> None:
-        for identity in self._peers:
-            self._router.send(identity, message)
+            self._stats.round_trips.record(round_trip)
+        return round_trip

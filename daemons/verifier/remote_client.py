@@ -10,7 +10,7 @@ from specmesh.core.sampling.logprobs import check_logprobs
 from specmesh.core.sampling.sampler import check_sampling
 from specmesh.core.sampling.stop import check_stops
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
-from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
+from specmesh.daemons.link.frames import grammar_of, opened, params_of
 from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
 from specmesh.wire import messages as m
 
@@ -79,9 +79,3 @@ class RemoteClient:
                 self._say(m.Error(code, str(error), self._ref, getattr(error, "param", None) or ""))
             case _:
                 assert_never(event)
-
-
-def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> m.Opened:
-    """Return OPENED for a drafter that did not ask for the session."""
-    fields = fields_of(params.sampling, params.grammar)
-    return m.Opened(session, ref, prompt_tokens, **fields, cache_prompt=params.cache_prompt)

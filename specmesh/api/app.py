@@ -1,32 +1,40 @@
-"""The HTTP application over a daemon, the same on its Unix socket and on its TCP port.
+"""The HTTP application over a daemon, the same on its Unix socket and on its TCP port, and who may use it there.
 
 It runs on a thread of its own, reads immutable snapshots and hands orders to the daemon's loop, so that it answers
 while a step runs. Fields and events of ours stand under the key `specmesh`.
 """
 
 import asyncio
+import hmac
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import structlog
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
 from specmesh.api import answer, shapes
 from specmesh.api.body import Body, endless, filled, parse_chat, parse_completion
 from specmesh.api.fields import shown
-from specmesh.api.metrics import Exposition
+from specmesh.api.metrics import exposition
 from specmesh.api.ping import parse_ping, pinged
 from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
+from specmesh.config import Keys, Port
 from specmesh.core.snapshot import DrafterSnapshot, VerifierSnapshot, as_json
+from specmesh.errors import Refused
+from specmesh.security import Way, way
 
 log = structlog.get_logger("specmesh.api")
 
@@ -65,7 +73,7 @@ def create_app(backend: Backend, defaults: Mapping[str, object] | None = None, c
 
 class _Api:
     def __init__(self, backend: Backend, defaults: Mapping[str, object], crowded: float) -> None:
-        self._backend, self._exposition, self._defaults = backend, Exposition(backend), defaults
+        self._backend, self._defaults = backend, defaults
         self._crowded = crowded
 
     async def health(self, _: HttpRequest) -> Response:
@@ -75,10 +83,11 @@ class _Api:
         return JSONResponse({"status": "unavailable", "role": self._backend.role, "reason": str(reason)}, 503)
 
     async def stats(self, _: HttpRequest) -> Response:
-        return JSONResponse(as_json(self._backend.stats()))
+        return JSONResponse(as_json(await self._backend.stats()))
 
     async def metrics(self, http: HttpRequest) -> Response:
-        body, content_type = self._exposition.answer(http.headers.get("accept", ""))
+        healthy, accept = self._backend.not_ready() is None, http.headers.get("accept", "")
+        body, content_type = exposition(await self._backend.stats(), accept, healthy=healthy)
         return Response(body, media_type=content_type)
 
     async def models(self, _: HttpRequest) -> Response:
@@ -172,16 +181,16 @@ class _Api:
     async def _watch(self, client: LocalClient) -> None:
         """End a session that others wait for while its reader stands still."""
         unread = 0.0
-        while unread < self._crowded or not self._crowd():
+        while unread < self._crowded or not await self._crowd():
             await asyncio.sleep(self._crowded)
             unread = time.monotonic() - (client.unread_since or math.inf)
         why = f"this stream was not read for {unread:.0f} s while others waited for a session: ask again"
         client.on_event(Failed(errors.Busy(why)))  # first, or what the daemon says of the end would come before it
         self._backend.submit(Cancel(client))
 
-    def _crowd(self) -> bool:
+    async def _crowd(self) -> bool:
         """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""
-        match self._backend.stats():
+        match await self._backend.stats():
             case DrafterSnapshot(verifiers=verifiers):
                 return any(one["load"]["queued"] for one in verifiers)
             case VerifierSnapshot(sessions=here):
@@ -207,9 +216,7 @@ async def _json(http: HttpRequest) -> object:
     except RecursionError:
         raise errors.RequestError("the request body is nested too deeply") from None
     except UnicodeEncodeError:
-        raise errors.RequestError(
-            "the request body has half a surrogate pair (\\ud800 to \\udfff), which is no text"
-        ) from None
+        raise errors.RequestError("the body has half a surrogate pair (\\ud800 to \\udfff): no text") from None
     except ValueError:
         raise errors.RequestError("the request body is not JSON") from None
     return body
@@ -247,3 +254,63 @@ async def _defect(_: HttpRequest, error: Exception) -> Response:
 
 async def _gone(_: HttpRequest, __: Exception) -> Response:
     return Response(status_code=499)  # the client has closed the request, as nginx logs it
+
+
+_OPEN = frozenset({"/health"})
+
+
+class ApiGuard:
+    """Middleware before the application.
+
+    With keys: every resource but /health needs one of them as bearer. Without: no web page may use the API through
+    its visitor's browser, neither under a name of its own that points here (DNS rebinding) nor across origins, but for
+    those of `origins`.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, origins: Collection[str] = ()) -> None:
+        self._app, self._keys, self._origins = app, keys, origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
+        await (self._app if refusal is None else refusal)(scope, receive, send)
+
+    def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
+        keys = self._keys.current
+        if not keys:
+            origin = headers.get("origin")
+            if _is_here(f"//{headers.get('host', '')}") and (
+                origin is None or origin in self._origins or _is_here(origin)
+            ):
+                return None
+            message = "without an API key only programs on this machine may ask, and pages of --allow-origin"
+            return _refused(403, message, "permission_error", "forbidden", {})
+        scheme, _, told = headers.get("authorization", "").partition(" ")
+        if path in _OPEN or (scheme.lower() == "bearer" and _is_key(told.strip(), keys)):
+            return None
+        message = "no valid API key: send Authorization: Bearer KEY"
+        return _refused(401, message, "authentication_error", "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+
+
+def guarded(app: ASGIApp, port: Port) -> ASGIApp:
+    """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
+    shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
+    app = ApiGuard(app, port.keys, port.origins)
+    return CORSMiddleware(app, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else app
+
+
+def _is_key(told: str, keys: tuple[str, ...]) -> bool:
+    """Compares with every key, so that the time it takes tells nothing."""
+    raw = told.encode("utf-8", "replace")
+    return True in [hmac.compare_digest(raw, key.encode()) for key in keys]
+
+
+def _is_here(url: str) -> bool:
+    """Whether a URL's host is this machine under a name that nobody else can give it."""
+    try:
+        return way(urlsplit(url).hostname or "") is Way.SAME_MACHINE
+    except ValueError:
+        return False
+
+
+def _refused(status: int, message: str, kind: str, code: str, headers: dict[str, str]) -> JSONResponse:
+    return JSONResponse(shapes.error(message, kind, code, None, Refused()), status, headers)

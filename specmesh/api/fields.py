@@ -127,9 +127,8 @@ def biases_of(value: object) -> tuple[tuple[int, float], ...]:
         biases = [(_token(token), FORBIDDEN if bias is False else bias) for token, bias in pairs]
         if all(_is_bias(*one) for one in biases):
             return tuple((token, float(bias)) for token, bias in biases)
-    raise RequestError(
-        f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never", "logit_bias"
-    )
+    why = f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never"
+    raise RequestError(why, "logit_bias")
 
 
 def _token(token: Any) -> Any:
@@ -157,7 +156,6 @@ def stops_of(value: object) -> tuple[str, ...]:
 
 
 def prompts_of(value: object) -> tuple[Prompt, ...]:
-    """A text, ids, or a list of either."""
     if isinstance(value, list) and value and all(isinstance(one, str | list) for one in value):
         return tuple(_prompt(one) for one in value)
     return (_prompt(value),)
@@ -168,13 +166,11 @@ def _prompt(value: object) -> Prompt:
         return value, None
     if value and are_ids(value):
         return None, tuple(value)
-    raise RequestError(
-        "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such", "prompt"
-    )
+    why = "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such"
+    raise RequestError(why, "prompt")
 
 
 def number_field(body: Json, name: str, default: float, low: float, high: float) -> float:
-    """Return a number within bounds, or the default. Raise RequestError."""
     value = body.get(name)
     if value is None:
         return default

@@ -1,7 +1,4 @@
-"""`/metrics`: a daemon's snapshot as Prometheus and OpenMetrics read it.
-
-Names end as those of vLLM and llama.cpp do.
-"""
+"""`/metrics`: a daemon's snapshot as Prometheus and OpenMetrics read it. Names end as those of vLLM and llama.cpp."""
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -15,8 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from specmesh import __version__
-from specmesh.api.requests import Backend
-from specmesh.core.snapshot import DrafterSnapshot, LoadingSnapshot, RunningSnapshot, VerifierSnapshot
+from specmesh.core.snapshot import DrafterSnapshot, LoadingSnapshot, RunningSnapshot, Snapshot, VerifierSnapshot
 from specmesh.core.statistics import HistogramCounts, MetricSpec
 
 PREFIX = "specmesh_"
@@ -25,21 +21,20 @@ PREFIX = "specmesh_"
 class _SnapshotCollector(Collector):
     """The metrics of one daemon: the fields of its snapshot that name one, and some that follow from it."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, snapshot: Snapshot, *, healthy: bool) -> None:
+        self._snapshot, self._healthy = snapshot, healthy
 
     def collect(self) -> Iterator[Metric]:
-        snapshot, role = self._backend.stats(), self._backend.role
+        snapshot, role = self._snapshot, self._snapshot.role
         yield InfoMetricFamily(PREFIX + "build", "Version and role.", {"version": __version__, "role": role})
-        yield _gauge("engine_healthy", "Whether requests can be served now.", self._backend.not_ready() is None)
+        yield _gauge("engine_healthy", "Whether requests can be served now.", self._healthy)
         loaded = snapshot.loading if isinstance(snapshot, LoadingSnapshot) else 1.0
         yield _gauge("loading_ratio", "How much of the model is loaded.", loaded)
         yield from _families(snapshot)
         if not isinstance(snapshot, RunningSnapshot):
             return
-        busy = GaugeMetricFamily(
-            PREFIX + "busy_ratio", "Share of the last minute that an engine worked.", labels=["side"]
-        )
+        text = "Share of the last minute that an engine worked."
+        busy = GaugeMetricFamily(PREFIX + "busy_ratio", text, labels=["side"])
         for side, share in snapshot.busy.items():
             if share != {}:
                 busy.add_metric([side.removesuffix("s")], max(share.values()) if isinstance(share, dict) else share)
@@ -87,12 +82,12 @@ def _metrics(part: Any) -> Iterator[tuple[MetricSpec, Any]]:
             yield from _metrics(value)
 
 
-class Exposition:
-    def __init__(self, backend: Backend) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(_SnapshotCollector(backend))
+def exposition(snapshot: Snapshot, accept: str, *, healthy: bool) -> tuple[bytes, str]:
+    """Return (body, content type) by a request's Accept header; Prometheus' text format where it names none.
 
-    def answer(self, accept: str) -> tuple[bytes, str]:
-        """Return (body, content type) by the request's Accept header; Prometheus' text format where it names none."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+    healthy: requests can be served now.
+    """
+    registry = CollectorRegistry()
+    registry.register(_SnapshotCollector(snapshot, healthy=healthy))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type

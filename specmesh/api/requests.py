@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -115,16 +116,19 @@ class EventBridge(Generic[E]):
     """Carries events from any thread to the asyncio loop that it was made in."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._events: deque[E] = deque()
         self._arrived = asyncio.Event()
         self._woken = False
 
     def on_event(self, event: E) -> None:
-        """Queue an event; wake the API's thread once per batch."""
+        """Queue an event; wake the loop once per batch."""
         self._events.append(event)
         if not self._woken:
             self._woken = True
+            if threading.get_ident() == self._thread:
+                self._arrived.set()
+                return
             with contextlib.suppress(RuntimeError):  # the API's loop is closed: nobody listens any more
                 self._loop.call_soon_threadsafe(self._arrived.set)
 
@@ -192,7 +196,14 @@ class PingPeers:
         return lambda seconds: self.tell(Ponged(self.number, peer, seconds))
 
 
-ClientOrder = Submit | Cancel | PingPeers
+@dataclass(frozen=True, slots=True)
+class AskStats:
+    """Order for a snapshot of the statistics. `tell` is called from any thread and must not block."""
+
+    tell: Callable[[Snapshot], None]
+
+
+ClientOrder = Submit | Cancel | PingPeers | AskStats
 
 
 def refuse(order: object, error: SpecmeshError) -> None:
@@ -211,7 +222,7 @@ class ModelInfo:
 
 
 class Backend(Protocol):
-    """What the API needs of a daemon. Every member answers at once, from any thread."""
+    """What the API needs of a daemon. Every member but `stats` answers at once, from any thread."""
 
     @property
     def role(self) -> str:
@@ -233,5 +244,5 @@ class Backend(Protocol):
     def submit(self, order: ClientOrder) -> None:
         """Queue an order for the daemon's loop."""
 
-    def stats(self) -> Snapshot:
-        """Return the newest snapshot of the statistics."""
+    async def stats(self) -> Snapshot:
+        """Return a snapshot of the statistics."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from specmesh.bench.run import collect
+from specmesh.bench import collect
 from specmesh.client import Client, Fields, Json
 from specmesh.errors import EngineError
 
@@ -194,9 +194,8 @@ def _divergence(
     given: Any = body.get("logit_bias", [])
     # Away from its token alone too: that may have been the last one that a filter let in.
     biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
-    tie = noise > 0 and any(
-        _generate(client, body | {"logit_bias": [*given, bias]}).ids == drafted.ids[at : at + 1] for bias in biases
-    )
+    asked = (body | {"logit_bias": [*given, bias]} for bias in biases)
+    tie = noise > 0 and any(_generate(client, one).ids == drafted.ids[at : at + 1] for one in asked)
     return Divergence(number, way, at, tokens[0], tokens[1], 2 * noise, "near tie" if tie else "error")
 
 

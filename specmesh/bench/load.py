@@ -99,7 +99,6 @@ def measure(source: Client, load: LoadPlan, advance: Callable[[], None]) -> list
 
 
 def crowd(source: Client, load: LoadPlan, count: int, advance: Callable[[], None]) -> list[LoadText]:
-    """The texts of `count` clients that begin together."""
     told = SimpleQueue[LoadText | Exception]()
     gate = Barrier(count)
     for client in range(count):  # as daemons: Ctrl-C must not wait for texts
@@ -295,7 +294,6 @@ class Server(Client):
         self._url, self._base = url, parts.path.rstrip("/").removesuffix("/v1")
 
     def model(self) -> str:
-        """The first model it serves. Raises DaemonUnreachable."""
         match self.get(f"{self._base}/v1/models"):
             case {"data": [{"id": str(name)}, *_]}:
                 return name

@@ -1,18 +1,16 @@
-"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways."""
+"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways, and an assessment.
 
-import json
-import sys
-import time
+Does drafting pay, how, and what limits it?"""
+
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
+from specmesh.bench import collect
+from specmesh.bench.steps import measured
 from specmesh.client import Client, Fields, Json
-from specmesh.errors import Busy, ConfigError, EngineError
 
 WARM_UP_TOKENS = 32
 _TIMES = ("verify_ms", "wait_ms", "draft_ms", "network_ms", "restart_ms")
@@ -122,14 +120,6 @@ class Outcome:
     without_drafter: int
 
 
-def has_drafter(snapshot: Json) -> bool:
-    """Whether the daemon of these /stats has a drafter, or is one that has found its verifier. Raise Busy while it
-    loads."""
-    if "loading" in snapshot:
-        raise Busy("the daemon is still loading its model: try again in a moment")
-    return bool(snapshot.get("verifier" if snapshot.get("role") == "drafter" else "peers"))
-
-
 def measure(client: Client, plan: RunPlan, advance: Callable[[], None]) -> list[Sample]:
     """Run `plan`, one text at a time, calling `advance` after each; first a text of the first and of the last variant,
     unmeasured. Raise what the daemon raises."""
@@ -143,22 +133,6 @@ def measure(client: Client, plan: RunPlan, advance: Callable[[], None]) -> list[
                 samples.append(_sample(client, plan, variant, number, iteration))
                 advance()
     return samples
-
-
-def collect(client: Client, body: Json) -> tuple[list[int], float, dict[str, Any], list[Any]]:
-    """Generate: (ids, seconds to the last of them, what the last chunk tells, log-probabilities)."""
-    ids, entries, last = list[int](), list[Any](), dict[str, Any]()
-    begun = ended = time.perf_counter()
-    with closing(client.complete(body)) as chunks:
-        for chunk in chunks:
-            last = cast("dict[str, Any]", chunk["specmesh"])
-            entries += last.get("logprobs", [])
-            if new := last.get("token_ids"):
-                ids += new
-                ended = time.perf_counter()
-    if not isinstance(last.get("report"), dict):
-        raise EngineError("the daemon ended a text without its report: see its log")
-    return ids, ended - begun, last, entries
 
 
 def _sample(client: Client, plan: RunPlan, variant: Variant, prompt: int, iteration: int) -> Sample:
@@ -182,15 +156,12 @@ def _outcome(
     rates = _rates(own)
     paired = [rate / alone[n] for n, rate in rates.items() if alone.get(n)]
     tokens = sum(len(one.ids) for one in own)
-    rounds, drafted, accepted = (
-        int(sum(one.report[name] for one in own)) for name in ("rounds", "drafted", "accepted")
-    )
+    counts = ("rounds", "drafted", "accepted")
+    rounds, drafted, accepted = (int(sum(one.report[name] for one in own)) for name in counts)
     compared = [one for one in own if one.prompt in truth]
     times = {name: fmean(one.report[name] for one in own) for name in _TIMES}
-    times["latency_ms"], times["decode_ms"] = (
-        fmean(one.latency_s for one in own) * 1e3,
-        fmean(one.decode_s for one in own) * 1e3,
-    )
+    times["latency_ms"] = fmean(one.latency_s for one in own) * 1e3
+    times["decode_ms"] = fmean(one.decode_s for one in own) * 1e3
     times["other_ms"] = max(times["latency_ms"] - times["verify_ms"] - times["wait_ms"], 0.0)
     return Outcome(
         variant=variant.name,
@@ -212,7 +183,6 @@ def _outcome(
 
 
 def _rates(samples: list[Sample]) -> dict[int, float]:
-    """Tokens per second by iteration."""
     rates = {}
     for iteration in sorted({one.iteration for one in samples}):
         own = [one for one in samples if one.iteration == iteration]
@@ -247,57 +217,147 @@ def lines(outcomes: list[Outcome]) -> list[str]:
     return told
 
 
-@contextmanager
-def bar(texts: int) -> Iterator[Callable[[], None]]:
-    """A bar for `texts` texts; the function it gives is called after each."""
-    from rich.console import Console
-    from rich.progress import Progress
+FLAT, STEEP = 1.25, 2.0
+"""Cost of a wide step over that of one row: up to FLAT drafts are almost free, from STEEP on they are dear."""
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("texts", total=texts)
-        yield lambda: progress.advance(task)
+CLOSE = 0.97  # share of the best speed from which a setting counts as good as the best
+OFF = 0.5  # drafts per step below which the adaptive variant says nothing about what limits drafting
 
 
-BUILT_IN = (
-    "The lighthouse keeper climbed the stairs every evening, and one night he found that",
-    "def merge_sort(items: list[int]) -> list[int]:\n",
-    "Photosynthesis is the process by which plants",
-    "import json\nfrom pathlib import Path\n\n\nclass Settings:\n    def __init__(self, path: Path) -> None:\n",
-    "Ingredients: 500 g flour, 300 ml water, 10 g salt, 5 g yeast.\nMethod:\n1.",
-    "Question: Why is the sky blue?\nAnswer:",
-    "Dear Sir or Madam,\n\nI am writing to you about",
-    "The capitals of Europe: France - Paris, Italy - Rome, Spain - Madrid,",
-)
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    plan: RunPlan
+    samples: list[Sample]
+    snapshot: Json
+
+    def lines(self) -> list[str]:
+        outcomes, plan = aggregate(self.samples), self.plan
+        model = Fields(self.snapshot).part("model")
+        name = f"{model.text('name')} on {model.text('backend')}" if model.raw else "unknown model"
+        return [
+            f"{name}, drafter {', '.join(self._drafters()) or 'none'}",
+            f"prompts {len(plan.prompts)}, iterations {plan.iterations}, at most {plan.max_tokens} tokens",
+            "",
+            *lines(outcomes),
+            "",
+            *self._assessment(outcomes),
+        ]
+
+    def as_json(self) -> Json:
+        outcomes = aggregate(self.samples)
+        return {
+            "schema_version": 1,
+            "model": self.snapshot.get("model"),
+            "drafters": self._drafters(),
+            "prompts": len(self.plan.prompts),
+            "iterations": self.plan.iterations,
+            "max_tokens": self.plan.max_tokens,
+            "variants": [asdict(outcome) for outcome in outcomes],
+            "assessment": self._assessment(outcomes),
+            "samples": [one.as_json() for one in self.samples],
+        }
+
+    def _assessment(self, outcomes: list[Outcome]) -> list[str]:
+        return assess(outcomes, measured(self.snapshot)[0] if "steps_ms" in self.snapshot else {})
+
+    def _drafters(self) -> list[str]:
+        return sorted({one.drafter for one in self.samples if one.drafter is not None})
 
 
-def read_prompts(path: Path) -> list[str]:
-    """One prompt per line, or, where the first line is a JSON object, JSON lines with "prompt"; empty lines left out.
+def assess(outcomes: list[Outcome], steps_ms: dict[int, float]) -> list[str]:
+    """Return sentences, the most important first. steps_ms: the verifier's milliseconds of a step by its rows."""
+    named = {one.variant: one for one in outcomes}
+    alone = named.get(ALONE.name)
+    if alone is None or not alone.tokens:
+        return ["No tokens came from the verifier alone: try other prompts."]
+    drafting = [one for one in outcomes if one.speedup is not None and one is not alone]
+    if not drafting:
+        return ["Only the verifier alone was run. Start a drafter: specmesh drafter --connect ADDRESS"]
+    lost, texts = sum(one.without_drafter for one in drafting), sum(one.texts for one in drafting)
+    said = [f"{lost} of {texts} texts ended without a drafter: see its log, and run again."] if lost else []
+    drafting = [one for one in drafting if one.without_drafter < one.texts]
+    if not drafting:
+        return [*said, "Nothing was drafted, so whether drafting pays is open."]
+    said.append(_pays(max(drafting, key=_speedup)))
+    adaptive = next((one for one in drafting if one.variant == ADAPTIVE.name), None)
+    fixed = [one for one in drafting if one is not adaptive]
+    if fixed and adaptive is not None:
+        said.append(_best_fixed(max(fixed, key=_speedup), adaptive))
+    telling = [one for one in drafting if one.mean_draft_n >= OFF] or drafting
+    said.append(_limit(max(telling, key=_speedup), alone))
+    if len(steps_ms) > 1 and steps_ms.get(1):
+        said.append(_steepness(steps_ms))
+    same, compared = sum(one.identical for one in drafting), sum(one.compared for one in drafting)
+    if same == compared:
+        return [*said, f"All {compared} texts with drafts are those of the verifier alone."]
+    parted = "the others differ, as a rule where two tokens nearly tie: steps of another width round differently"
+    return [*said, f"{same} of {compared} texts with drafts are those of the verifier alone; {parted} (docs/usage.md)."]
 
-    Raises ConfigError that names the file, and the line where one is wrong.
+
+def _speedup(one: Outcome) -> float:
+    return one.speedup.median if one.speedup is not None else 0.0
+
+
+def _times(one: Outcome) -> str:
+    seen = "one iteration"
+    if one.speedup is not None and one.iterations > 1:
+        seen = f"{one.speedup.low:.2f} to {one.speedup.high:.2f}"
+    return f"{_speedup(one):.2f}x the verifier alone ({seen})"
+
+
+def _pays(best: Outcome) -> str:
+    if best.speedup is not None and best.speedup.low > 1 and best.iterations > 1:
+        return f"Drafting pays: {best.variant} is {_times(best)}."
+    if _speedup(best) > 1:
+        return f"Whether drafting pays is not clear: {best.variant} is {_times(best)}. Try more iterations."
+    return f"Drafting does not pay here: the best, {best.variant}, is {_times(best)}."
+
+
+def _best_fixed(best: Outcome, adaptive: Outcome) -> str:
+    said = f"Of the fixed settings {best.variant} is best, {_times(best)}"
+    which = "the best fixed setting" if _speedup(best) > 1 else "the verifier alone"
+    share = _speedup(adaptive) / max(_speedup(best), 1.0)
+    if share >= CLOSE:
+        return f"{said}; adaptive is as good as {which} or better ({_speedup(adaptive):.2f}x)."
+    return f"{said}; adaptive reaches {share:.0%} of {which}."
+
+
+def _limit(one: Outcome, alone: Outcome) -> str:
+    """Name the one thing that, were it perfect and all else as it is, would make `one` the fastest.
+
+    Perfect: every draft accepted; a step with drafts as cheap as one without; no waiting (for draft speed or network,
+    whichever is the larger part of a restart); no time between steps but waiting.
     """
-    try:
-        lines = [line for line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if line[1].strip()]
-    except OSError as error:
-        raise ConfigError(f"--prompts: {path} cannot be read ({error.strerror}): name a text file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"--prompts: {path} is not UTF-8: name a text file") from None
-    if not lines:
-        raise ConfigError(f"--prompts: {path} has no prompts: write one on each line")
-    if not isinstance(_parsed(lines[0][1]), dict):
-        return [line for _, line in lines]
-    prompts = []
-    for number, line in lines:
-        match _parsed(line):
-            case {"prompt": str(prompt)} if prompt:
-                prompts.append(prompt)
-            case _:
-                where = f"--prompts: {path}, line {number}"
-                raise ConfigError(f'{where} is no JSON object with a text as "prompt": correct it')
-    return prompts
+    if not (one.rounds and alone.rounds and one.mean_draft_n and one.decode_ms and one.verify_ms and alone.verify_ms):
+        return "What limits it cannot be told: no drafts were verified. Is a drafter attached, and fast enough?"
+    one_row = alone.verify_ms * alone.texts / alone.rounds
+    waiting = "network" if one.network_ms > 0.5 * one.restart_ms else "draft speed"
+    rest = max(one.decode_ms - one.verify_ms, 0.0)
+    saved = {
+        "step costs": max(one.verify_ms - one_row * one.rounds / one.texts, 0.0),
+        waiting: min(one.wait_ms, rest),
+        "handling": max(rest - one.wait_ms, 0.0),
+    }
+    found = {name: one.decode_ms / max(one.decode_ms - ms, 1e-9 * one.decode_ms) for name, ms in saved.items()}
+    found["acceptance"] = (1 + one.mean_draft_n) / one.mean_length
+    name = max(found, key=lambda key: found[key])
+    gain = f"{found[name]:.2f}x more at most"
+    rate = one.acceptance_rate or 0.0
+    waited = f"{one.wait_ms:.0f} of {one.decode_ms:.0f} ms a text are waits for drafts"
+    words = {
+        "acceptance": f"acceptance: {rate:.0%} of drafts stand; if all did, {gain}. Try a closer draft model.",
+        "step costs": f"step costs: wide steps are dearer than one row; if they were not, {gain}. Try fewer drafts.",
+        "draft speed": f"draft speed: {waited}; without, {gain}. Try a smaller draft model or a faster machine.",
+        "network": f"the network: {waited}, more for the way than for drafting; without, {gain}. Try a shorter way.",
+        "handling": f"handling: time between steps that is no waiting; without, {gain}. The target may be too fast.",
+    }
+    return f"What limits {one.variant} is {words[name]}"
 
 
-def _parsed(line: str) -> object:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+def _steepness(steps_ms: dict[int, float]) -> str:
+    rows = max([width for width in steps_ms if width <= 9], default=1)
+    if rows == 1:
+        rows = min(width for width in steps_ms if width > 1)
+    ratio = steps_ms[rows] / steps_ms[1]
+    kind = "flat, drafts are cheap to verify" if ratio <= FLAT else "moderate" if ratio < STEEP else "steep"
+    return f"Step costs are {kind}: {rows} rows cost {ratio:.2f} of one."

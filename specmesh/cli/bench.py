@@ -1,27 +1,38 @@
-"""`specmesh bench` and `audit`: what drafting brings and costs, measured and checked."""
+"""`specmesh bench`, `audit` and `plan`: what drafting brings and costs, measured, checked and forecast."""
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from specmesh import client as daemon
-from specmesh.bench.run import BUILT_IN, bar, read_prompts
+from specmesh.bench import BUILT_IN, bar, has_drafter, read_prompts
 from specmesh.cli.options import (
     COUNT,
     MAX_DRAFT_N,
+    SHARE,
     Decorator,
     combined,
     counts_option,
     draft_n_option,
     json_option,
     number,
+    path_option,
     print_json,
     print_result,
     prompts_option,
     sampling_options,
     socket_option,
 )
+from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
+
+if TYPE_CHECKING:
+    from specmesh.core.simulation import Deployment, Forecast, Workload
 
 _first_prompts = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
 
@@ -78,8 +89,7 @@ def run(
     The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
     is run.
     """
-    from specmesh.bench import report
-    from specmesh.bench.run import ALONE, VARIANTS, RunPlan, has_drafter, measure
+    from specmesh.bench.run import ALONE, VARIANTS, RunPlan, RunResult, measure
 
     client = daemon.Client(socket_path)
     drafted = has_drafter(client.get("/stats"))
@@ -89,7 +99,7 @@ def run(
     plan = RunPlan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
     with bar(plan.texts) as advance:
         samples = measure(client, plan, advance)
-    print_result(report.RunResult(plan, samples, client.get("/stats")), as_json=json)
+    print_result(RunResult(plan, samples, client.get("/stats")), as_json=json)
 
 
 @bench.command()
@@ -162,7 +172,6 @@ def audit(
     """
     from specmesh.bench.audit import AuditPlan
     from specmesh.bench.audit import audit as run
-    from specmesh.bench.run import has_drafter
 
     if sampling.get("strategy", "deterministic") not in ("deterministic", "greedy"):
         raise click.UsageError(f"--strategy {sampling['strategy']} does not promise the same text: audit another")
@@ -175,3 +184,151 @@ def audit(
         result = run(client, plan, snapshot, advance)
     print_result(result, as_json=json)
     ctx.exit(int(result.failed))
+
+
+PAYS = 1.02
+"""Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
+
+
+class Level(NamedTuple):
+    drafting: "Forecast"
+    alone: "Forecast"
+
+    @property
+    def speedup(self) -> float:
+        return self.drafting.total / self.alone.total
+
+    def line(self) -> str:
+        ours, alone = self
+        acceptance = "-" if ours.acceptance is None else f"{ours.acceptance:.0%}"
+        return (
+            f"{ours.users:>6}{ours.total:>10.1f}{ours.mean:>8.2f}{ours.slowest:>9.2f}{alone.total:>10.1f}"
+            f"{alone.mean:>8.2f}{f'{self.speedup:.2f}x':>10}{ours.drafts:>8.2f}{acceptance:>8}{ours.rows:>7.1f}"
+        )
+
+    def as_json(self) -> Json:
+        told: Json = {"users": self.alone.users, "speedup": round(self.speedup, 4)}
+        for name, one in self._asdict().items():
+            rounded = {key: value and round(value, 4) for key, value in asdict(one).items() if key != "users"}
+            told[name] = rounded | {"fairness": round(one.slowest / one.mean, 4) if one.mean else 0.0}
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was simulated, and the result of each number of users, fewest first."""
+
+    site: "Deployment"
+    texts: "Workload"
+    alpha: float
+    levels: Sequence[Level]
+
+    @property
+    def stops_at(self) -> int | None:
+        """The fewest users for whom drafts do not pay."""
+        return next((level.alone.users for level in self.levels if level.speedup < PAYS), None)
+
+    @property
+    def pays_up_to(self) -> int | None:
+        """The most users before `stops_at`."""
+        paying = itertools.takewhile(lambda level: level.speedup >= PAYS, self.levels)
+        return max((level.alone.users for level in paying), default=None)
+
+    def as_json(self) -> Json:
+        site = self.site
+        return {
+            "schema_version": 1,
+            "step_ms": round(site.costs.seconds(1) * 1e3, 4),
+            "draft_ms": site.draft * 1e3,
+            "round_trip_ms": site.round_trip * 1e3,
+            "pause_ms": site.pause * 1e3,
+            "alpha": self.alpha,
+            "drafters": site.drafters,
+            "max_sessions": site.places,
+            "prompt_tokens": self.texts.prompt,
+            "tokens": self.texts.tokens,
+            "levels": [level.as_json() for level in self.levels],
+            "drafting_pays_up_to": self.pays_up_to,
+            "drafting_stops_paying_at": self.stops_at,
+        }
+
+    def lines(self) -> list[str]:
+        site, texts = self.site, self.texts
+        drafters = "a drafter for each user" if site.drafters is None else f"drafters {site.drafters}"
+        if self.stops_at is None:
+            verdict = f"Drafting pays with all these numbers of users, up to {self.pays_up_to}."
+        elif self.pays_up_to is None:
+            verdict = f"Drafting does not pay, not with {self.stops_at} either."
+        else:
+            verdict = f"Drafting pays up to {self.pays_up_to} users, and stops paying by {self.stops_at}."
+        times = f"one row {site.costs.seconds(1) * 1e3:.3g} ms, a draft {site.draft * 1e3:.3g} ms"
+        link = f"round trip {site.round_trip * 1e3:.3g} ms, {self.alpha:.0%} of drafts accepted; {drafters}"
+        return [
+            f"{times}, {link}",
+            f"texts of {texts.tokens} tokens after prompts of {texts.prompt}, one after the other; simulated\n",
+            " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows",
+            *(level.line() for level in self.levels),
+            "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n",
+            verdict,
+        ]
+
+
+@click.command()
+@path_option(
+    "--steps",
+    "FILE",
+    "Step costs as `bench steps --json` prints them, or a JSON list of milliseconds "
+    "for 1, 2, ... rows (default: as the running verifier has measured them).",
+)
+@counts_option("--users", "1,2,4,8,16,32,64,128,256", "Numbers of concurrent users.", 10_000)
+@number("--tokens", click.IntRange(8, 100_000), 128, "N", "Tokens per completion.")
+@number("--prompt-tokens", click.IntRange(1, 100_000), 64, "N", "Tokens per prompt.")
+@number("--alpha", SHARE, 0.75, "P", "Probability that a draft is accepted.")
+@number("--draft-ms", click.FloatRange(0, min_open=True), 5.2, "MS", "Drafter's time per draft.")
+@number("--rtt-ms", click.FloatRange(0), 5.0, "MS", "Network round trip.")
+@number("--pause-ms", click.FloatRange(0), 0.5, "MS", "Time between two steps; `stats --json` has it as gap_ms.")
+@click.option(
+    "--drafters", type=COUNT, metavar="N", help="Number of drafters that all users share (default: one each)."
+)
+@click.option(
+    "--max-sessions",
+    type=COUNT,
+    metavar="N",
+    help="Most sessions of the verifier; further users wait (default: enough for all).",
+)
+@socket_option
+@json_option
+def plan(
+    steps: Path | None,
+    users: tuple[int, ...],
+    tokens: int,
+    prompt_tokens: int,
+    alpha: float,
+    draft_ms: float,
+    rtt_ms: float,
+    pause_ms: float,
+    drafters: int | None,
+    max_sessions: int | None,
+    socket_path: Path | None,
+    json: bool,
+) -> None:
+    """How many users can one verifier serve, how fast, and up to how many do drafts pay? A simulation.
+
+    The verifier's own scheduler, sessions and policies decide; models, network and clocks are simulated. Steps of more
+    rows than were measured are extrapolated.
+    """
+    from specmesh.bench.steps import costs_of, measured, read_costs
+    from specmesh.core.simulation import Deployment, Workload, simulate
+
+    def run(count: int, draft_n: int | None) -> "Forecast":
+        chance = Random(1)  # noqa: S311 - luck, not a secret
+        found = simulate(site, replace(texts, draft_n=draft_n), count, lambda _: chance.random() < alpha)
+        advance()
+        return found
+
+    costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
+    site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
+    texts = Workload(prompt_tokens, tokens)
+    with bar(2 * len(users)) as advance:
+        levels = [Level(run(count, None), run(count, 0)) for count in sorted(users)]
+    print_result(Plan(site, texts, alpha, levels), as_json=json)

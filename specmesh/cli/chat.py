@@ -11,8 +11,7 @@ import click
 from specmesh import client as daemon
 from specmesh.cli.generate import read_stdin, say, say_waiting
 from specmesh.cli.options import COUNT, request_options
-from specmesh.cli.streaming import RECONNECT_TIMEOUT, Answer
-from specmesh.client import Client, Json
+from specmesh.client import RECONNECT_TIMEOUT, Answer, Client, Json
 from specmesh.errors import RequestError, SpecmeshError
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"

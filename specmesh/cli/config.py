@@ -111,7 +111,6 @@ def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tu
 
 
 def _as_toml(value: Any) -> Any:
-    """A setting's value as a file of settings has it."""
     if isinstance(value, tuple):
         return value[0] if len(value) == 1 else list(value)
     return str(value) if isinstance(value, Path) else value
@@ -185,7 +184,6 @@ def bad_variable(error: click.BadParameter) -> BadVariable | None:
 
 
 def _variable(ctx: click.Context, name: str) -> str:
-    """The environment variable of a setting, by its parameter's name."""
     own = next((parameter.envvar for parameter in ctx.command.params if parameter.name == name), None)
     return own if isinstance(own, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
 
@@ -242,18 +240,7 @@ def keys(command: click.Command) -> dict[str, click.Option]:
 
 def read(path: Path, command: click.Command) -> ConfigFile:
     """Return a file's settings; raise ConfigError with the file, the line, the key and what to write instead."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_SIZE + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file with --config") from None
-    if len(raw) > MAX_SIZE:
-        raise ConfigError(f"{path}: longer than {MAX_SIZE} bytes: is this a file of settings?")
-    try:
-        return parse(path, raw.decode("utf-8-sig"), command)
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8: save the file as UTF-8 text") from None
+    return parse(path, paths.read_text(path, MAX_SIZE, "a file of settings"), command)
 
 
 def parse(path: Path, text: str, command: click.Command) -> ConfigFile:
@@ -278,7 +265,6 @@ def parse(path: Path, text: str, command: click.Command) -> ConfigFile:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """The line of each key and table."""
     found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         match = re.match(r"""\s*\[?\s*["']?([\w-]+)["']?\s*(?:=|\]|\.)""", line)
@@ -305,7 +291,6 @@ def _broken(path: Path, text: str, error: tomllib.TOMLDecodeError) -> ConfigErro
 
 
 def _advice(written: str, value: object, known: Mapping[str, click.Option]) -> str:
-    """What an unknown key was probably meant to be."""
     if isinstance(value, dict):
         inside = next(iter(value), "key")
         return f": there are no tables in this file, write {inside} = ... without [{written}]"
@@ -349,7 +334,6 @@ def _kind(option: click.Option) -> tuple[str, str]:
 
 
 def _shown(value: object) -> str:
-    """A value as TOML writes it, shortened."""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     text = '"' + text[1:-1] + '"' if isinstance(value, str) else text
     return text if len(text) <= 40 else text[:37] + "..."

@@ -21,7 +21,8 @@ from specmesh.cli.options import (
     path_option,
 )
 from specmesh.errors import ConfigError, about
-from specmesh.security.addresses import check_rpc
+from specmesh.machines import STEPS_MS
+from specmesh.security import check_rpc
 
 _LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
 """What a daemon and a few clients need; libraries crash where they have less."""
@@ -95,6 +96,7 @@ _SHARED: dict[str, Decorator] = {
         default="auto",
         help="auto: console on a terminal, JSON lines elsewhere.",
     ),
+    "stretch": click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
     "log_file": path_option(
         "--log-file", "FILE", "Log to this file instead of stderr; at 16 MiB it is rotated to FILE.1."
     ),
@@ -242,7 +244,7 @@ def _run(
             bundled = name == "bundled" and role == "verifier"
             path = paths.bundled("target.gguf") if bundled else model_path(name, engine)
         unset = ctx.get_parameter_source("ctx") is ParameterSource.DEFAULT
-        same = {key: shared[key] for key in ("max_sessions", "threads", "gpu_layers")}
+        same = {key: shared[key] for key in ("max_sessions", "threads", "gpu_layers", "stretch")}
         settings = own | {
             "model": ModelSettings(
                 engine,

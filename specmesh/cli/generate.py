@@ -1,21 +1,26 @@
 """`specmesh generate`: one completion, or several, streamed to stdout; everything else goes to stderr."""
 
+import itertools
 import json as json_module
 import os
 import secrets
 import sys
-from collections import defaultdict
-from collections.abc import Generator
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
+from statistics import median
+from typing import Self
 
 import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import COUNT, draft_n_option, given, json_option, number, request_options
-from specmesh.cli.streaming import RECONNECT_TIMEOUT, Answer, PacedOutput
-from specmesh.client import Client, Json
+from specmesh.client import RECONNECT_TIMEOUT, Answer, Client, Json
 from specmesh.errors import RequestError
 
 _REPORT_KEYS = (  # noqa: SIM905
@@ -28,6 +33,71 @@ SEEDS = 2**32
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 
+LATE = 0.05
+"""Seconds over which the rest of a paced block is spread once the next has come."""
+LONGEST = 1.0
+"""Maximum time in seconds over which a block is spread."""
+
+
+class PacedOutput:
+    """A context that writes text at an even pace on a thread of its own; its end writes what is left.
+
+    A block is spread over the time until the next is expected: the median of the latest gaps. `add` and the end raise
+    what `write` raised.
+    """
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._gaps = deque[float](maxlen=8)
+        self._last: float | None = None
+        self._blocks = SimpleQueue[tuple[list[str], float] | None]()
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="paced output", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._blocks.put(None)
+        self._thread.join()
+        self._raise()
+
+    def add(self, text: str, tokens: int) -> None:
+        self._raise()
+        if not text:
+            return
+        now = time.monotonic()
+        if self._last is not None:
+            self._gaps.append(now - self._last)
+        self._last = now
+        parts = min(max(tokens, 1), len(text))
+        cuts = [len(text) * number // parts for number in range(parts + 1)]
+        spread = min(median(self._gaps), LONGEST) if self._gaps else 0.0
+        self._blocks.put(([text[begin:end] for begin, end in itertools.pairwise(cuts)], spread / parts))
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        try:
+            while (block := self._blocks.get()) is not None:
+                self._show(*block)
+        except Exception as error:  # noqa: BLE001  (raised again on the thread that adds text)
+            self._error = error
+
+    def _show(self, pieces: list[str], pause: float) -> None:
+        for shown, piece in enumerate(pieces):
+            self._write(piece)
+            if not self._blocks.empty():
+                pause = min(pause, LATE / (len(pieces) - shown))
+            self._over.wait(pause)
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     as_json: bool = False
@@ -38,8 +108,6 @@ class Output:
 
 @dataclass(slots=True)
 class _Text:
-    """What has come so far."""
-
     text: str = ""
     ids: list[int] = field(default_factory=list)
     rounds: int = 0
@@ -142,7 +210,6 @@ def say_waiting(why: str) -> None:
 
 
 def read_stdin() -> str:
-    """Read standard input; raise RequestError where it is not UTF-8."""
     raw = sys.stdin.buffer.read()
     try:
         return raw.decode("utf-8")

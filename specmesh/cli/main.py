@@ -9,13 +9,13 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class
 
-from specmesh.cli.bench import audit, bench
+from specmesh.cli.bench import audit, bench, plan
 from specmesh.cli.chat import chat
 from specmesh.cli.config import bad_variable, blamed, config
 from specmesh.cli.daemons import drafter, rpc_server, verifier
+from specmesh.cli.demo import demo
 from specmesh.cli.generate import generate
 from specmesh.cli.models import models
-from specmesh.cli.plan import plan
 from specmesh.cli.setup import keys, pair, service
 from specmesh.cli.stats import stats
 from specmesh.cli.status import doctor, ping, ps
@@ -107,7 +107,7 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    *(verifier, drafter, generate, chat, stats, ps, ping, models, keys, pair, config, service, doctor),
+    *(verifier, drafter, demo, generate, chat, stats, ps, ping, models, keys, pair, config, service, doctor),
     *(plan, audit, bench, rpc_server),
 ):
     main.add_command(_command)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from specmesh.cli.options import json_option, print_json
+from specmesh.cli.options import aligned, json_option, print_json
 from specmesh.errors import ConfigError
 from specmesh.paths import bundled, models_dir
 
@@ -21,7 +21,7 @@ def model_path(value: str | None, engine: str) -> str | None:
     """
     if not value or value == "bundled" or engine in {"ngram", "sim"}:
         return value
-    from specmesh.models.store import resolve
+    from specmesh.models import resolve
 
     try:
         return resolve(value, models_dir())
@@ -33,7 +33,7 @@ def model_path(value: str | None, engine: str) -> str | None:
 
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return what a shell offers behind --model: the names in `models list`, `bundled`, and files."""
-    from specmesh.models.store import entries
+    from specmesh.models import entries
 
     names = ["bundled", *(entry.name for entry in entries(models_dir().absolute()))]
     fitting = [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -84,13 +84,17 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
 @_folder_option
 def list_(json: bool, folder: Path) -> None:
     """List the models in the folder. --model takes their names."""
-    from specmesh.models import store as model_store
+    from specmesh import models as model_store
 
     found = model_store.entries(folder)
     if json:
         print_json(model_store.as_json(folder, found))
     elif found:
-        click.echo("\n".join(model_store.lines(found)))
+        rows = [("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")]
+        for one in found:
+            size = model_store.human_bytes(one.size_bytes)
+            rows.append((one.name, one.kind, size, one.quantisation or "unknown", str(one.path)))
+        click.echo("\n".join(aligned(rows)))
     else:
         click.echo(f"no models in {folder}: `specmesh models pull` gets them", err=True)
 
@@ -106,7 +110,7 @@ def inspect(model: str, json: bool, folder: Path) -> None:
     be removed.
     """
     from specmesh import logs
-    from specmesh.models import store as model_store
+    from specmesh import models as model_store
 
     logs.configure("error", "auto")
     path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, folder)

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from specmesh.core.sampling import THRESHOLD, Strategy
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 
-MAX_DRAFT_N = 16
+MAX_DRAFT_N = 24
 
 FILE = click.Path(path_type=Path)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
@@ -56,6 +56,11 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
 def combined(*options: Decorator) -> Decorator:
     """Return one decorator that applies several, listed in this order by --help."""
 
@@ -69,10 +74,8 @@ def combined(*options: Decorator) -> Decorator:
 
 def given(values: Mapping[str, object]) -> dict[str, object]:
     """Return the values that the user set, by a flag, the environment or a file."""
-    ctx = click.get_current_context()
-    return {
-        name: value for name, value in values.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
+    source = click.get_current_context().get_parameter_source
+    return {name: value for name, value in values.items() if source(name) is not ParameterSource.DEFAULT}
 
 
 def path_option(flag: str, metavar: str, told: str, name: str | None = None) -> Decorator:
@@ -123,9 +126,8 @@ def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool =
             raise click.BadParameter(f"{text!r} is no list of {kinds} from 1 to {most} like {default}")
         return tuple(part if part == "auto" else int(part) for part in parts)
 
-    return click.option(
-        flag, default=default, metavar="auto|N[,...]" if auto else "N[,N...]", callback=counts, help=told
-    )
+    metavar = "auto|N[,...]" if auto else "N[,N...]"
+    return click.option(flag, default=default, metavar=metavar, callback=counts, help=told)
 
 
 def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
@@ -223,9 +225,11 @@ def default_options(command: Command) -> Command:
         )
         for name, (kind, metavar, default, told) in ({"max_tokens": tokens} | _SAMPLING).items()
     }
-    return gathered("defaults", fields, lambda own: {name: value for name, value in own.items() if value is not None})(
-        command
-    )
+    return gathered("defaults", fields, _not_none)(command)
+
+
+def _not_none(values: dict[str, Any]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _structure(values: dict[str, Any]) -> dict[str, object]:

@@ -13,7 +13,7 @@ import click
 from specmesh.cli.config import ROLE, effective, template
 from specmesh.cli.options import Decorator, combined, gathered, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
-from specmesh.security.addresses import check_one_network, endpoint, host_of, is_loopback
+from specmesh.security import check_one_network, endpoint, host_of, is_loopback
 
 if TYPE_CHECKING:
     from specmesh.security.keys import KeyFolder
@@ -36,7 +36,7 @@ _FOLDER: dict[str, Decorator] = {
 
 def _folder_of(path: Path | None, system: bool) -> "KeyFolder":
     from specmesh.security.keys import KeyFolder, key_folders
-    from specmesh.service.systemd import service_credential
+    from specmesh.service import service_credential
 
     given = service_credential() if system and path is None else None
     return KeyFolder(path or key_folders()[int(system)], given)
@@ -201,7 +201,6 @@ def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> No
 
 
 def _ask(folder: "KeyFolder", host: str, code: str) -> None:
-    """Introduce this drafter to the verifier that waits at `host`."""
     from specmesh.security.keys import Listing
     from specmesh.security.pairing import PORT, PairingIntroduction, WrongCode, ask
 
@@ -211,9 +210,7 @@ def _ask(folder: "KeyFolder", host: str, code: str) -> None:
         with socket.create_connection((name, port), 5.0) as connection:
             theirs = ask(connection, code, mine)
     except WrongCode:
-        raise Refused(
-            "that is not the code shown there: look again, and mind that it is good for three tries"
-        ) from None
+        raise Refused("that is not the code shown there: look again; it is good for three tries") from None
     except OSError as error:
         raise DaemonUnreachable(
             f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "
@@ -238,7 +235,6 @@ def _admit(folder: "KeyFolder", theirs: "PairingIntroduction") -> None:
 
 
 def _endpoint(text: str, port: int) -> tuple[str, int]:
-    """Parse HOST or HOST:PORT; raise ConfigError."""
     bare = text.count(":") > 1 and not text.startswith("[")
     host, told = endpoint(f"tcp://[{text}]" if bare else f"tcp://{text}")
     if not host:
@@ -271,7 +267,7 @@ def service() -> None:
 def _install(planned: "Service", hand: "ServiceInstaller") -> None:
     asked = click.get_current_context().params
     if asked["system"] and hand.root is None and sys.platform != "darwin":
-        from specmesh.service.systemd import check_visible
+        from specmesh.service import check_visible
 
         for why in check_visible():
             click.echo(f"specmesh: the service will not start: {why}", err=True)
@@ -323,9 +319,9 @@ def _add(name: str, run: Callable[["Service", "ServiceInstaller"], None], told: 
         from specmesh.service import Scope, ServiceInstaller
 
         if sys.platform == "darwin":
-            from specmesh.service.launchd import launchd_service as planned
+            from specmesh.service import launchd_service as planned
         else:
-            from specmesh.service.systemd import systemd_service as planned
+            from specmesh.service import systemd_service as planned
         service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role, ctx.find_root()))
         run(service, ServiceInstaller(click.echo, dry_run, root))
 

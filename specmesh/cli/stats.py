@@ -105,7 +105,6 @@ def screen(snapshot: Json, width: int, trouble: str = "", marks: str = _MARKS) -
 
 
 def one_line(snapshot: Json) -> str:
-    """Return the most interesting in one line."""
     told = Fields(snapshot)
     if "loading" in snapshot:
         return f"{told.text('role')} loading {told.number('loading') or 0:.0%}"
@@ -200,7 +199,6 @@ def _where(verifier: Fields, refusal: str) -> str:
 
 
 def _one_of(verifier: Fields) -> str:
-    """Return one of several verifiers and what it does now."""
     told = _where(verifier, verifier.text("refusal")) + _filled(" at {address}", verifier)
     if not verifier.text("name"):
         return told

@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import POSITIVE_SHARE, json_option, number, print_json, print_result, socket_option
+from specmesh.cli.options import POSITIVE_SHARE, aligned, json_option, number, print_json, print_result, socket_option
 from specmesh.client import Fields, Json, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
-from specmesh.security.addresses import Way, endpoint, way
+from specmesh.security import Way, endpoint, way
 
 if TYPE_CHECKING:
     from specmesh.doctor import Checks
@@ -122,7 +122,6 @@ def _whole(value: float | None) -> int | None:
 
 
 def _tables(daemons: Iterable[Json]) -> list[str]:
-    """Return a table of the daemons, and one of their neighbours if there are any."""
     own = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
     links = [("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")]
     for one in daemons:
@@ -136,20 +135,14 @@ def _tables(daemons: Iterable[Json]) -> list[str]:
             trip = "-" if near["round_trip_ms"] is None else f"{near['round_trip_ms']:.3g} ms"
             sessions = _share(near["sessions"], near["places"])
             links.append((f"{role} {pid}", name, state, model, sessions, trip, address))
-    return [*_aligned(own), *(["", *_aligned(links)] if len(links) > 1 else [])]
+    return [*aligned(own), *(["", *aligned(links)] if len(links) > 1 else [])]
 
 
 def _share(sessions: object, most: object) -> str:
     return "-" if sessions is None else f"{sessions}/{most}"
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
 def human_seconds(seconds: float) -> str:
-    """Return a duration in its two largest units."""
     minutes, left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

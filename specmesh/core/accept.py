@@ -23,7 +23,7 @@ def accept(
     *,
     end_ids: Collection[int],
     room: int,
-    stops: Callable[[int], bool] = lambda _: False,
+    stops: Callable[[int], bool] | None = None,
 ) -> Acceptance:
     """Walk the rows of one step in order and accept while the choice equals the draft.
 
@@ -47,7 +47,7 @@ def accept(
         committed.append(token)
         matches = index < len(drafts) and token == drafts[index]
         ended = token in end_ids
-        stopped = not ended and stops(token)
+        stopped = stops is not None and not ended and stops(token)
         if not matches or ended or stopped or len(committed) == room:
             tested = min(index + 1, len(drafts))
             return Acceptance(tuple(committed), index + matches, tested, ended, stopped)

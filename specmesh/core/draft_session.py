@@ -12,9 +12,9 @@ from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.proposal import Proposal
 
-MAX_CREDIT = 32  # most drafts beyond the truth, whatever the verifier asks for
-COALESCE = 1e-3  # seconds a finished draft may wait for company: frames cost more than ids
-GROUP = 2  # drafts beyond what was asked for that go out together
+MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
+COALESCE = 1.5e-3  # seconds a finished draft may wait for company: frames cost more than ids
+COALESCE_AHEAD = 2.5e-3  # the same for those beyond what was asked for
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
 FIRST_CHUNK = 8
 # a long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
@@ -22,16 +22,18 @@ FIRST_CHUNK = 8
 CHUNK_SECONDS = 0.1
 SHADOW = 8  # known ids at the end of the truth that are guessed, in one frame, to show how often drafts would stand
 LONGEST_GAP = 24  # ids between two shadows, at most: nobody may ask for drafts for long, and the machine has other work
-FOLLOW = 32  # ids taken in at once where nothing is drafted: one by one each would cost what a draft does
 NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
 
 class DrafterSession:
     """n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once.
-    shadows: known ids are guessed while no drafts are asked for."""
+    shadows: known ids are guessed while no drafts are asked for. round_trip: to the verifier, in seconds."""
 
-    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int, *, shadows: bool = True) -> None:
+    def __init__(
+        self, n_vocab: int, n_ctx: int, n_batch: int, *, shadows: bool = True, round_trip: float = 0.0
+    ) -> None:
         self.draft_n = 0
+        self._round_trip = round_trip
         self.drafted = 0
         self.draft_seconds = 0.0
         self._n_vocab = n_vocab
@@ -53,6 +55,7 @@ class DrafterSession:
         self._nacked: tuple[float, int] = (float("-inf"), -1)
         self._acceptance = RollingAcceptance(prior=0.75, memory=16.0)
         self._reach = self._worthwhile()
+        self._most = 0  # ids of truth and chain up to which drafts are worth having
 
     @property
     def truth(self) -> tuple[int, ...]:
@@ -65,26 +68,33 @@ class DrafterSession:
             case ev.Nacked(base, crc):
                 return self._asked(base, crc, now)
             case ev.Predicted():
-                return self._predicted(event, now)
+                return self.predicted(event, now)
             case _:
                 assert_never(event)
 
-    def plan(self, round_trip: float) -> ev.Predict | None:
-        """What the draft model should do next: take in what it has not seen, then guess. None: nothing."""
-        if self.n_truth > self._n_ctx:
-            return None
-        drafts = self._may_draft(round_trip)
-        wanted = len(self._known) if drafts else self._followed()
-        missing = wanted - self.held
-        if missing > self._chunk:
-            return ev.Predict(tuple(self._known[self.held : self.held + self._chunk]), guess=False)
-        return ev.Predict(tuple(self._known[self.held : wanted]), guess=drafts) if missing > 0 else None
+    def plan(self) -> ev.Predict | None:
+        """What the draft model should do next: take in what it has not seen, then guess. None: nothing.
 
-    def _followed(self) -> int:
-        """How far to take ids in where nothing is drafted: much at once, or what a shadow needs."""
-        end = self.n_truth - 1 - (0 if self.draft_n else self._shadow)
-        much = self.held > 0 and end - self.held >= min(FOLLOW, self._chunk)
-        return end if self.draft_n or self._due or much else self.held
+        Where no drafts are asked for, ids are left until a shadow needs them."""
+        ids = self._known.ids
+        drafts = len(ids) < self._most and not self._stuck
+        if drafts:
+            wanted = len(ids)
+        elif self.draft_n:
+            wanted = self.n_truth - 1
+        elif self._due:
+            wanted = self.n_truth - 1 - self._shadow
+        else:
+            return None
+        missing = wanted - self.held
+        if missing <= 0 or self.n_truth > self._n_ctx:
+            return None
+        guess = drafts and missing <= self._chunk
+        return ev.Predict(tuple(ids[self.held : self.held + min(missing, self._chunk)]), guess)
+
+    def set_round_trip(self, seconds: float) -> None:
+        self._round_trip = seconds
+        self._set_most()
 
     def end(self, plan: ev.Predict) -> int:
         """The position of the guess of a plan."""
@@ -114,6 +124,7 @@ class DrafterSession:
         return self.draft_n > 0 or self.held > 0 or self._due
 
     def relocated(self, held: int) -> None:
+        """The draft model's memory holds so many ids, whatever was believed."""
         self.held = held
         self._guesses.clear()
 
@@ -147,6 +158,7 @@ class DrafterSession:
             self._gap = 0  # one draft may be a probe
         self._sent = max(self._sent, end)
         self._stuck = False
+        self._set_most()
         return effects + self._learn(accepted, sync=event.sync) + self._send()
 
     def _cut(self, length: int) -> list[ev.DrafterEffect]:
@@ -157,7 +169,7 @@ class DrafterSession:
         self._unsent_since = None
         if self.held <= length:
             return []
-        self.held = length
+        self.relocated(length)
         return [ev.Trim(length)]
 
     def _learn(self, accepted: int, *, sync: bool) -> list[ev.DrafterEffect]:
@@ -181,15 +193,14 @@ class DrafterSession:
 
     # --- the chain
 
-    def _may_draft(self, round_trip: float) -> bool:
-        chain = len(self._known) - self.n_truth
-        room = len(self._known) < self._n_ctx
-        return self.draft_n > 0 and self.n_truth > 0 and not self._stuck and room and chain < self._credit(round_trip)
+    def _set_most(self) -> None:
+        asked = self.draft_n > 0 and self.n_truth > 0
+        self._most = min(self.n_truth + self._credit(), self._n_ctx) if asked else 0
 
-    def _credit(self, round_trip: float) -> int:
+    def _credit(self) -> int:
         """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
-        interval = self.draft_seconds / self.drafted if self.drafted else round_trip
-        hidden = ceil(round_trip / interval) if interval > 0 else 0
+        interval = self.draft_seconds / self.drafted if self.drafted else self._round_trip
+        hidden = ceil(self._round_trip / interval) if interval > 0 else 0
         ahead = min(2 * self.draft_n + 1 + hidden, MAX_CREDIT)
         return max(min(ahead, self._reach), self.draft_n)
 
@@ -197,9 +208,9 @@ class DrafterSession:
         """How long a chain may be while its last draft has a chance to stand."""
         return ceil(log(LEAST_USE) / log(self._acceptance.pooled()))
 
-    def _predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
-        """Note what the model took in and, where it guessed, let the chain grow. The caller hands back each plan before
-        it handles another frame, so the guess still belongs at the end."""
+    def predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
+        """Note what the model took in and, where it guessed, let the chain grow. No frame is handled during a step, so
+        the guess still belongs at the end."""
         self.held += event.count
         if event.count == self._chunk:
             self._chunk = self._next_chunk(now - event.started)
@@ -215,7 +226,7 @@ class DrafterSession:
         self._known.extend((event.token,))
         if self._unsent_since is None:
             self._unsent_since = event.started
-        return self._send() if self._worth_sending(now) else []
+        return self._send() if len(self._known.ids) >= self._most or self._worth_sending(now) else []
 
     def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
         """Note the guess, if any, for the known id after those held; all guesses go out at the end of the truth or at a
@@ -244,10 +255,7 @@ class DrafterSession:
         waited = now - self._unsent_since if self._unsent_since is not None else 0.0
         if sent < wanted:
             return end >= wanted or waited >= COALESCE
-        return end - sent > self.draft_n or (waited >= COALESCE and end - sent >= GROUP)
-
-    def flush(self) -> list[ev.DrafterEffect]:
-        return self._send()
+        return end - sent > self.draft_n or waited >= COALESCE_AHEAD
 
     def _send(self) -> list[ev.DrafterEffect]:
         base = max(self._sent, self.n_truth)

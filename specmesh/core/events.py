@@ -1,16 +1,20 @@
-"""Events into the session machines, effects out of them, and what they want of an engine.
+"""Events into sessions, effects out of them, and what they want of an engine.
 
-What one machine says is an event at the other: the shells carry `Told`, `Drafted`, `Shadowed` and `Nacked` across.
+What one session says is an event at the other: the shells carry `Told`, `Drafted`, `Shadowed` and `Nacked` across.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.proposal import Proposal
-from specmesh.core.scheduling.kv_slots import KVOrder
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.scheduling.kv_slots import KVCut, KVOrder
+from specmesh.core.snapshot import ReuseSection
 from specmesh.errors import SpecmeshError
 
 # --- between the machines; `crc` is the CRC-32 of all ids before `base`
@@ -57,6 +61,15 @@ class Nacked:
 @dataclass(frozen=True, slots=True)
 class Trim:
     length: int  # of what the model's memory keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """For the log."""
+
+    name: str
+    fields: dict[str, object]
+    level: str = "info"
 
 
 # --- the verifier's session
@@ -150,10 +163,14 @@ class Step:
 
     orders: tuple[KVOrder, ...]
     spans: tuple[Span, ...]
+    threads: int | None = None  # CPU threads from this step on, where that changes
 
     @property
     def rows(self) -> int:
-        return sum(len(span.ids) for span in self.spans)
+        rows = 0
+        for span in self.spans:
+            rows += len(span.ids)
+        return rows
 
 
 VerifierEvent = Drafted | Shadowed | Nacked | Detached | Prefilled | Stepped | Cancelled
@@ -192,3 +209,132 @@ class Learned:
 
 DrafterEvent = Told | Nacked | Predicted
 DrafterEffect = Drafted | Shadowed | Nacked | Trim | Learned
+
+# --- the drafter: sessions go by a key that is never used again, verifiers by the number of their place
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFor:
+    """A verifier has opened a session. n_vocab, end_ids: that verifier's. shadows: see `DrafterSession`."""
+
+    key: int
+    upstream: int
+    n_vocab: int
+    n_prompt: int
+    params: SamplingParams
+    end_ids: Collection[int] = ()
+    grammar: Grammar | None = None
+    cached: bool = True
+    shadows: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the verifier says to a session."""
+
+    key: int
+    event: Told | Nacked
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What belongs to ids that a session was told; it comes back as an effect, after these are learned."""
+
+    key: int
+    what: object
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A session is over; `Released` answers it, after all that it has learned."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    key: int
+    constraint: Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamChanged:
+    """A verifier's round trip in seconds, and whether the draft model speaks its ids by now."""
+
+    upstream: int
+    round_trip: float
+    speaks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSlots:
+    """What ended sessions have left is of no use: the same ids may mean other tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class UseThreads:
+    """CPU threads of the draft model from its next step on."""
+
+    threads: int
+
+
+CoreEvent = DraftFor | Heard | Aside | Dropped | CompiledGrammar | UpstreamChanged | ForgetSlots | UseThreads
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRow:
+    """Append `ids` at `position` of a sequence and, with a sampler, guess what follows."""
+
+    seq: int
+    position: int
+    ids: tuple[int, ...]
+    sampler: Sampler | None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """One step of the draft model, in the ids of that upstream: carry the cuts out, then take the rows that begin where
+    their sequence then ends."""
+
+    upstream: int
+    cuts: tuple[KVCut, ...]
+    rows: tuple[DraftRow, ...]
+    threads: int | None = None  # from this step on, where that changes
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """held: ids left in each sequence that was cut, fewer where it cannot go back so far. tokens: a guess for each row,
+    None where it has none."""
+
+    held: Mapping[int, int]
+    tokens: Sequence[int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A session's slot is free again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileGrammar:
+    upstream: int
+    grammar: Grammar
+
+
+SessionEffect = Drafted | Shadowed | Nacked | Learned | Aside | Released | CompileGrammar | Noted
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """Steps, the last of which ended then: seconds of all and of those that drafted, their drafts; and of each session
+    that got any how many it has got by now, in how many seconds."""
+
+    ended: float
+    seconds: float
+    draft_seconds: float
+    drafts: int
+    sessions: Mapping[int, tuple[int, float]]
+
+
+CoreEffect = tuple[int, SessionEffect] | Worked | Noted | ReuseSection

@@ -44,14 +44,14 @@ class Rate:
     asked: float = 0.0
 
 
-# No honest drafter comes near them: one draft in a millisecond, the chain of 32 and a step's 17 rows for each TRUTH, a
+# No honest drafter comes near them: one draft in a millisecond, the chain of 48 and a step's 25 rows for each TRUTH, a
 # frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s for each of some sessions, one PING
 # in 10 ms.
 RATES: Mapping[Cost, Rate] = MappingProxyType(
     {
         Cost.FRAMES: Rate(1000, 2000, earned=4, asked=2),
         Cost.BYTES: Rate(2 * 2**20, 16 * 2**20),
-        Cost.IDS: Rate(100, 4096, earned=64),
+        Cost.IDS: Rate(100, 4096, earned=96),
         Cost.NACKS: Rate(100, 100),
         Cost.HELLOS: Rate(5, 20),
         Cost.VOCABS: Rate(8, 64),
@@ -96,8 +96,9 @@ class PeerLimits:
 
     def frame(self, size: int, cost: Cost | None, amount: float, now: float) -> FrameAction:
         """Judge a frame of `size` bytes that also costs `amount` of `cost`, before anything of it is read."""
-        fits = self.take(Cost.FRAMES, 1, now) and self.take(Cost.BYTES, size, now)
-        if fits and (cost is None or self.take(cost, amount, now)):
+        buckets = self._buckets
+        fits = buckets[Cost.FRAMES].take(1, now) and buckets[Cost.BYTES].take(size, now)
+        if fits and (cost is None or buckets[cost].take(amount, now)):
             return FrameAction.TAKE
         if now - self._refused > REST_S:
             self._over = now

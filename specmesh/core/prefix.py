@@ -15,41 +15,39 @@ def extend_crc(crc: int, token: int) -> int:
 class Prefix:
     """Token ids with the CRC-32 of every prefix, so that a frame's place can be checked in constant time."""
 
-    __slots__ = ("_crcs", "_ids")
+    __slots__ = ("_crcs", "ids")
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
-        self._ids: list[int] = []
+        self.ids: list[int] = []  # to be read only
         self._crcs: list[int] = [0]
         self.extend(ids)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.ids)
 
     def __getitem__(self, index: slice) -> list[int]:
-        return self._ids[index]
+        return self.ids[index]
 
     @property
     def crc(self) -> int:
         return self._crcs[-1]
-
-    @property
-    def last(self) -> int:
-        return self._ids[-1]
 
     def crc_at(self, length: int) -> int:
         return self._crcs[length]
 
     def holds(self, base: int, crc: int) -> bool:
         """Whether the first `base` ids are here and have this CRC."""
-        return base <= len(self._ids) and self._crcs[base] == crc
+        return base <= len(self.ids) and self._crcs[base] == crc
 
     def extend(self, ids: Iterable[int]) -> None:
+        known, crcs, crc, pack = self.ids, self._crcs, self._crcs[-1], _ID.pack
         for token in ids:
-            self._ids.append(token)
-            self._crcs.append(extend_crc(self._crcs[-1], token))
+            crc = crc32(pack(token), crc)
+            known.append(token)
+            crcs.append(crc)
 
     def truncate(self, length: int) -> None:
-        del self._ids[length:]
+        del self.ids[length:]
         del self._crcs[length + 1 :]
 
 

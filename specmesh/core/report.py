@@ -1,8 +1,15 @@
 """The report of a finished (or running) session: the numbers of `generate --json` and `--verbose`."""
 
+from collections.abc import Sequence
+
+from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.drafting.verifier_choice import step_and_row
 from specmesh.core.sampling import is_exact
+from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session import VerifierSession
+from specmesh.core.session_context import SessionContext
+from specmesh.core.statistics import RoundCounts
 
 Report = dict[str, object]
 
@@ -50,6 +57,57 @@ def tokens_per_second(session: VerifierSession, now: float) -> float:
     """Tokens per second of a session since its first verification step; 0 before it."""
     seconds = session.times.generating(now)
     return session.counts.generated / seconds if seconds > 0 else 0.0
+
+
+def core_report(
+    lives: Sequence[SessionContext],
+    drafters: dict[vev.DrafterId, Report],
+    kept: int,
+    waiting: int,
+    stray_frames: int,
+    slots: KVSlots,
+    over: RoundCounts,
+    stale: int,
+    costs: StepCosts,
+    now: float,
+) -> vev.CoreReport:
+    """Return how a verifier's core stands. over, stale: of sessions that have ended."""
+    totals = RoundCounts()
+    for counts in (over, *(live.machine.counts for live in lives)):
+        totals.add(counts)
+    return vev.CoreReport(
+        [session_row(live, now) for live in lives],
+        drafters,
+        kept,
+        waiting,
+        stray_frames,
+        stale + sum(live.machine.drafts.stale for live in lives),
+        lives[-1].machine.draft_n if lives else None,
+        slots.snapshot(),
+        totals,
+        *step_and_row(costs),
+        costs.tables(),
+    )
+
+
+def session_row(live: SessionContext, now: float) -> Report:
+    """Return a running session's row of `stats --json`; its drafters are named by their connections."""
+    session, counts = live.machine, live.machine.counts
+    return {
+        "session": live.id,
+        "prompt_tokens": session.n_prompt,
+        "generated": counts.generated,
+        "drafted": session.attached,
+        "drafter": live.drafter,
+        "standby": live.casting.standby,
+        "acceptance_rate": round(counts.acceptance_rate, 4),
+        "draft_n": session.draft_n,
+        "lead": len(session.drafts),
+        "strategy": str(session.params.sampling.strategy),
+        "exact": is_exact(session.params.sampling.strategy),
+        "stale_drafts": session.drafts.stale,
+        "tokens_per_second": round(tokens_per_second(session, now), 2),
+    }
 
 
 def with_drafting(report: Report, drafted: int, draft_s: float) -> Report:

@@ -56,6 +56,9 @@ class VerifierSession:
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = LogprobRecorder(params.logprobs, len(self.prefix))
         self.constraint = SessionConstraint(constraint)
+        self.may_draft = params.drafts != 0 and limits.max_drafts > 0  # its client and the target allow it
+        self.guided = constraint is not None
+        self._stoppable = bool(params.stop) or self.guided
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
@@ -67,6 +70,7 @@ class VerifierSession:
         self.drafts = DraftBuffer(self.prefix, limits.n_vocab, self.constraint, self.pacing)
         self._strategy = strategy_of(params.sampling)
         self._held = held  # ids in the target's memory
+        self._end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
         self._stepping = False
         self.cached = min(held, self.n_prompt)
         if self.resumed or params.max_tokens == 0:
@@ -87,7 +91,7 @@ class VerifierSession:
             return []
         match event:
             case ev.Drafted() | ev.Shadowed():
-                if self.attached:
+                if self.pacing.arrivals is not None:
                     return self.drafts.take(event, now)
                 self.drafts.stale += 1
                 return []
@@ -139,13 +143,8 @@ class VerifierSession:
         return self.pacing.arrivals is not None
 
     @property
-    def may_draft(self) -> bool:
-        """Whether the client and the target allow drafts at all."""
-        return self.params.drafts != 0 and self._limits.max_drafts > 0
-
-    @property
     def drafting(self) -> bool:
-        return self.attached and self.draft_n > 0
+        return self.pacing.arrivals is not None and self.pacing.draft_n > 0
 
     @property
     def draft_n(self) -> int:
@@ -158,9 +157,12 @@ class VerifierSession:
 
     def plan(self, now: float) -> ev.Plan:
         """What the engine should do next; `Wait` when a draft on its way is worth more than a step now."""
-        if self._held < len(self.prefix) - 1:
+        length = len(self.prefix.ids)
+        if self._held < length - 1:
             return self._missing()
-        wanted, until = self.pacing.plan(len(self.prefix), len(self.drafts), self._max_drafts(), now)
+        if self.pacing.arrivals is None and not self.drafts.tokens and not self.guided:
+            return ev.Verify(length - 1, self.prefix.ids[-1], ())
+        wanted, until = self.pacing.plan(length, len(self.drafts.tokens), self._max_drafts(), now)
         if until is None or self.drafts.cut or self._forced():
             return self.verify(wanted)
         return ev.Wait(until)
@@ -175,11 +177,12 @@ class VerifierSession:
         return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
-        limit = self._max_drafts()
-        drafts, forced = self.drafts.chain(limit if wanted is None else min(wanted, limit)), self._forced()
-        if common_length(drafts, forced) < len(forced):
+        limit, ids = self._max_drafts(), self.prefix.ids
+        drafts = tuple(self.drafts.tokens[: limit if wanted is None else min(wanted, limit)])
+        forced = self._forced()
+        if forced and common_length(drafts, forced) < len(forced):
             drafts = forced
-        return ev.Verify(len(self.prefix) - 1, self.prefix.last, drafts)
+        return ev.Verify(len(ids) - 1, ids[-1], drafts)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """What its drafts offer to a step: those of the grammar's own stand for certain."""
@@ -188,6 +191,8 @@ class VerifierSession:
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
     def _forced(self) -> tuple[int, ...]:
+        if not self.guided:
+            return ()
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
         return self.constraint.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
 
@@ -200,7 +205,7 @@ class VerifierSession:
 
     def _room(self) -> int:
         """How many more ids may be committed."""
-        return min(self.params.max_tokens - self.generated, self._limits.n_ctx - len(self.prefix))
+        return self._end - len(self.prefix.ids)
 
     def _max_drafts(self) -> int:
         """Most drafts of a step: one row is the target's own."""
@@ -210,31 +215,34 @@ class VerifierSession:
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
         self._stepping = False
-        base, forced = len(self.prefix), self.constraint.count_forced(event.drafts)
+        base = len(self.prefix.ids)
+        forced = self.constraint.count_forced(event.drafts) if self.guided else 0
         try:
             verdict = accept(
                 event.drafts,
                 self._choices(event),
                 end_ids=self._limits.end_ids,
                 room=self._room(),
-                stops=self._stops_with,
+                stops=self._stops_with if self._stoppable else None,
             )
         except RequestError as error:  # the grammar's, when it is too late to refuse it
             self.finished = "error"
             return [ev.Finish(self.finished, error)]
-        self.logprobs.take(event.logits, verdict.committed)
+        asked = self.params.logprobs is not None
+        if asked:
+            self.logprobs.take(event.logits, verdict.committed)
         self._commit(verdict, forced, event, now)
-        effects: list[ev.VerifierEffect] = []
-        if self._held > len(self.prefix) - 1:
-            self._held = len(self.prefix) - 1
-            effects.append(ev.Trim(self._held))
-        if verdict.ended or verdict.stopped or self._room() == 0:
+        length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
+        if verdict.ended or verdict.stopped or length >= self._end:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
-        if self.attached:
-            idle = self.draft_n == 0 and not self.followed and self.finished is None
-            effects[:0] = self.truth.grown(base, now, idle=idle)
+        if self.pacing.arrivals is not None:
+            idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None
+            effects += self.truth.grown(base, now, idle=idle)
+        if self._held > length - 1:
+            self._held = length - 1
+            effects.append(ev.Trim(self._held))
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
-        logprobs = self.logprobs.between(base, base + len(shown))
+        logprobs = self.logprobs.between(base, base + len(shown)) if asked else ()
         effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
@@ -246,10 +254,10 @@ class VerifierSession:
         return self._stops.completes(token) or whole
 
     def _choices(self, event: ev.Stepped) -> TokenChoice:
-        base = len(self.prefix)
-        if self.constraint:
+        base = len(self.prefix.ids)
+        if self.guided:
             return lambda i: self.constraint.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
-        offers = self.drafts.offers(event.drafts)
+        offers = self.drafts.offers(event.drafts) if event.drafts or self.drafts.tokens else ()
         rows = VerifiedRows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
         return self._strategy(rows)
 
@@ -263,7 +271,7 @@ class VerifierSession:
 
     def _commit(self, verdict: Acceptance, forced: int, event: ev.Stepped, now: float) -> None:
         tested, accepted = verdict.tested, verdict.accepted
-        self._held = len(self.prefix) + len(event.drafts)
+        self._held = len(self.prefix.ids) + len(event.drafts)
         self.prefix.extend(verdict.committed)
         self.drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
         generated = len(verdict.committed) - verdict.ended
@@ -273,10 +281,10 @@ class VerifierSession:
         if self.times.first_token is None:
             self.times.first_token = now
         self.pacing.stepped(
-            len(self.prefix),
+            len(self.prefix.ids),
             max(tested - forced, 0),
             max(accepted - forced, 0),
-            flushed=not self.drafts,
+            flushed=not self.drafts.tokens,
             now=now,
             sessions=event.sessions,
             forced=forced > 0,

@@ -20,7 +20,7 @@ class ChatMessage:
         return {"role": self.role, "content": self.content} | ({"name": self.name} if self.name else {})
 
 
-MAX_DRAFTS = 16  # most drafts of one step
+MAX_DRAFTS = 24  # most drafts of one step
 MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
 
 

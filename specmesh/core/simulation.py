@@ -21,11 +21,11 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.draft_session import DrafterSession
+from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.scheduling.steps import TargetSteps
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
-from specmesh.core.verifier import VerifierCore
 
 VOCABULARY = 2
 N_BATCH = 512  # rows of a step
@@ -46,6 +46,8 @@ class Deployment:
     solving: float = 5e-3  # one policy, one at a time
     drafters: int | None = None  # each drafting for its sessions in turn; None: one for each user
     places: int | None = None  # sessions the verifier holds at once, None for all; the others wait in order
+    known: StepCosts | None = None  # what the verifier has measured of `costs` at first; None: all
+    burden: float = 0.0  # a step that begins while a drafter drafts takes so much longer: they share a machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +90,11 @@ def simulate(
 
 @dataclass(slots=True)
 class _Drafter:
-    """told: what arrived while it drafts. sessions: the next to draft for comes first."""
+    """told: what arrived while it drafts."""
 
     arrivals: Arrivals
-    sessions: dict[int, DrafterSession] = field(default_factory=dict)
-    told: list[tuple[int, ev.DrafterEvent]] = field(default_factory=list)
+    core: DrafterCore
+    told: list[ev.CoreEvent] = field(default_factory=list)
     busy: bool = False
 
 
@@ -121,12 +123,10 @@ class _Simulation:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         limits, slots = TargetLimits(ENDLESS, VOCABULARY, frozenset()), KVSlots(site.places or users, "whole", 0)
-        self._verifier = VerifierCore(limits, deepcopy(site.costs), RollingAcceptance(), slots, N_BATCH)
+        self._verifier = TargetSteps(limits, deepcopy(site.known or site.costs), RollingAcceptance(), slots, N_BATCH)
         self._owner: dict[int, int] = {}  # the user of each session
         self._waiting = deque(range(users))
-        self._drafters = [_Drafter(Arrivals()) for _ in range(site.drafters or users)]
-        for drafter in self._drafters:
-            drafter.arrivals.record_round_trip(site.round_trip)
+        self._drafters = [self._drafter(users) for _ in range(site.drafters or users)]
         self._stepping = False
         self._wake: float | None = None
         self._solver_free = 0.0
@@ -169,7 +169,7 @@ class _Simulation:
         self._owner[number] = user
         if session.may_draft:
             drafter = self._drafters[user % len(self._drafters)]
-            drafter.sessions[number] = DrafterSession(VOCABULARY, ENDLESS, N_BATCH)
+            self._arrived(drafter, ev.DraftFor(number, 0, VOCABULARY, texts.prompt, SamplingParams()), now)
             self._carry_out(number, session.attach(drafter.arrivals), now)
             self._reconsider(number, now)
 
@@ -191,6 +191,7 @@ class _Simulation:
             return
         self._stepping, self._wake = True, None
         seconds = self._site.costs.seconds(step.rows, sum(span.position for span in step.spans))
+        seconds += self._site.burden if any(drafter.busy for drafter in self._drafters) else 0.0
         self._at(now + seconds, partial(self._stepped, step, seconds))
 
     def _stepped(self, step: ev.Step, seconds: float, now: float) -> None:
@@ -210,7 +211,7 @@ class _Simulation:
         for effect in effects:
             match effect:
                 case ev.Told() | ev.Nacked():
-                    arrived = partial(self._arrived, self._drafter_of(number), number, effect)
+                    arrived = partial(self._arrived, self._drafter_of(number), ev.Heard(number, effect))
                     self._at(now + self._site.round_trip / 2, arrived)
                 case ev.Emit():
                     counts = self._counts
@@ -218,7 +219,7 @@ class _Simulation:
                     counts.drafted += len(effect.drafts)
                     counts.accepted += effect.accepted
                 case ev.Finish():  # the user asks for the next text at once
-                    self._drafter_of(number).sessions.pop(number, None)
+                    self._arrived(self._drafter_of(number), ev.Dropped(number), now)
                     self._waiting.append(self._owner.pop(number))
                 case ev.Trim():
                     pass
@@ -248,50 +249,45 @@ class _Simulation:
 
     # --- drafters
 
-    def _arrived(self, drafter: _Drafter, number: int, event: ev.DrafterEvent, now: float) -> None:
-        drafter.told.append((number, event))
+    def _drafter(self, sequences: int) -> _Drafter:
+        drafter = _Drafter(Arrivals(), DrafterCore(DraftLimits(ENDLESS, N_BATCH), KVSlots(sequences, "whole", 0)))
+        drafter.arrivals.record_round_trip(self._site.round_trip)
+        drafter.core.handle(ev.UpstreamChanged(0, self._site.round_trip, speaks=True), 0.0)
+        return drafter
+
+    def _arrived(self, drafter: _Drafter, event: ev.CoreEvent, now: float) -> None:
+        drafter.told.append(event)
         self._draft(drafter, now)
 
     def _draft(self, drafter: _Drafter, now: float) -> None:
         if drafter.busy:
             return
         told, drafter.told = drafter.told, []
-        for number, event in told:
-            if number in drafter.sessions:
-                self._send(number, drafter.sessions[number].handle(event, now), now)
-        while (found := self._next(drafter)) is not None:
-            number, plan = found
-            if plan.guess:
+        for event in told:
+            self._send(drafter.core.handle(event, now), now)
+        while isinstance(step := drafter.core.next_step(now), ev.DraftStep):
+            if any(row.sampler is not None for row in step.rows):
                 drafter.busy = True
-                self._at(now + self._site.draft, partial(self._guessed, drafter, number, plan, now))
+                self._at(now + self._site.draft, partial(self._drafted, drafter, step, now))
                 return
-            effects = drafter.sessions[number].handle(ev.Predicted(len(plan.ids), None, now), now)
-            self._send(number, effects, now)
-        for number, session in drafter.sessions.items():
-            self._send(number, session.flush(), now)
+            self._send(self._guessed(drafter, step, now, now), now)
 
-    def _next(self, drafter: _Drafter) -> tuple[int, ev.Predict] | None:
-        for number, session in drafter.sessions.items():
-            if (plan := session.plan(self._site.round_trip)) is not None:
-                drafter.sessions[number] = drafter.sessions.pop(number)  # the others come first next time
-                return number, plan
-        shadows = ((number, session.plan_shadow()) for number, session in drafter.sessions.items())
-        return next(((number, plan) for number, plan in shadows if plan is not None), None)
-
-    def _guessed(self, drafter: _Drafter, number: int, plan: ev.Predict, started: float, now: float) -> None:
+    def _drafted(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> None:
         drafter.busy = False
-        session = drafter.sessions.get(number)
-        if session is not None:
-            token = RIGHT if self._right(session.end(plan)) else WRONG
-            self._send(number, session.handle(ev.Predicted(len(plan.ids), token, started), now), now)
+        self._send(self._guessed(drafter, step, started, now), now)
         self._draft(drafter, now)
 
-    def _send(self, number: int, effects: list[ev.DrafterEffect], now: float) -> None:
+    def _guessed(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> list[ev.CoreEffect]:
+        """The effects of a step, which is free but for its guesses."""
+        held = {cut.seq: cut.length for cut in step.cuts}
+        ends = [row.position + len(row.ids) if row.sampler is not None else None for row in step.rows]
+        tokens = [None if end is None else RIGHT if self._right(end) else WRONG for end in ends]
+        return drafter.core.finish(step, ev.Guesses(held, tokens), started, now)
+
+    def _send(self, effects: list[ev.CoreEffect], now: float) -> None:
         for effect in effects:
             match effect:
-                case ev.Drafted() | ev.Shadowed() | ev.Nacked():
-                    self._at(now + self._site.round_trip / 2, partial(self._heard, number, effect))
-                case ev.Trim() | ev.Learned():
-                    pass
+                case (number, ev.Drafted() | ev.Shadowed() | ev.Nacked() as sent):
+                    self._at(now + self._site.round_trip / 2, partial(self._heard, number, sent))
                 case _:
-                    assert_never(effect)
+                    pass

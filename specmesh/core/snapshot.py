@@ -15,9 +15,8 @@ def as_json(part: Any) -> Json:
     """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
     told = {one.name: getattr(part, one.name) for one in fields(part)}
     absent = {one.name for one in fields(part) if one.default is None and told[one.name] is None}
-    return {
-        name: as_json(value) if is_dataclass(value) else value for name, value in told.items() if name not in absent
-    }
+    shown = {name: value for name, value in told.items() if name not in absent}
+    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +71,7 @@ class HistogramsSection:
     request_latency_s: Annotated[
         HistogramCounts | None, histogram("e2e_request_latency_seconds", "From the request to its last token.")
     ] = None
-    draft_s: Annotated[HistogramCounts | None, histogram("draft_seconds", "Seconds per draft of the draft model.")] = (
-        None
-    )
+    draft_s: Annotated[HistogramCounts | None, histogram("draft_seconds", "Seconds per draft.")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ mean acceptance length = 1 + accepted / rounds, which counts the bonus token.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import accumulate
 from math import floor
@@ -51,17 +51,33 @@ class RoundCounts:
     def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
         """Count a round that verified `drafted` drafts, the first `forced` of them a grammar's own, compared `tested`
         and committed `generated` tokens."""
-        self.forced_drafted += forced
-        self.forced_accepted += min(accepted, forced)
-        drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))
+        if forced:
+            self.forced_drafted += forced
+            self.forced_accepted += min(accepted, forced)
+            drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))
         self.rounds += 1
         self.rounds_with_drafts += tested > 0
         self.drafted += drafted
         self.accepted += accepted
         self.generated += generated
-        _count(self.tested_at, range(tested))
-        _count(self.accepted_at, range(accepted))
-        _count(self.accept_histogram, (accepted,))
+        for bins, size, first in (
+            (self.tested_at, tested, 0),
+            (self.accepted_at, accepted, 0),
+            (self.accept_histogram, accepted + 1, accepted),
+        ):
+            bins.extend([0] * (size - len(bins)))
+            for index in range(first, size):
+                bins[index] += 1
+
+    def add(self, other: "RoundCounts") -> None:
+        """Count what another has counted."""
+        for one in fields(RoundCounts):
+            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(mine, list):
+                mine += [0] * (len(theirs) - len(mine))
+                mine[: len(theirs)] = [a + b for a, b in zip(mine, theirs, strict=False)]
+            else:
+                setattr(self, one.name, mine + theirs)
 
     @property
     def acceptance_rate(self) -> float:
@@ -72,16 +88,8 @@ class RoundCounts:
         return 1 + self.accepted / self.rounds if self.rounds else 0.0
 
     def acceptance_per_position(self) -> list[float]:
-        """Accepted per tested draft at each position."""
         accepted = self.accepted_at + [0] * (len(self.tested_at) - len(self.accepted_at))
         return [a / t for a, t in zip(accepted, self.tested_at, strict=True)]
-
-
-def _count(bins: list[int], indices: range | tuple[int, ...]) -> None:
-    for index in indices:
-        if index >= len(bins):
-            bins.extend([0] * (index + 1 - len(bins)))
-        bins[index] += 1
 
 
 @dataclass(slots=True)

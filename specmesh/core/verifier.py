@@ -1,178 +1,400 @@
-"""The verifier's sessions, and the steps of the target that they share.
+"""The verifier's core: its sessions from beginning to end, who drafts for them, and the steps of its target.
 
-`handle` takes what happens to a session, `next_step` says what the target runs next, `finish` takes what came of it.
-One step runs at a time. Whoever owns this object brings frames and requests, and carries the effects out.
+`handle` takes what happened, `next_step` says what the target runs next, `finish` takes what came of it. Both return
+what is to be done. The engine's thread calls it, nobody else.
 """
 
-import itertools
 from collections.abc import Sequence
-from math import inf
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import assert_never
 
 from specmesh.core import events as ev
+from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import RollingAcceptance
-from specmesh.core.draft_length.gate import SharedStep
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.sampling.constraint import Constraint
-from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, Scheduler
-from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVCut, KVSlots
-from specmesh.core.session import VerifierSession
-from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.drafting.assignment import DrafterAssignment, RemoteDrafter
+from specmesh.core.drafting.drafter_pool import DrafterRecord
+from specmesh.core.prefix import common_length
+from specmesh.core.report import core_report, session_report
+from specmesh.core.sampling.constraint import SIMPLER
+from specmesh.core.scheduling.batch import PREFILL_ROWS
+from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.scheduling.steps import Rows, TargetSteps
+from specmesh.core.session_context import GRACE, DetachedSessions, SessionContext
+from specmesh.core.session_params import TargetLimits, may_adopt
+from specmesh.core.statistics import RoundCounts
+from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
 
-Rows = NDArray[np.float32] | None
-Outcome = tuple[int, list[ev.VerifierEffect]]  # of a session, by its id
+SERVED = ("stop", "length")
 
 
 class VerifierCore:
-    """`costs` are of this target's steps, `acceptance` of all drafts; `slots` are its sequences.
+    """`costs` are of this target's steps; `slots` are its sequences.
 
-    n_batch: most rows of a step. prefill_rows: of prompts, in a step in which others verify. restores: a sequence that
-    is cut decodes ids again in its next step. first: id of the first session.
+    n_batch, prefill_rows, restores, first: see `TargetSteps`. grace: seconds that a session is kept for its lost
+    drafter.
     """
 
     def __init__(
         self,
         limits: TargetLimits,
         costs: StepCosts,
-        acceptance: RollingAcceptance,
         slots: KVSlots,
         n_batch: int,
         *,
+        n_seq: int,
         prefill_rows: int = PREFILL_ROWS,
         restores: bool = False,
         first: int = 1,
+        grace: float = GRACE,
     ) -> None:
-        self.sessions: dict[int, VerifierSession] = {}  # those that have a sequence
-        self.slots = slots
-        self._limits, self._costs, self._acceptance = limits, costs, acceptance
-        self._scheduler = Scheduler(n_batch, costs, prefill_rows, constant=limits.width is not None)
-        self._restores = restores
-        self._seqs: dict[int, int] = {}
-        self._ids = itertools.count(first)
-        self._batch: Batch | None = None  # of the step that runs
-        self._behind: set[int] = set()  # sequences whose next step decodes ids again
-        self._redoes = False  # the step that runs does
-        self._last_ended: float | None = None  # of the step before, where sessions have gone on since
-        self._pause: float | None = None  # before the step that runs, where nothing was waited for
-
-    # --- sessions
-
-    def open(
-        self,
-        ids: Sequence[int],
-        params: SessionParams,
-        now: float,
-        n_prompt: int | None = None,
-        constraint: Constraint | None = None,
-    ) -> tuple[int, VerifierSession]:
-        """Begin a session on valid ids, for which a slot is free. One that ended with them is finished, and gone."""
-        n_prompt = len(ids) if n_prompt is None else n_prompt
-        others = ((self._seqs[key], session.memory) for key, session in self.sessions.items())
-        seq, held = self.slots.acquire(ids, n_prompt - 1, others, cached=params.cache_prompt)
-        key, company = next(self._ids), len(self.sessions) + 1
-        session = VerifierSession(
-            ids, params, self._limits, self._costs, self._acceptance, now, n_prompt, constraint, held, company
+        self.acceptance = RollingAcceptance()
+        self.sessions: dict[int, SessionContext] = {}  # those that have a sequence
+        self._steps = TargetSteps(
+            limits, costs, self.acceptance, slots, n_batch, prefill_rows=prefill_rows, restores=restores, first=first
         )
-        self.sessions[key], self._seqs[key] = session, seq
-        if session.finished is not None:
-            self._close(key)
-        return key, session
+        self._costs, self._slots, self._n_seq = costs, slots, n_seq
+        self._effects: list[vev.Effect] = []
+        self._drafting = DrafterAssignment(self.sessions, self._tell, self._carry_out)
+        self._waiting: list[vev.Opening] = []
+        self._kept = DetachedSessions(grace)
+        self._threads: int | None = None  # to be used from the next step on
+        self._stray_frames = 0
+        self._over, self._stale = RoundCounts(), 0  # rounds and stale drafts of sessions that have ended
+        self._now, self._tokens = 0.0, 0  # of the newest event; of the newest step
 
-    def handle(self, key: int, event: ev.VerifierEvent, now: float) -> list[ev.VerifierEffect]:
-        """Take in what happened to a session; nothing comes of it where that is over."""
-        session = self.sessions.get(key)
-        effects = [] if session is None else session.handle(event, now)
-        self._ended(key, effects)
+    def _tell(self, effect: vev.Effect) -> None:
+        self._effects.append(effect)
+
+    def _taken(self, now: float) -> list[vev.Effect]:
+        """Do what is due, and return all that is to be done."""
+        if self._kept.sessions:
+            for live in self._kept.expire(now):
+                self._drop(live, now)
+        if self._waiting:
+            self._admit(now)
+        effects, self._effects = self._effects, []
         return effects
 
-    def _ended(self, key: int, effects: list[ev.VerifierEffect]) -> None:
-        for effect in effects:
-            if isinstance(effect, ev.Trim):
-                self.slots.cut(self._seqs[key], effect.length)
-                if self._restores:
-                    self._behind.add(self._seqs[key])
-            elif isinstance(effect, ev.Finish):
-                self._close(key)
+    # --- what happened
 
-    def _close(self, key: int) -> None:
-        session = self.sessions.pop(key)
-        self.slots.release(self._seqs.pop(key), NO_CONTENTS if session.finished == "error" else session.memory)
+    def handle(self, event: vev.Happened, now: float) -> list[vev.Effect]:
+        self._now = now
+        match event:
+            case vev.FromDrafter(drafter, session, said):
+                self._heard(drafter, session, said, now)
+            case vev.Opening():
+                self._asked(event, now)
+            case vev.Solved(session, policy):
+                if (live := self.sessions.get(session)) is not None:
+                    live.machine.pacing.adopt(policy)
+            case vev.RoundTrip(name, seconds):
+                self._drafting.round_trip(name, seconds)
+            case vev.ClientLeft(client):
+                self._waiting = [opening for opening in self._waiting if opening.client != client]
+                for live in [live for live in self.sessions.values() if live.client == client]:
+                    self._cancel(live, now)
+            case vev.SessionClosed(drafter, session):
+                self._closed(drafter, session, now)
+            case vev.DrafterJoined(name, n_ctx):
+                self._drafting.join(RemoteDrafter(name, n_ctx, DrafterRecord(self.acceptance, now)), now)
+            case vev.DrafterLeft(drafter, may_return):
+                self._left(drafter, now, may_return=may_return)
+            case vev.DrafterStuck(drafter, stuck):
+                self._drafting.turned(drafter, now, stuck=stuck)
+            case vev.ThreadsShared(threads):
+                self._threads = threads
+                self._costs.doubt()  # they are learned anew
+            case vev.Stopping():
+                self._stop(now)
+            case vev.ReportAsked():
+                self._tell(self._report(now))
+            case vev.TimeUp():
+                pass
+            case _:
+                assert_never(event)
+        return self._taken(now)
+
+    def _report(self, now: float) -> vev.CoreReport:
+        lives, waiting = list(self.sessions.values()), len(self._waiting)
+        drafters = {drafter.id: drafter.report(*loads) for drafter, *loads in self._drafting.counts()}
+        counts = len(self._kept), waiting, self._stray_frames
+        return core_report(lives, drafters, *counts, self._slots, self._over, self._stale, self._costs, now)
+
+    def _heard(self, drafter: vev.DrafterId, session: int, said: ev.VerifierEvent, now: float) -> None:
+        live = self.sessions.get(session)
+        if live is not None and live.drafter == drafter:
+            self._carry_out(live, self._steps.handle(session, said, now))
+        elif live is not None and live.casting.standby == drafter:
+            self._drafting.heard(live, drafter, said, now)
+        else:
+            self._stray_frames += 1
 
     # --- steps
 
     def next_step(self, now: float) -> ev.Step | ev.Wait:
-        """Return the step that begins now, or until when there is none: for ever, infinity."""
-        if self._batch is not None:
-            return ev.Wait(inf)
-        if not self.sessions:
-            self._last_ended = None  # no pause is measured over idle time
-            self._costs.crowds.rest()
-        batch = self._scheduler.next_batch(self.sessions, now)
-        return batch if isinstance(batch, ev.Wait) else self._begin(batch, now)
+        step = self._steps.next_step(now, self._threads)
+        if isinstance(step, ev.Wait):
+            return ev.Wait(min(step.until, self._kept.next_end)) if self._kept.sessions else step
+        self._threads = None
+        return step
 
-    def _begin(self, batch: Batch, now: float) -> ev.Step:
-        spans = list[ev.Span]()
-        orders = self.slots.orders(self._seqs[key] for key, _ in batch.parts)
-        self._behind -= {order.seq for order in orders if order == KVCut(order.seq, 0)}
-        self._redoes, waited = False, 0.0
-        for key, part in batch.parts:
-            seq = self._seqs[key]
-            self._redoes |= seq in self._behind
-            self._behind.discard(seq)
-            if isinstance(part, ev.Verify):
-                waited += self.sessions[key].begin(now)
-                spans.append(ev.Span(seq, part.position, (part.last, *part.drafts), logits=True))
-            else:
-                spans.append(ev.Span(seq, part.position, part.ids, logits=part.stepwise))
-        self._batch = batch
-        self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
-        return ev.Step(orders, tuple(spans))
+    def finish(
+        self, step: ev.Step, result: Sequence[Rows] | SpecmeshError, started: float, ended: float
+    ) -> list[vev.Effect]:
+        """Take in what a step gave, per span its rows of logits; or why it failed: sessions whose sequences are in
+        doubt end, the others go on."""
+        self._now = ended
+        if isinstance(result, SpecmeshError):
+            self._tell(vev.Noted("step_failed", {"error": str(result)}, "error"))
+            for key in self._steps.fail():
+                self._fail(self.sessions[key], result, ended, "error")
+            return self._taken(ended)
+        self._tokens = 0
+        for key, effects in self._steps.finish(result, started, ended, ended):
+            live = self.sessions[key]
+            self._carry_out(live, effects)
+            if self._drafting.drafters:
+                self._drafting.reconsider(live, ended)
+                self._drafting.stepped(live, ended)
+        self._tell(vev.Ran(started, ended, step.rows, self._tokens))
+        return self._taken(ended)
 
-    def finish(self, rows: Sequence[Rows], started: float, ended: float, now: float) -> list[Outcome]:
-        """Take in what the step gave: per span its rows of logits. Return what came of it, by session."""
-        batch = self._taken()
-        seconds = ended - started
-        drafting = any(session.drafting for session in self.sessions.values())
-        if self._pause is not None:
-            self._costs.record_pause(self._pause, drafting=drafting)
-        self._last_ended = ended
-        if batch.pure:
-            each, spent, context = batch.measured(seconds, self._limits.width)
-            self._costs.record(each, spent, context=context, drafts=batch.drafts, redoes=self._redoes)
-        outcomes: list[Outcome] = []
-        for (key, part), logits in zip(batch.parts, rows, strict=True):
-            session = self.sessions.get(key)
-            if session is None:
-                continue  # it ended while the step ran
-            if isinstance(part, ev.Prefill):
-                outcomes.append((key, session.handle(ev.Prefilled(len(part.ids)), now)))
-            elif logits is not None:
-                outcomes.append((key, session.handle(ev.Stepped(part.drafts, logits, seconds, len(batch.parts)), now)))
-        if batch.pure:
-            self._compare(batch, outcomes, seconds, drafting=drafting)
-        for key, effects in outcomes:
-            self._ended(key, effects)
-        return outcomes
+    # --- a session begins
 
-    def _compare(self, batch: Batch, outcomes: list[Outcome], seconds: float, *, drafting: bool) -> None:
-        """Hold what steps bring with drafts against what they bring without, by how many sessions share one."""
-        sharing, crowds = len(batch.parts), self._costs.crowds
-        crowds.shared(sharing)
-        if sharing > 1 and self._pause is not None:
-            emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
-            tokens, spent = sum(len(effect.ids) for effect in emitted), self._pause + seconds
-            crowds.stepped(SharedStep(sharing, tokens, spent, drafting, batch.drafts, batch.left_out))
+    @property
+    def _owners(self) -> list[vev.DrafterId | None]:
+        """Who asked for the live sessions, without those kept, which give way."""
+        return [live.owner for live in self.sessions.values() if live.client is not None]
 
-    def fail(self) -> list[int]:
-        """Give up the step, which failed; return the sessions whose sequences are in doubt."""
-        self._batch = None
-        doubtful = self.slots.fail()
-        return [key for key, seq in self._seqs.items() if seq in doubtful]
+    def _asked(self, opening: vev.Opening, now: float) -> None:
+        """Resume the session that a request names, else let it wait for a sequence."""
+        try:
+            if self._adopted(opening, now):
+                return
+        except SpecmeshError as error:
+            self._tell(vev.RequestRefused(opening.client, error))
+            return
+        if not opening.n_prompt:
+            self._tell(vev.NotHeld(opening.client))
+        else:
+            self._waiting.append(opening)
 
-    def _taken(self) -> Batch:
-        batch, self._batch = self._batch, None
-        assert batch is not None, "results come of steps"
-        self.slots.end()
-        return batch
+    def _admit(self, now: float) -> None:
+        """Begin what waits: a lower priority first, then in the order that it came in. A drafter's own clients get at
+        most three quarters of the sessions, of fewer than four all."""
+        share = self._n_seq - self._n_seq // 4
+        for opening in sorted(self._waiting, key=lambda one: (one.priority, one.client)):
+            owners = self._owners
+            if len(owners) >= self._n_seq:
+                return
+            if opening.owner is None or owners.count(opening.owner) < share:
+                self._waiting.remove(opening)
+                self._begin(opening, now)
+
+    def _begin(self, opening: vev.Opening, now: float) -> None:
+        try:
+            if self._adopted(opening, now):
+                return
+        except SpecmeshError as error:
+            self._tell(vev.RequestRefused(opening.client, error))
+            return
+        kept = self._kept.running()
+        if not self._slots and kept is not None:
+            self._drop(kept, now)
+        number, machine = self._steps.open(opening.ids, opening.params, now, opening.n_prompt, opening.constraint)
+        live = SessionContext(number, machine, opening.client, opening.owner, name=opening.name, key=opening.key)
+        self.sessions[number] = live
+        self._note(
+            "session_opened",
+            live,
+            prompt_tokens=machine.n_prompt,
+            **({"cached_tokens": machine.cached} if machine.cached else {}),
+            **({"resumed_tokens": machine.resumed} if machine.resumed else {}),
+            **({"request": opening.label} if live.owner is None else {"remote": True}),
+        )
+        self._hand_over(live, opening, now)
+        if machine.finished is not None:
+            self._finish(live, machine.finished, None, now)
+
+    def _adopted(self, opening: vev.Opening, now: float) -> bool:
+        """Give an opening the session that it names, if any; raise NoSuchText where it must not have it."""
+        live, end = self._named(opening.name)
+        if live is None:
+            return False
+        if not may_adopt(live.key, opening.key if opening.owner is not None else None):
+            raise NoSuchText
+        said, generated = live.machine.said(), opening.ids[opening.n_prompt :]
+        if common_length(generated, said) < min(len(generated), len(said)):
+            meaning = "it goes on as the verifier has it"
+            self._tell(vev.Noted("resumed_text_differs", {"session": live.id, "meaning": meaning}, "warning"))
+        if end is None:
+            self._take_over(live, opening.owner, now)
+            self._kept.forget(live.id)
+        self._note("session_resumed", live, tokens=live.machine.generated)
+        self._hand_over(live, opening, now, adopted=True)
+        if end is not None:
+            self._end_again(live, end, now)
+        return True
+
+    def _named(self, name: str) -> tuple[SessionContext | None, vev.SessionEnded | None]:
+        if not name:
+            return None, None
+        for live in self.sessions.values():
+            if live.name == name:
+                return live, None
+        return self._kept.ended(name) or (None, None)
+
+    def _take_over(self, live: SessionContext, owner: vev.DrafterId | None, now: float) -> None:
+        """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
+        if live.owner is None and live.client is not None:
+            self._tell(
+                vev.RequestRefused(live.client, RequestError("somebody else has asked for this text by its name"))
+            )
+        had = {live.owner} if owner is None else {live.owner, live.drafter}
+        for identity in had - {None, owner}:
+            assert identity is not None
+            self._drafting.release(live, identity)
+            if live.drafter == identity:
+                self._drafting.detach(live, now)
+        if owner is not None:
+            self._drafting.dismiss(live, heir=owner)
+
+    def _hand_over(self, live: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False) -> None:
+        """Give a session to the opening's client, with what that does not know of the text."""
+        machine, live.client, live.owner = live.machine, opening.client, opening.owner
+        machine.followed = opening.owner is not None
+        self._tell(live.began(opening.known, adopted=adopted))
+        if opening.owner is not None:
+            self._drafting.attach(live, opening.owner, live.casting.why, now)
+        elif machine.finished is None and live.drafter is None and machine.may_draft and self._drafting.drafters:
+            self._drafting.find(live, now)
+
+    def _end_again(self, live: SessionContext, end: vev.SessionEnded, now: float) -> None:
+        self._tell(end.once_more(live.client))
+        if live.owner is None:
+            self._forget(live)
+            return
+        self._tell(vev.ToDrafter(live.owner, live.id, vev.Over(end.reason, len(live.machine.prefix), end.report)))
+        self._kept.add(live, now, end)
+
+    # --- a drafter comes or goes
+
+    def _left(self, drafter: vev.DrafterId, now: float, *, may_return: bool) -> None:
+        """Keep the sessions of a lost drafter's own clients where it may return, give the others another drafter."""
+        self._waiting = [opening for opening in self._waiting if opening.owner != drafter]
+        self._drafting.gone(drafter, now)
+        for live in list(self.sessions.values()):
+            if live.owner == drafter:
+                self._keep_or_end(live, now, may_return=may_return)
+        self._drafting.find_all(now, "gone")
+
+    def _keep_or_end(self, live: SessionContext, now: float, *, may_return: bool) -> None:
+        if not (may_return and live.name and self._kept.grace > 0):
+            self._cancel(live, now)
+            return
+        self._kept.add(live, now)
+        live.client = live.owner = None
+        live.machine.followed = False
+        self._tell(vev.Kept(live.id))
+        self._note("session_kept", live, seconds=self._kept.grace)
+
+    def _closed(self, drafter: vev.DrafterId, session: int, now: float) -> None:
+        if self._kept.closed(session, drafter):
+            self._tell(vev.Forgotten(session))
+        live = self.sessions.get(session)
+        if live is not None and live.owner == drafter:
+            self._cancel(live, now)
+
+    # --- a session ends
+
+    def _cancel(self, live: SessionContext, now: float, reason: str = "cancelled") -> None:
+        self._carry_out(live, self._steps.handle(live.id, ev.Cancelled(reason), now))
+
+    def _fail(self, live: SessionContext, error: SpecmeshError, now: float, reason: str) -> None:
+        if live.client is not None:
+            self._tell(vev.RequestRefused(live.client, error))
+        self._cancel(live, now, reason)
+
+    def _stop(self, now: float) -> None:
+        for opening in self._waiting:
+            self._tell(vev.RequestRefused(opening.client, Busy("the verifier is stopping: try again when it is back")))
+        self._waiting.clear()
+        self._kept.grace = 0.0
+        while (kept := self._kept.running()) is not None:
+            self._drop(kept, now)
+
+    def _drop(self, live: SessionContext, now: float) -> None:
+        """Give up a session that was kept."""
+        self._forget(live)
+        if live.id in self.sessions:
+            self._note("session_dropped", live, tokens=live.machine.generated)
+            self._cancel(live, now)
+
+    def _forget(self, live: SessionContext) -> None:
+        self._kept.forget(live.id)
+        self._tell(vev.Forgotten(live.id))
+
+    def _carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case ev.Emit():
+                    machine, pacing = live.machine, live.machine.pacing
+                    self._tokens += len(effect.ids)
+                    attached, draft_n = pacing.arrivals is not None, pacing.draft_n
+                    self._effects.append(
+                        vev.Committed(live.id, live.client, effect, self._now, draft_n, attached, machine.may_draft)
+                    )
+                    if machine.guided and not live.unguided:
+                        self._note_unguided(live)
+                case ev.Told():
+                    self._say(live, effect)
+                    if live.owner is not None and live.machine.params.logprobs is not None:
+                        known, end = live.machine.logprobs, effect.base + len(effect.ids)
+                        begin = max(effect.base, known.begin)
+                        if begin < end:
+                            self._say(live, vev.LogprobsTold(begin, known.between(begin, end)))
+                case ev.Nacked():
+                    self._say(live, effect)
+                case ev.Trim():
+                    pass  # the steps have it already
+                case ev.Finish(reason, error):
+                    if error is not None:
+                        self._tell(vev.Noted("session_broke", {"session": live.id, "error": str(error)}, "warning"))
+                    self._finish(live, reason, error, self._now)
+                case _:
+                    assert_never(effect)
+
+    def _say(self, live: SessionContext, what: ev.Told | ev.Nacked | vev.LogprobsTold) -> None:
+        if live.drafter is not None:
+            self._tell(vev.ToDrafter(live.drafter, live.id, what))
+
+    def _note(self, name: str, live: SessionContext, **fields: object) -> None:
+        self._tell(vev.Noted(name, {"session": live.id, **fields}))
+
+    def _note_unguided(self, live: SessionContext) -> None:
+        why = live.machine.constraint.exhausted
+        if why is not None:
+            live.unguided = True
+            fields = {"session": live.id, "error": why, "meaning": "none of its drafts is verified", "hint": SIMPLER}
+            self._tell(vev.Noted("grammar_spent", fields, "warning"))
+
+    def _finish(self, live: SessionContext, reason: str, error: SpecmeshError | None, now: float) -> None:
+        """Free a session's sequence, and tell its client and its drafters."""
+        if self.sessions.pop(live.id, None) is None:
+            return
+        machine, drafter = live.machine, live.drafter
+        self._over.add(machine.counts)
+        self._stale += machine.drafts.stale
+        self._drafting.finished(live, reason, now)
+        report = session_report(machine, self._costs, now)
+        ended = live.ended(reason, error, report, now)
+        self._tell(ended)
+        counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
+        self._note("session_finished", live, reason=reason, tokens=machine.generated, **counts)
+        if drafter is not None:
+            over = vev.Over(reason, len(machine.prefix), report if live.owner == drafter else {})
+            self._tell(vev.ToDrafter(drafter, live.id, over))
+        if live.owner is not None and live.name and reason in SERVED:
+            self._kept.add(live, now, ended)  # until it is closed: DONE may be lost
+        elif not self._kept.keep_end(ended):
+            self._tell(vev.Forgotten(live.id))

@@ -22,16 +22,13 @@ from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.engines.load import load_tokenizer
 from specmesh.engines.mlx.model import default_device
 from specmesh.errors import ConfigError
-from specmesh.models.directory import read_directory
-from specmesh.models.gguf_header import parts, read_headers
-from specmesh.models.store import entries, human_bytes
+from specmesh.models import entries, human_bytes
+from specmesh.models.headers import summary
 from specmesh.paths import MAX_SOCKET_PATH, ROLES, SYSTEM_DIR
-from specmesh.service import Command, Scope, Service
-from specmesh.service.launchd import launchd_service
-from specmesh.service.systemd import systemd_service
+from specmesh.service import Command, Scope, Service, launchd_service, systemd_service
 
 _BUNDLED = ("target.gguf", "drafter.gguf", "drafter-hf")
-_DRIVERS = {"CUDA": "nvidia-smi", "Vulkan": "vulkaninfo --summary", "Metal": "system_profiler SPDisplaysDataType"}
+
 
 # --- software
 
@@ -48,14 +45,13 @@ def software() -> list[Check]:
 def _llama() -> Check:
     """Check llama-cpp-python: what it is, what it was built for, what it sees."""
     name, installed = "llama.cpp", _version("llama_cpp_python")
+    if installed is None and find_spec("mlx") is None:
+        return warn("software", name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
     if installed is None:
-        if find_spec("mlx") is None:
-            return warn("software", name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
         return ok("software", name, "not installed; only GGUF models need it")
     told, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
     if installed != PINNED:
-        fix = f"pip install 'llama-cpp-python=={PINNED}'"
-        return fail("software", name, f"{told}, specmesh needs {PINNED}", fix)
+        return fail("software", name, f"{told}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
     try:
         built, gpus = backends(), gpu_devices()
     except ConfigError as error:
@@ -64,12 +60,10 @@ def _llama() -> Check:
     if gpus:
         return ok("software", name, f"{told}; sees {', '.join(gpus)}")
     if Path("/dev/nvidiactl").exists() and not {"CUDA", "Vulkan"} & set(built):
-        return warn(
-            "software", name, f"{told}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}"
-        )
+        fix = f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}"
+        return warn("software", name, f"{told}; the NVIDIA GPU here is not used", fix)
     if set(built) - {"CPU", "BLAS", "RPC"}:
-        tool = next((_DRIVERS[name] for name in built if name in _DRIVERS), "specmesh verifier --gpu required")
-        return warn("software", name, f"{told}; sees no GPU", f"{tool}  # does the driver see one?")
+        return warn("software", name, f"{told}; sees no GPU", "specmesh verifier --gpu required  # tells why")
     return ok("software", name, f"{told}; no GPU")
 
 
@@ -149,14 +143,8 @@ def _damaged(path: Path) -> bool:
 
 
 def _told(path: Path) -> str:
-    """What a model is, by its headers; raises ConfigError or OSError."""
-    if path.is_dir():
-        directory = read_directory(path)
-        words = directory.architecture, directory.quantisation, human_bytes(directory.size_bytes)
-    else:
-        first, *_ = read_headers(path)
-        size = sum(file.stat().st_size for file in parts(path))
-        words = first.architecture, first.quantisation, human_bytes(size)
+    found = summary(path, whole=True)
+    words = found.architecture, found.quantisation, human_bytes(found.size_bytes)
     return ", ".join(word for word in words if word)
 
 
@@ -251,9 +239,8 @@ def _user_folder(path: Path) -> Check:
     """Check the folder of this user's sockets: it must be private."""
     name, user = "user's folder", os.getuid()
     try:
-        found = path.lstat()
-        if stat.S_ISLNK(found.st_mode) and found.st_uid == user:
-            found = path.stat()  # a link of our own leads where we want; one of somebody else's is no folder
+        # A link of our own leads where we want; one of somebody else's is no folder.
+        found = path.stat() if path.lstat().st_uid == user else path.lstat()
     except FileNotFoundError:
         return ok("sockets", name, f"{path} is not there yet: the first daemon makes it")
     except OSError as error:
@@ -271,36 +258,28 @@ def _user_folder(path: Path) -> Check:
 
 def _system_folder(path: Path) -> Check:
     """Check the folder of the system's daemons: its group may look, only its owner may write."""
-    name, found = "system's folder", path.lstat()
-    mode = stat.S_IMODE(found.st_mode)
+    name, mode = "system's folder", path.lstat().st_mode
     if not os.access(path, os.X_OK):
-        try:
-            group = path.group()
-        except KeyError:
-            group = str(found.st_gid)
-        join = f'sudo usermod --append --groups {group} "$USER"  # and log in again'
+        join = 'sudo usermod --append --groups specmesh "$USER"  # and log in again'
         return warn("sockets", name, f"{path} is closed to this user: what runs there is not seen", join)
-    if stat.S_ISDIR(found.st_mode) and not mode & 0o002:
-        return ok("sockets", name, f"{path} (mode {mode:o})")
-    return fail("sockets", name, f"{path} can be written by anybody (mode {mode:o})", f"sudo chmod o-w '{path}'")
+    told = f"{path} (mode {stat.S_IMODE(mode):o})"
+    if stat.S_ISDIR(mode) and not mode & 0o002:
+        return ok("sockets", name, told)
+    return fail("sockets", name, f"{told} can be written by anybody", f"sudo chmod o-w '{path}'")
 
 
 def _socket(path: Path) -> list[Check]:
     """Check what lies where a socket belongs; nothing if this user may not see it."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return []
     if not os.access(path, os.W_OK):
-        return []  # another user's daemon: it cannot be told from a dead one
+        return []  # none, or another user's daemon, which cannot be told from a dead one
+    mode = path.stat().st_mode
     if not stat.S_ISSOCK(mode):
         return [fail("sockets", path.name, f"{path} is no socket: a daemon cannot listen there", f"rm '{path}'")]
     if not listens(path):
         told = f"{path} was left behind by a daemon that is gone; the next one replaces it"
         return [warn("sockets", path.name, told, f"rm '{path}'")]
     if mode & 0o007:
-        told = f"{path} is open to everybody (mode {stat.S_IMODE(mode):o})"
-        return [fail("sockets", path.name, told, f"chmod 600 '{path}'")]
+        return [fail("sockets", path.name, f"{path} is open to everybody", f"chmod 600 '{path}'")]
     return [ok("sockets", path.name, f"{path} takes connections")]
 
 
@@ -317,12 +296,12 @@ def services() -> list[Check]:
 def _service(role: str, scope: Scope, service: Service) -> Check:
     control = ("systemctl",) if scope is Scope.SYSTEM else ("systemctl", "--user")
     if sys.platform == "darwin":
-        told = _said(service.status)
-        enabled, state = (False, "inactive") if told is None else parse_launchctl(told)
+        said = _said(service.status)
+        enabled, state = (False, "inactive") if said is None else parse_launchctl(said)
         enable = " ".join(service.start[-1])
     else:
-        told = _said((*control, "show", service.name, "--property", "UnitFileState,ActiveState"))
-        enabled, state = (False, "unknown") if told is None else parse_systemctl(told)
+        shown = _said((*control, "show", service.name, "--property", "UnitFileState,ActiveState"))
+        enabled, state = parse_systemctl(shown or "")
         enable = " ".join((*control, "enable", service.name))
     return judge_service(role, scope, state, enable=None if enabled else enable, logs=" ".join(service.logs))
 

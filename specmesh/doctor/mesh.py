@@ -21,7 +21,7 @@ from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.doctor import Check, fail, ok, warn
 from specmesh.errors import BadVariable, ConfigError, InsecureKeys
 from specmesh.paths import ROLES
-from specmesh.security.addresses import Way, endpoint
+from specmesh.security import Way, endpoint
 from specmesh.security.keys import Listing, find_keys
 
 CONNECT_TIMEOUT_S = 2.0
@@ -164,8 +164,6 @@ def keys() -> list[Check]:
 
 
 class Reach(StrEnum):
-    """How a TCP connection ended."""
-
     OPEN = "answers"
     REFUSED = "refuses connections"
     TIMED_OUT = "does not answer"
@@ -282,7 +280,6 @@ def _steps(told: dict[str, float]) -> tuple[float, ...]:
 
 
 def _addresses(settings: Iterable[RoleSettings], running: Iterable[Fields]) -> list[tuple[str, str]]:
-    """Return each (role, address) that is configured or running."""
     keys = {"verifier": "bind", "drafter": "connect"}
     found = [(one.role, address) for one in settings for address in one.texts(keys[one.role])]
     for stats in running:

@@ -196,12 +196,15 @@ ANY_ID = 2**31
 
 
 class Sequences:
-    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing."""
+    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing.
 
-    def __init__(self, n_seq: int, n_ctx: int, n_vocab: int) -> None:
+    n_batch: most rows of a step; n_outputs: most of them with logits.
+    """
+
+    def __init__(self, n_seq: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
         self._held = [0] * n_seq
-        self.n_ctx = n_ctx
-        self.n_vocab = n_vocab
+        self._n_ctx, self._n_vocab = n_ctx, n_vocab
+        self._n_batch, self._n_outputs = n_batch, n_batch if n_outputs is None else n_outputs
 
     def held(self, seq: int) -> int:
         if not 0 <= seq < len(self._held):
@@ -211,29 +214,34 @@ class Sequences:
     def set(self, seq: int, length: int) -> None:
         self._held[seq] = length
 
-    def check_append(self, seq: int, ids: Sequence[int], n_batch: int) -> int:
+    def check_append(self, seq: int, ids: Sequence[int]) -> int:
         """Check that `ids` may follow what `seq` holds; return how many it holds."""
         held = self.held(seq)
-        if not 0 < len(ids) <= n_batch:
-            raise LocalProtocolError(f"{len(ids)} ids in one call: 1 to {n_batch} can be taken")
-        self._check_ids(seq, held, ids)
+        self.check_step((Span(seq, held, tuple(ids), logits=False),))
         return held
 
-    def check_step(self, spans: Sequence[Span], n_batch: int, n_outputs: int) -> None:
-        """Check that `spans` fit one step of n_batch rows, n_outputs of them with logits."""
-        rows = sum(len(span.ids) for span in spans)
-        outputs = sum(len(span.ids) for span in spans if span.logits)
-        if rows > n_batch or outputs > n_outputs:
-            raise LocalProtocolError(
-                f"a step of {rows} rows, {outputs} with logits: {n_batch} and {n_outputs} are the most"
-            )
+    def check_step(self, spans: Sequence[Span]) -> int:
+        """Check that `spans` fit one step; return how many rows have logits."""
+        rows = outputs = 0
         ends: dict[int, int] = {}
         for span in spans:
-            held = ends.get(span.seq, self.held(span.seq))
-            if span.position != held:
-                raise LocalProtocolError(f"a span at {span.position} of sequence {span.seq} with {held} ids")
-            self._check_ids(span.seq, held, span.ids)
-            ends[span.seq] = span.end
+            ids, held = span.ids, ends.get(span.seq, -1)
+            if held < 0:
+                held = self.held(span.seq)
+            if span.position != held or not ids:
+                raise LocalProtocolError(f"{len(ids)} ids at {span.position} of sequence {span.seq}, which has {held}")
+            if min(ids) < 0 or max(ids) >= self._n_vocab:
+                raise LocalProtocolError(f"an id outside [0, {self._n_vocab}) for sequence {span.seq}")
+            ends[span.seq] = end = held + len(ids)
+            if end > self._n_ctx:
+                raise LocalProtocolError(f"{end} ids for sequence {span.seq}, which can hold at most {self._n_ctx}")
+            rows += len(ids)
+            outputs += len(ids) * span.logits
+        if rows > self._n_batch or outputs > self._n_outputs:
+            raise LocalProtocolError(
+                f"a step of {rows} rows, {outputs} with logits: {self._n_batch} and {self._n_outputs} are the most"
+            )
+        return outputs
 
     def check_trim(self, seq: int, length: int) -> int:
         """Check that 0 <= length <= held; return how many ids `seq` holds."""
@@ -244,9 +252,7 @@ class Sequences:
 
     def check_cut(self, seq: int, length: int) -> int:
         """Check that `length` >= 0; return how many ids `seq` holds after a cut to at most `length`."""
-        if length < 0:
-            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
-        return min(self.held(seq), length)
+        return min(self.check_trim(seq, min(length, self.held(seq))), length)
 
     def check_copy(self, seq: int, source: int, length: int) -> None:
         """Check that the empty `seq` may begin with `length` ids of `source`, 0 < length <= held."""
@@ -255,11 +261,3 @@ class Sequences:
                 f"sequence {seq} with {self.held(seq)} ids cannot begin with {length} of sequence {source}, which "
                 f"holds {self.held(source)}"
             )
-
-    def _check_ids(self, seq: int, held: int, ids: Sequence[int]) -> None:
-        if not ids:
-            raise LocalProtocolError(f"no ids for sequence {seq}")
-        if held + len(ids) > self.n_ctx:
-            raise LocalProtocolError(f"{len(ids)} ids for sequence {seq}, which holds {held} of at most {self.n_ctx}")
-        if min(ids) < 0 or max(ids) >= self.n_vocab:
-            raise LocalProtocolError(f"an id outside [0, {self.n_vocab}) for sequence {seq}")

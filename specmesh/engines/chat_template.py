@@ -20,7 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specmesh.core.session_params import ChatMessage
 from specmesh.engines.sandbox import Child, Json, Limits
-from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
+from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError, about
+from specmesh.paths import read_text
 
 MAX_TEMPLATE = 2**20
 """Bytes of a template's file."""
@@ -36,7 +37,6 @@ class ChatTemplate:
     """A Jinja template; `bos` is the text of the token that begins a sequence."""
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
-        """Compile the template. Raises ConfigError."""
         self.bos = bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
         self._child = Child(__name__, RENDERING)
@@ -57,9 +57,7 @@ class ChatTemplate:
         try:
             answered = self._child.ask(self._request | asked)
         except ChildFailed as error:
-            raise EngineError(
-                f"the chat template failed ({error}): give the verifier another --chat-template"
-            ) from None
+            raise EngineError(f"the chat template failed ({error}): give the verifier another one") from None
         if "text" not in answered:
             why = answered.get("refused") or answered.get("unusable")
             raise RequestError(f"the model's chat template refuses these messages: {why}", "messages")
@@ -70,18 +68,8 @@ class ChatTemplate:
 
 
 def read_template(path: Path) -> str:
-    """Read a template's file. Raises ConfigError."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_TEMPLATE + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file", "chat_template") from None
-    if len(raw) > MAX_TEMPLATE:
-        raise ConfigError(f"{path}: longer than {MAX_TEMPLATE} bytes: is this a chat template?", "chat_template")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8: save the template as UTF-8 text", "chat_template") from None
+    with about("chat_template"):
+        return read_text(path, MAX_TEMPLATE, "a chat template")
 
 
 class _Generation(Extension):

@@ -52,7 +52,6 @@ def sentencepiece_bytes(token: str) -> bytes:
 
 
 def load_hf_vocabulary(folder: Path) -> TokenizerFile:
-    """Read a directory's tokenizer.json. Raises ConfigError."""
     path = folder / "tokenizer.json"
     tokenizer = _object(path)
     if tokenizer is None:
@@ -73,10 +72,7 @@ def load_hf_vocabulary(folder: Path) -> TokenizerFile:
 
 
 def token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
-    """Return the bytes of each id of a parsed tokenizer.json; none for control tokens and the unknown one.
-
-    Raises ConfigError.
-    """
+    """Return the bytes of each id; none for control tokens and the unknown one. Raises ConfigError."""
     try:
         spell, model = spelling_of(tokenizer), tokenizer["model"]
         ids = _ids(model["vocab"])

@@ -21,11 +21,11 @@ class NgramDrafter:
     def __init__(self, n_ctx: int, n_seq: int) -> None:
         name, backend = f"ngram-{_SIZES[0]}", "prompt lookup"
         self.info = EngineInfo(name, n_ctx, n_ctx, n_seq, trimming="removal", backend=backend, reuse="cut")
-        self._sequences = Sequences(n_seq, n_ctx, ANY_ID)
+        self._sequences = Sequences(n_seq, n_ctx, ANY_ID, n_ctx)
         self._histories = [_History() for _ in range(n_seq)]
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        held = self._sequences.check_append(seq, ids, self.info.n_batch)
+        held = self._sequences.check_append(seq, ids)
         history = self._histories[seq]
         history.extend(ids)
         self._sequences.set(seq, held + len(ids))

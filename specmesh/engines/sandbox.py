@@ -85,9 +85,8 @@ class Child:
     def _start(self) -> subprocess.Popen[bytes]:
         limits = self._limits
         # Tokens and keys in our environment are none of its business.
-        passed = {
-            name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
-        }
+        names = [name for name in os.environ if name in _PASSED or name.startswith(_PASSED_PREFIXES)]
+        passed = {name: os.environ[name] for name in names}
         self._errors = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `_end`
         ours, theirs = socket.socketpair()
         self._channel = self._opened.enter_context(ours)

@@ -114,7 +114,7 @@ class _SimEngine:
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
-        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab)
+        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab, settings.n_batch)
         self.prefixes = [Prefix() for _ in range(settings.n_seq)]
 
     def encode(self, text: str) -> list[int]:
@@ -153,8 +153,7 @@ class SimVerifier(_SimEngine):
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Logits are 20.0 at the hashed token and 0.0 elsewhere."""
         started = time.perf_counter()
-        n_batch = self.info.n_batch
-        self.sequences.check_step(spans, n_batch, n_batch)
+        self.sequences.check_step(spans)
         logits: list[NDArray[np.float32] | None] = []
         for span in spans:
             tokens = [self.append(span.seq, token) for token in span.ids]
@@ -189,7 +188,7 @@ class SimDrafter(_SimEngine):
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
         started, settings = time.perf_counter(), self.settings
         for ask in asks:
-            self.sequences.check_append(ask.seq, ask.ids, self.info.n_batch)
+            self.sequences.check_append(ask.seq, ask.ids)
         chosen = [self._chosen(ask) for ask in asks]
         guesses = sum(ask.sampler is not None for ask in asks)
         if guesses:

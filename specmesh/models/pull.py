@@ -1,26 +1,219 @@
-"""`specmesh models pull`: choose a model's files in a repository and download them.
+"""`specmesh models pull`: choose a model's files in a repository of the Hugging Face hub and download them.
 
 OWNER/NAME lies in a folder of that name, or OWNER/NAME@REVISION. `.partial` beside them holds unfinished downloads. All
-files of a model move to their places together, after the last one has been verified.
+files of a model move to their places together, after the last one has been verified. Downloads by huggingface_hub drop
+a broken transfer, so the transfer is ours: resumed where it broke off.
 """
 
+import errno
 import fcntl
 import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from specmesh.errors import Busy, ConfigError, HubUnreachable, PullError, RequestError
-from specmesh.models.directory import is_model, needed
-from specmesh.models.gguf_header import parts
-from specmesh.models.hub import Advance, Hub, RemoteFile, fetch, matches
-from specmesh.models.store import human_bytes, is_gguf
+from specmesh.errors import (
+    Busy,
+    ConfigError,
+    HubUnreachable,
+    PullError,
+    RequestError,
+    SpecmeshError,
+    TransferInterrupted,
+)
+from specmesh.models import human_bytes, is_gguf
+from specmesh.models.headers import is_model, needed, parts
+
+_INSTALL = 'pip install "specmesh[hub]"'
+_MODULES = (".errors", ".utils", ".constants")
+_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a repository. checksum: sha256:HEX (large files), git:HEX (others), or empty where none is told."""
+
+    name: str
+    size: int
+    checksum: str
+
+
+class Hub:
+    """huggingface_hub, imported only here. Any, because it may not be installed where this is type-checked."""
+
+    def __init__(self) -> None:
+        try:
+            modules: list[Any] = [import_module(f"huggingface_hub{name}") for name in ("", *_MODULES)]
+        except ImportError as error:
+            raise ConfigError(f"huggingface_hub is not installed: {_INSTALL}") from error
+        self._library, self._errors, self._utils, constants = modules
+        self._utils.logging.set_verbosity_error()  # what goes wrong is told once, by our errors
+        self.endpoint: str = constants.ENDPOINT
+        self.offline = bool(constants.HF_HUB_OFFLINE)
+
+    def listing(self, hub_id: str, revision: str | None) -> tuple[str, list[RemoteFile]]:
+        """Return the commit of a branch, tag or commit (None: the main branch), and the files of the repository."""
+        with self._told(hub_id, revision):
+            info = self._library.HfApi(self.endpoint, library_name="specmesh").model_info(
+                hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT
+            )
+        return info.sha or "main", [self._remote(sibling) for sibling in info.siblings or ()]
+
+    def _remote(self, sibling: Any) -> RemoteFile:
+        name, lfs = sibling.rfilename, sibling.lfs
+        size = sibling.size if lfs is None else sibling.size or lfs.size
+        if size is None:
+            raise PullError(f"{self.endpoint} does not tell the size of {name}")
+        git = f"git:{sibling.blob_id}" if sibling.blob_id else ""
+        return RemoteFile(name, size, git if lfs is None else f"sha256:{lfs.sha256}")
+
+    @contextmanager
+    def open(self, hub_id: str, commit: str, name: str, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Where the file's bytes begin, at `start` or, where the server cannot, at 0, and the bytes from there; raises
+        TransferInterrupted where they end too soon."""
+        # A compressed answer would count other bytes than the file has.
+        headers = self._utils.build_hf_headers(library_name="specmesh") | {"Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        request = {"headers": headers, "timeout": _TIMEOUT, "follow_redirects": True}
+        with self._told(hub_id, commit, name, transfer=True):
+            session = self._utils.get_session()
+            url = self._library.hf_hub_url(hub_id, name, revision=commit, endpoint=self.endpoint)
+            with session.stream("GET", url, **request) as answer:
+                self._utils.hf_raise_for_status(answer)
+                yield (start if _continues(answer, start) else 0), answer.iter_bytes()
+
+    @contextmanager
+    def _told(self, hub_id: str, revision: str | None, name: str = "", *, transfer: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except self._errors.HFValidationError as error:
+            raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME") from error
+        except self._errors.OfflineModeIsEnabled as error:
+            raise HubUnreachable(f"HF_HUB_OFFLINE is set, and {hub_id} is not here: unset it to download") from error
+        except self._errors.HfHubHTTPError as error:
+            raise self._refusal(error, f"{hub_id} {name}".rstrip(), revision) from error
+        except self._errors.HTTPError as error:
+            if transfer:
+                raise TransferInterrupted(f"{name}: {_first_line(error)}") from error
+            raise HubUnreachable(f"{self.endpoint} does not answer: {_first_line(error)}") from error
+
+    def _refusal(self, error: Any, what: str, revision: str | None) -> SpecmeshError:
+        """An answer that is an error, by its status and the hub's own code for it."""
+        code = error.response.status_code
+        if isinstance(error, self._errors.GatedRepoError):
+            return ConfigError(f"{what} is gated ({code}): accept its terms on the hub, and set HF_TOKEN")
+        if code == 401:
+            return ConfigError(f"{what}: the hub knows no such model for you (401): check the name, or set HF_TOKEN")
+        if code == 403:
+            return ConfigError(f"{what}: access refused (403): the token in use does not allow it")
+        if isinstance(error, self._errors.RevisionNotFoundError):
+            return RequestError(f"{what} has no revision {revision} (404): check --revision")
+        if code == 404:
+            return RequestError(f"{what} is not on {self.endpoint} (404): check the name")
+        return HubUnreachable(f"{what}: {self.endpoint} answered {code}: try again later")
+
+
+def _continues(answer: Any, start: int) -> bool:
+    return answer.status_code == 206 and str(answer.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+Open = Callable[[int], AbstractContextManager[tuple[int, Iterator[bytes]]]]
+"""Opens a file's bytes from an offset."""
+
+Advance = Callable[[int], None]
+"""Told the bytes held whenever they change."""
+
+MIN_RECONNECT_BYTES = 1 << 20  # a connection that broke after fewer is given up
+
+
+def fetch(file: RemoteFile, opened: Open, path: Path, advance: Advance) -> None:
+    """Complete and verify the file at `path`; one that is not the hub's is removed.
+
+    Raise PullError, or TransferInterrupted if another attempt can go on.
+    """
+    with _disk_errors(path), path.open("ab") as out:
+        if out.tell() > file.size:
+            _empty(out)
+        advance(out.tell())
+        while out.tell() < file.size:
+            _receive(file, opened, out, advance)
+    if not matches(path, file):
+        size = path.stat().st_size
+        path.unlink()
+        raise PullError(
+            f"{file.name} came with {size} bytes of another checksum; the hub says {file.size} bytes and "
+            f"{file.checksum}: removed; pull it again"
+        )
+
+
+def matches(path: Path, file: RemoteFile) -> bool:
+    """Whether a file on the disk has the hub's size, and its checksum where the hub tells one."""
+    if not path.is_file() or path.stat().st_size != file.size:
+        return False
+    if not file.checksum:
+        return True
+    kind, _, expected = file.checksum.partition(":")
+    with _disk_errors(path), path.open("rb") as held:
+        return hashlib.file_digest(held, partial(_digest, kind, file.size)).hexdigest() == expected
+
+
+def _receive(file: RemoteFile, opened: Open, out: BinaryIO, advance: Advance) -> None:
+    """One connection's worth; returns where another is worth trying or none is needed."""
+    before = out.tell()
+    try:
+        with opened(before) as (start, chunks):
+            if start != before:
+                _empty(out)
+                before = 0
+            for chunk in chunks:
+                out.write(chunk)
+                out.flush()
+                advance(out.tell())
+                if out.tell() > file.size:
+                    return
+    except TransferInterrupted as error:
+        cause = str(error)
+    else:
+        cause = f"{file.name}: the server ended it too soon"
+    held = out.tell()
+    if held < file.size and held - before < MIN_RECONNECT_BYTES:
+        raise TransferInterrupted(f"{cause}; {held} of {file.size} bytes are kept: the same command goes on from there")
+
+
+def _empty(out: BinaryIO) -> None:
+    out.seek(0)
+    out.truncate()
+
+
+def _digest(kind: str, size: int) -> "hashlib._Hash":
+    """git's object id is a SHA-1 over a heading and the bytes; it tells damage, not malice."""
+    if kind == "git":
+        return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    return hashlib.sha256()
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise PullError(f"the disk of {path.parent} is full: make room; what came is kept") from error
+        raise PullError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error
+
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMPANIONS = ("mmproj", "imatrix")
@@ -151,9 +344,7 @@ def _only_one(wanted: Pull) -> Iterator[None]:
         (wanted.root / ".partial").mkdir(parents=True, exist_ok=True)
         lock = (wanted.root / ".partial" / f"{name}.lock").open("a")
     except OSError as error:
-        raise ConfigError(
-            f"the folder {wanted.root} cannot be written ({error.strerror}): choose another --dir"
-        ) from error
+        raise ConfigError(f"{wanted.root} cannot be written ({error.strerror}): choose another --dir") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

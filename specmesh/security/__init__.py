@@ -1,1 +1,133 @@
-"""Security."""
+"""Whether an address may be listened at or connected to: the one place that decides what needs keys."""
+
+import contextlib
+import ipaddress
+import socket
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from specmesh.errors import ConfigError
+
+_TAILNET = tuple(map(ipaddress.ip_network, ("100.64.0.0/10", "fd7a:115c:a1e0::/48")))
+_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fe80::/10", "fc00::/7")
+_LOCAL = tuple(map(ipaddress.ip_network, _PRIVATE))
+
+
+class Way(StrEnum):
+    """Where an address leads. The end of a tunnel is on this machine, wherever the tunnel leads."""
+
+    SAME_MACHINE = "same machine"
+    LOCAL = "local network"
+    TAILNET = "tailnet"
+    ROUTED = "routed"
+
+
+def way(host: str) -> Way:
+    """Classify an IP address by its range alone; names other than localhost count as routed: resolve them first.
+
+    100.64.0.0/10 counts as a tailnet: nobody runs a verifier behind a carrier's NAT of that range.
+    """
+    if host == "localhost":
+        return Way.SAME_MACHINE
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return Way.ROUTED
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback:
+        return Way.SAME_MACHINE
+    if any(address in network for network in _TAILNET):  # before the others: its IPv6 range is one of fc00::/7
+        return Way.TAILNET
+    return Way.LOCAL if any(address in network for network in _LOCAL) else Way.ROUTED
+
+
+def endpoint(address: str) -> tuple[str, int | None]:
+    """Host and port of tcp://HOST:PORT; port None where there is none, or no number."""
+    host, port = "", None
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+        port = parts.port
+    return host, port
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def host_of(address: str, option: str) -> str:
+    """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
+    host, port = endpoint(address)
+    if not address.lower().startswith("tcp://") or not host or not port:
+        raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
+    return host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine can be at the other end; a tunnel counts as one."""
+    return host in _LOOPBACK
+
+
+def check_one_network(address: str, option: str) -> str:
+    """The host to listen at; raises ConfigError where that would be on every network."""
+    host = host_of(address, option)
+    if _means_everywhere(host):
+        raise ConfigError(f"{option} {address} would listen on every network: name the one address to listen on")
+    return host
+
+
+def check_bind(address: str, *, keyed: bool, insecure: bool) -> None:
+    """Raise ConfigError where a verifier may not listen at this address: every network never, beyond loopback only
+    with keys, or where `insecure` says that its user wants none."""
+    host = check_one_network(address, "--bind")
+    if not (is_loopback(host) or keyed or insecure):
+        raise ConfigError(
+            f"--bind {address} listens beyond this machine, and without keys the wire is not encrypted: run "
+            "`specmesh pair` here and on the drafter's machine (or `specmesh keys new`); or bind tcp://127.0.0.1:PORT "
+            "behind an SSH tunnel; or add --insecure-no-auth on a network whose every member you trust"
+        )
+
+
+def check_connect(address: str, *, keyed: bool, insecure: bool) -> None:
+    """Raise ConfigError where a drafter may not connect to this address: beyond loopback only to a verifier whose key
+    it knows, or where `insecure` says that its user wants none."""
+    host = host_of(address, "--connect")
+    if not (is_loopback(host) or keyed or insecure):
+        raise ConfigError(
+            f"--connect {address} leads beyond this machine, and no key is known for that verifier: "
+            f"run `specmesh pair` there and then here (or `specmesh keys new` and `specmesh keys allow KEY --verifier "
+            f"{address}`); or add --insecure-no-auth on a network whose every member you trust"
+        )
+
+
+def check_rpc(address: str, option: str, *, insecure: bool) -> None:
+    """Raise ConfigError where llama.cpp's RPC may not be used or served at HOST:PORT: it has no keys and no encryption,
+    so beyond loopback only where `insecure` says that its user trusts the wire; every network never."""
+    host, _, port = address.rpartition(":")
+    name = option.removeprefix("--").replace("-", "_")
+    if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"{option} {address!r} is not an address: write HOST:PORT, like 127.0.0.1:50052", name)
+    if is_loopback(host):
+        return
+    if _means_everywhere(host):
+        raise ConfigError(f"{option} {address} means every network: name one address", name)
+    if not insecure:
+        raise ConfigError(
+            f"{option} {address} is beyond this machine, and llama.cpp's RPC has neither keys nor encryption: whoever "
+            "reaches it or is in between reads and changes weights and texts, and may take the machine over. Put an "
+            "SSH tunnel in between and name 127.0.0.1:PORT, or add --insecure-rpc on a wire that is yours alone",
+            name,
+        )
+
+
+def _means_everywhere(host: str) -> bool:
+    """Whether binding this host would listen on all networks: *, 0.0.0.0, 0, [::], a name for one of them, ..."""
+    if host == "*":
+        return True
+    try:
+        found = socket.getaddrinfo(host, None, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return False  # an interface, or nothing at all: binding tells
+    addresses = (ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found)
+    plain = ((one.ipv4_mapped or one) if isinstance(one, ipaddress.IPv6Address) else one for one in addresses)
+    return any(one.is_unspecified for one in plain)

@@ -24,7 +24,7 @@ from zmq.utils import z85
 
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.paths import config_folders, write_whole
-from specmesh.security.addresses import endpoint, host_of, is_loopback
+from specmesh.security import endpoint, host_of, is_loopback
 
 MAX_KEY_FILE_BYTES = 2**20
 _FIRST_PERSON = 1000  # user ids below are those of services (SYS_UID_MAX of login.defs)

@@ -96,7 +96,6 @@ def offer(
     mine: PairingIntroduction,
     admit: Callable[[PairingIntroduction], None],
 ) -> PairingIntroduction:
-    """The verifier's side of one exchange."""
     greeting = lines.read()
     if not greeting.startswith(_GREETING):
         raise RemoteProtocolError("something came that is no drafter of this version")

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Json, Mesh, command
+from processes import Daemon, Json, Mesh, command, edited
 
 from specmesh.bench.audit import AuditPlan, audit
 from specmesh.paths import bundled
@@ -104,6 +104,31 @@ def test_fifty_ways_to_sample_with_other_bits(mesh: Mesh):
     assert (way["errors"], way["texts"]) == (0, 50)
     assert int(way["accepted"]) > 120
     assert 0 < result.noise < 0.1  # else it shows no more than the test above
+
+
+ERRS = """
+from specmesh.core import session
+accept, told = session.accept, []
+def errs(drafts, choose, **rest):
+    if not drafts or told or rest["room"] > 20:
+        return accept(drafts, choose, **rest)
+    told.append(choose(0))
+    return session.Acceptance((told[0] - 1 if told[0] > 33 else 34,), 0, 1, ended=False)
+session.accept = errs
+"""
+"""One token of all texts is another than the target's: the first of a step with drafts, far into a text."""
+
+
+def test_one_changed_token(mesh: Mesh):
+    """It is seen, named with its place, and the exit code says so."""
+    verifier = mesh.verifier("step_ms=2", program=edited(ERRS))
+    mesh.drafter("draft_ms=0.2,alpha=0.9")
+    done = command("audit", "--socket", verifier.socket, "--num-prompts", 2, "--tokens", 60, "--draft-n", 4, "--json")
+    told = done.json
+    assert (done.code, told["failed"], told["undrafted"]) == (1, True, [])
+    assert [(one["verdict"], one["draft_n"]) for one in told["divergences"]] == [("error", 4)]
+    assert told["divergences"][0]["position"] >= 40
+    assert [(way["identical"], way["near_ties"], way["errors"]) for way in told["ways"]] == [(1, 0, 1)]
 
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])

@@ -1,9 +1,6 @@
 """`specmesh bench` against running daemons."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from processes import Mesh, Stream, body, command, complete
@@ -38,26 +35,6 @@ def test_bench_run(mesh: Mesh):
     assert read_costs(file).seconds(1) == pytest.approx(steps.json["steps"][0]["ms"] / 1e3)
     verifier.stop()
     assert command("bench", "run", "--socket", verifier.socket).code == 69
-
-
-def test_the_simulated_pair_of_the_repository(tmp_path: Path):
-    """bench/sim.py runs real daemons with sleeping models at a distance, and says how they compare with ideal ones."""
-    table = tmp_path / "t_v.json"
-    table.write_text("[4, 5, 5, 5, 6]")
-    script = Path(__file__).parents[2] / "bench" / "sim.py"
-    options = ("--steps-file", table, "--draft-ms", 0.4, "--alpha", 0.9, "--tokens", 40, "--lockstep", "2,4", "--json")
-    done = subprocess.run(
-        [sys.executable, script, *map(str, options), "--rtt-ms", "60", "--jitter-ms", "4"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    found = json.loads(done.stdout)
-    speeds = found["tokens_per_second"]
-    assert list(speeds["lockstep"]) == ["2", "4"]
-    assert found["speedup"] == pytest.approx(speeds["specmesh"] / speeds["alone"], rel=0.01)
-    assert found["efficiency"] == pytest.approx(speeds["specmesh"] / found["ideal"], rel=0.01)
-    assert found["measured_round_trip_ms"] > 60
 
 
 def test_a_drafter_that_becomes_right_is_asked_again(mesh: Mesh):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, Stream, body, command, generate, sim_ids, sim_text, until
+from processes import Daemon, Mesh, command, generate, sim_ids, sim_text, until
 
 from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
@@ -131,6 +131,20 @@ def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     assert with_drafts["token_ids"] == alone["token_ids"] != other["token_ids"]
 
 
+def test_drafts_of_a_temperature_of_their_own(mesh: Mesh):
+    """--draft-temperature: the drafter of a sampled text guesses by it, here the likeliest; the text is the same."""
+    verifier, rates = mesh.verifier("step_ms=4"), []
+    for own in ((), ("--draft-temperature", 0)):
+        drafter = mesh.drafter("draft_ms=0.2,alpha=1", *own, name=f"d{len(own)}")
+        options = ("--max-tokens", 200, "--temperature", 8, "--seed", 7, "--draft-n", 4)
+        report = generate(verifier, PROMPT, *options, "--json").json
+        assert report["token_ids"] == sim_ids(PROMPT, 200, SamplingParams(temperature=8, seed=7))
+        rates.append(report["accepted"] / report["drafted"])
+        drafter.stop()
+    assert rates[0] > 0.9
+    assert rates[1] < 0.5
+
+
 def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon):
     """Side by side, each the text of its seed alone."""
     options = ("--max-tokens", 12, "--temperature", 4, "--top-k", 60)
@@ -141,13 +155,6 @@ def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon
     told = generate(daemon, PROMPT, *options, "--seed", 7, "--n", 3, "--json").json
     assert [(one["text"] + "\n", one["seed"]) for one in told["choices"]] == list(zip(alone, (7, 8, 9), strict=True))
     assert len(set(alone)) == 3
-
-
-def test_random_seed_is_told_and_repeats(pair: dict[str, Daemon]):
-    """Without --seed a random one is used and told; given again it gives the same text."""
-    options = ("--max-tokens", 30, "--temperature", 8, "--json")
-    first = generate(pair["verifier"], PROMPT, *options).json
-    assert first["token_ids"] == sim_ids(PROMPT, 30, SamplingParams(temperature=8, seed=first["seed"]))
 
 
 def penalised(**penalties: float) -> SamplingParams:
@@ -197,15 +204,3 @@ def test_closed_stdout_ends_quietly(pair: dict[str, Daemon]):
     done = generate(daemon, PROMPT, "--max-tokens", 2000, shell='"$@" | head -c 3')  # noqa: S604
     assert (done.out, done.err) == (sim_text(PROMPT, 3), "")
     until(lambda: daemon.live() == 0, "the session is cancelled")
-
-
-def test_requests_beyond_the_queue(mesh: Mesh):
-    """While all sessions are taken a request waits for its turn; one too many leaves with exit code 75 and a line that
-    says what to do."""
-    verifier = mesh.verifier("step_ms=4,n_seq=1", "--max-queue", 1)
-    with Stream(verifier, body(PROMPT, 8000)):
-        waiting = Running(verifier, PROMPT, "--max-tokens", 5)
-        told = lambda: verifier.stats()["sessions"]  # noqa: E731
-        until(lambda: (told()["live"], told()["queued"]) == (1, 1), "it waits")
-        generate(verifier, PROMPT).refused(75, "--max-queue")
-    assert waiting.end() == Done(0, sim_text(PROMPT, 5) + "\n", "")

@@ -27,11 +27,6 @@ def post(daemon: Daemon, value: object) -> tuple[int, dict[str, object]]:
     return status, json.loads(answer)
 
 
-def test_health(daemon: Daemon):
-    status, _, answer = request_raw(daemon.socket, "GET", "/health")
-    assert (status, json.loads(answer)) == (200, {"status": "ok", "role": daemon.role})
-
-
 @pytest.mark.parametrize(
     ("sent", "told"),
     [
@@ -71,15 +66,6 @@ def test_oversized_body(daemon: Daemon):
     status, answer = post(daemon, {"prompt": "x" * (2 * 1024 * 1024)})
     assert status == 413
     assert "exceeds" in answer["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("method", "resource", "status"),
-    [("GET", "/nothing", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405), ("DELETE", "/stats", 405)],
-)
-def test_other_resources(daemon: Daemon, method: str, resource: str, status: int):
-    """What does not exist is 404, what cannot be done 405."""
-    assert request_raw(daemon.socket, method, resource)[0] == status
 
 
 FORMATS = {"text/plain": read_text, "application/openmetrics-text; version=1.0.0": read_openmetrics}

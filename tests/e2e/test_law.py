@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from processes import Daemon, Mesh, complete, generate, sim_ids
+from processes import Daemon, Mesh, complete
 
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -122,10 +122,7 @@ def surprise(numbers: list[float]) -> float:
 
 @pytest.mark.parametrize(
     "params",
-    [
-        SamplingParams(0.8, strategy="probabilistic"),
-        SamplingParams(1.2, 40, 0.95, strategy="probabilistic"),
-    ],
+    [SamplingParams(0.8, strategy="probabilistic"), SamplingParams(1.2, 40, 0.95, strategy="probabilistic")],
     ids=["all tokens", "filtered"],
 )
 def test_exact_strategies_have_the_targets_law(pair: Pair, params: SamplingParams):
@@ -136,8 +133,8 @@ def test_exact_strategies_have_the_targets_law(pair: Pair, params: SamplingParam
 
 
 def test_a_lossy_strategy_is_seen(pair: Pair):
-    """What leans towards the drafter shows in as few texts."""
-    numbers, _ = sampled(pair, SamplingParams(1.0, strategy="threshold", threshold=0.005), 1000, 2000)
+    """What leans towards the drafter shows, the sooner the more drafts come in time."""
+    numbers, _ = sampled(pair, SamplingParams(1.0, strategy="threshold", threshold=0.005), 3000, 2000)
     assert surprise(numbers) > 4
 
 
@@ -150,16 +147,3 @@ def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float
     numbers, accepted = sampled(pair, SamplingParams(temperature, strategy=strategy), 25_000, 10_000)
     assert accepted > len(numbers) / 10
     assert abs(surprise(numbers)) < 4
-
-
-@pytest.mark.slow
-def test_the_same_text_whoever_drafts(mesh: Mesh):
-    """One seed with no drafter, and with three in turn, one of them nearly always wrong: the same text."""
-    verifier, prompt = mesh.verifier("step_ms=2"), "Once upon a time"
-    options = ("--max-tokens", 60, "--temperature", 4, "--top-k", 60, "--seed", 7, "--draft-n", 3, "--json")
-    said = sim_ids(prompt, 60, SamplingParams(4, 60, seed=7))
-    assert generate(verifier, prompt, *options).json["token_ids"] == said
-    for engine, model in (("sim", "alpha=0.95"), ("sim", "alpha=0.02"), ("ngram", "")):
-        drafter = mesh.drafter(model, engine=engine, name=f"{engine}{model[-3:]}")
-        assert generate(verifier, prompt, *options).json["token_ids"] == said
-        drafter.stop()

@@ -54,13 +54,6 @@ def test_what_no_daemon_can_start_with(mesh: Mesh, here: Path, role: str, shell:
     mesh.cannot_start(role, *args, cwd=here, shell=shell).refused(78, word)
 
 
-def test_a_model_that_is_a_fifo(here: Path):
-    """Commands that look into models do not wait for it either."""
-    os.mkfifo(here / "fifo.gguf")
-    command("models", "inspect", here / "fifo.gguf").refused(78, "fifo.gguf")
-    command("doctor", "--model", here / "fifo.gguf", "--against", "bundled").refused(78, "fifo.gguf")
-
-
 @pytest.mark.fault(
     "E8.89",
     "a socket left behind by kill -9; a regular file in its place",
@@ -318,21 +311,3 @@ def test_socket_is_private(pair: dict[str, Daemon]):
     """The sockets can be used by their owner only."""
     for daemon in pair.values():
         assert daemon.socket.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.fault("E3.36")
-def test_many_drafter_restarts(mesh: Mesh):
-    """A drafter killed and restarted again and again: one peer at most, no session left, files stay open few."""
-    verifier = mesh.verifier("step_ms=2")
-    descriptors = Path(f"/proc/{verifier.pid}/fd")
-    opened = []
-    for turn in range(3):
-        drafter = mesh.drafter(name=f"d{turn}")
-        with Stream(verifier, body(PROMPT, 2000, draft_n=4)) as stream:
-            stream.read(while_=lambda stream=stream: not any(stream.accepted))
-            drafter.kill()
-            stream.read(3)
-        until(lambda: not verifier.stats()["peers"] and verifier.live() == 0, "it is forgotten")
-        if descriptors.exists():
-            opened.append(len(list(descriptors.iterdir())))
-    assert max(opened, default=0) - min(opened, default=0) <= 3

@@ -90,44 +90,6 @@ def test_text_is_the_verifiers(linked: Linked, params: SamplingParams):
     assert accepted > 0
 
 
-Verdicts = dict[tuple[str, int], bool]
-
-
-def verdicts(verifier: Daemon, enough: Callable[[Verdicts], bool]) -> Verdicts:
-    """Which drafts on a true prefix stood, by prompt and position, of as many texts as are needed. What reached the
-    verifier in time differs from run to run; whether it stands does not."""
-    stood: Verdicts = {}
-
-    def once_more() -> bool:
-        for prompt in PROMPTS:
-            position = 0
-            for chunk in verifier.client.complete(body(prompt, N, draft_n=4, rounds=True)):
-                told = chunk["specmesh"]
-                for index in range(len(told.get("drafts") or ())):
-                    stood[prompt, position + index] = index < told["accepted"]
-                    if index >= told["accepted"]:
-                        break
-                position += len(told.get("token_ids", ())) if "accepted" in told else 0
-        return enough(stood)
-
-    until(once_more, "drafts come in time")
-    return stood
-
-
-def test_acceptance_is_that_of_llama(linked: Linked):
-    """The same drafter through llama.cpp F16 is accepted as often, within 0.02, where both drafted."""
-    mesh, verifier, drafter, _, path = linked
-    on_mlx = verdicts(verifier, lambda stood: len(stood) >= 200)
-    drafter.stop()
-    other = mesh.drafter(path, *SMALL, engine="llama", name=f"l {path.stem[:5]}")
-    on_llama = verdicts(verifier, lambda stood: len(on_mlx.keys() & stood.keys()) >= 100)
-    other.stop()
-    both = on_mlx.keys() & on_llama.keys()
-    rates = [sum(told[place] for place in both) / len(both) for told in (on_mlx, on_llama)]
-    print(f"acceptance {rates[0]:.3f} on MLX, {rates[1]:.3f} on llama.cpp, {len(both)} drafts")  # noqa: T201
-    assert rates[0] == pytest.approx(rates[1], abs=0.02)
-
-
 def test_killed_and_started_again_mid_session(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
     """kill -9 of an MLX drafter mid-generation, then a new one: the same ids, and the new one drafts in that session.
 
@@ -180,15 +142,6 @@ def test_auto_without_a_model(mesh: Mesh):
     mesh.verifier()
     drafter = mesh.attached(mesh.start("drafter", "--connect", mesh.address).ready())
     assert drafter.events("engine_chosen")[0]["engine"] == "ngram"
-
-
-def test_drafter_of_another_vocabulary(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
-    """An MLX drafter with the verifier's tokens under other ids translates them; the text is the verifier's."""
-    verifier = mesh.verifier(make_gguf("rotated", rotate=7), *SMALL, engine="llama")
-    drafter = mesh.drafter(make_hf("own-llama", "llama"), *SMALL, engine="mlx")
-    until(lambda: bool(drafter.events("vocabulary_permuted")), "the vocabularies were compared")
-    alone = complete(verifier, body("abc def", 60, draft_n=0)).ids
-    assert complete(verifier, body("abc def", 60, draft_n=4)).ids == alone
 
 
 @pytest.mark.parametrize("model", ["no/such/folder", "nobody-here/no-such-model", ""])

@@ -114,7 +114,7 @@ def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh
     mesh.drafter(*((target, *SMALL) if kind == "twin" else ()), engine="llama" if kind == "twin" else "ngram")
     alone = [complete(verifier, body(prompt, N, draft_n=0)).ids for prompt in PROMPTS]
     drafted = accepted = 0
-    for draft_n in ("auto", 4):
+    for draft_n in ("auto", 4, 4, 4):  # few drafts may come in time, and a near tie ends a chain
         for prompt, ids in zip(PROMPTS, alone, strict=True):
             stream = complete(verifier, body(prompt, N, draft_n=draft_n))
             assert stream.ids == ids

@@ -128,11 +128,6 @@ def gives_up(client: openai.OpenAI, verifier: Daemon, prompt: str) -> None:
     until(again, "the session is cancelled")
 
 
-def test_cancel_before_the_answer(client: openai.OpenAI, served: dict[str, Served]):
-    """So does one that gives up waiting for the whole answer."""
-    gives_up(client, served["verifier"].daemon, "once")
-
-
 def test_cancel_in_a_long_prompt(mesh: Mesh):
     """And while its prompt is read, by chunks of two seconds, before a token has come."""
     slow = serve(mesh, f"steps_ms={'/'.join(['1'] * 40)}/2000,n_ctx=6000")["verifier"]

@@ -68,19 +68,6 @@ def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tup
     nothing_left(*(pair | again).values())
 
 
-def test_a_stopped_drafter_is_waited_for_too(mesh: Mesh):
-    """SIGTERM: its client is told that it stops, waits, and goes on with the session that its verifier has kept."""
-    verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT, "--drain", 0)
-    running = Running(drafter, PROMPT, "--max-tokens", N).read(40)
-    drafter.stop()
-    again = start_again(mesh, "drafter")
-    done = running.end()
-    assert (done.code, done.out) == (0, text(GREEDY) + "\n")
-    assert done.err.startswith("specmesh: the drafter is stopping; it is waited for")
-    assert verifier.stats()["sessions"]["opened"] == 1
-    nothing_left(verifier, again)
-
-
 @pytest.mark.fault("E4.44")
 def test_connection_cut_the_same_session_goes_on(mesh: Mesh, proxy: Callable[..., Proxy]):
     """A reset between the two: the drafter asks for its session by name, and gets that one."""

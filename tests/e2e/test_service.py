@@ -1,6 +1,5 @@
 """The daemons under a service manager: what it hears, through a socket as systemd's is."""
 
-import json
 import os
 import signal
 import socket
@@ -70,13 +69,6 @@ def test_a_drafter_is_ready_without_its_verifier(mesh: Mesh, manager: Manager):
     assert generate(drafter, "a text").code == 69
 
 
-def test_never_ready(mesh: Mesh, manager: Manager):
-    """A daemon that cannot start says nothing of the kind."""
-    assert mesh.verifier("step_ms=never", ready=False).wait() == 78
-    manager.drain()
-    assert not [message for message in manager.heard if "READY" in message]
-
-
 @pytest.mark.fault("E8.96")
 def test_settings_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     """SIGHUP: the log level changes, a mistake changes nothing, and texts go on."""
@@ -86,11 +78,7 @@ def test_settings_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     complete(verifier, body("a text", 5))
     assert not verifier.events("session_opened")
     manager.until("READY")
-    for text, told in (
-        ('log-level = "info"', "reloaded"),
-        ('log-level = "loud"', "not_reloaded"),
-        ("", "reloaded"),
-    ):
+    for text, told in (('log-level = "info"', "reloaded"), ('log-level = "loud"', "not_reloaded"), ("", "reloaded")):
         before = len(verifier.events(told))
         file.write_text(f"{text}\n")
         verifier.signal(signal.SIGHUP)
@@ -140,15 +128,6 @@ def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     assert str(file) in str(verifier.events("not_reloaded")[0]["error"])
     complete(verifier, body("a text", 5))
     assert verifier.events("session_opened"), "the log level is not taken over either"
-
-
-def test_a_log_in_a_file(mesh: Mesh, tmp_path: Path):
-    """What the daemon says from its start to its end; its stderr stays empty."""
-    file = tmp_path / "a.log"
-    verifier = mesh.verifier("step_ms=1", "--log-file", file)
-    assert verifier.stop() == 0
-    assert verifier.text() == ""
-    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["ready", "stopped"]
 
 
 @pytest.mark.fault("E8.91")

@@ -52,18 +52,6 @@ def test_watch_into_a_pipe(pair: dict[str, Daemon]):
     process.stderr.close()
 
 
-def test_watch_waits_for_a_daemon_that_went_away(mesh: Mesh):
-    """stats --watch says that nobody answers, and goes on where the daemon returns."""
-    process = watching(mesh.verifier())
-    line_with(process, b"verifier")
-    mesh.daemons[0].kill()
-    line_with(process, b"waiting for the daemon to return")
-    mesh.verifier()
-    line_with(process, b"verifier sim-target")
-    process.send_signal(signal.SIGINT)
-    assert (process.wait(PATIENCE), process.communicate()[1]) == (130, b"")
-
-
 def test_watch_on_a_terminal(pair: dict[str, Daemon]):
     """stats --watch on a terminal shows a screen until Ctrl-C, then exits 130; NO_COLOR keeps it without colours."""
     ours, theirs = pty.openpty()

@@ -49,7 +49,6 @@ SCHEMAS: dict[str, Json] = {
         *("day", "place"),
     ),
 }
-VERBS = ["Describe", "Return", "Parse", "Write", "Build"]
 THINGS = ["a user", "the next call", "this list", "an event", "the answer"]
 THINGS += ["def f(x):", "class A:", "{", "import os", "#"]
 
@@ -179,18 +178,3 @@ def test_a_grammar_that_takes_too_much_ends_alone(mesh: Mesh):
                 running.read()
             assert set(running.text) <= {"a", "b"}
             assert beside.read().text == sim_text("hello", 1_000)
-
-
-@pytest.mark.slow
-def test_two_hundred_prompts(shared: Mesh, url: str):
-    """Each with one of the schemas, sampled with a seed of its own: all of them parse, fit, and end by themselves."""
-    assert url
-    verifier = shared.daemons[0]
-    cases = [(f"{verb} {thing}", name) for verb in VERBS for thing in THINGS for name in SCHEMAS]
-    assert len(cases) == 200
-    for number, (prompt, name) in enumerate(cases):
-        told = complete(verifier, asked(prompt, SCHEMAS[name], seed=number))
-        assert told.finish == "stop", (prompt, name, told.text)
-        checked(told.text, SCHEMAS[name])
-        if number % 10 == 0:
-            assert complete(verifier, asked(prompt, SCHEMAS[name], seed=number, draft_n=0)).text == told.text

@@ -76,7 +76,7 @@ def sampled_acceptance(verifier: Daemon) -> float:
     """Accepted / drafted at temperature 1."""
     counts: Counter[str] = Counter()
     for prompt in PROMPTS:
-        for seed in range(3):
+        for seed in range(12):  # a near tie ends a chain of three: one among so many must not count
             stream = complete(verifier, body(prompt, N, temperature=1.0, seed=seed, draft_n=3))
             counts.update({name: stream.result["report"][name] for name in ("drafted", "accepted")})
     return counts["accepted"] / counts["drafted"]
@@ -128,27 +128,6 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
     "vocabularies that differ in size, order, one token, end ids; GGUF and MLX of one model",
     "translated, or refused with the reason; taken for the same",
 )
-def test_one_token_changed(verifier: Daemon, make_gguf: Make, beside: Mesh):
-    """A single foreign token is seen and named."""
-    daemon = drafter(beside, make_gguf("one-changed", **TARGET, foreign=1))
-    check_texts(verifier, [verifier, daemon])
-    [told] = daemon.events("vocabulary_partial")
-    assert "is 'x57' for the drafter, 'w57' for the verifier" in str(told["meaning"])
-
-
-@pytest.mark.parametrize("whose", ["drafter", "verifier"])
-def test_padding(make_gguf: Make, target: Path, mesh: Mesh, whose: str):
-    """Unused rows at the end of one's table: the same vocabulary, and nearly every draft stands."""
-    models = {"verifier": target, "drafter": target, whose: make_gguf("padded", **TARGET, pad=64)}
-    verifier = mesh.verifier(models["verifier"], *SMALL, "--reproducible", engine="llama")
-    daemon = drafter(mesh, models["drafter"])
-    drafted, accepted = check_texts(verifier, [verifier, daemon])
-    assert accepted / drafted > 0.95
-    assert daemon.stats()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
-    assert len(daemon.events("vocabulary_same")) == 1
-
-
-@pytest.mark.fault("E7.78")
 def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """Too few tokens in common: exit 78, the reason, and the first differing ids in both spellings."""
     daemon = beside.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)

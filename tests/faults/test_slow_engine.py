@@ -1,8 +1,11 @@
 """E8.99: an engine whose step does not end, as one on a slow processor: only what needs the step waits for it."""
 
+import json
 import signal
+import socket
 import threading
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +13,7 @@ from peer import Peer
 from processes import PATIENCE, Daemon, Mesh, Stream, body, complete, edited, sim_text, until
 
 from specmesh.client import Json
-from specmesh.errors import Busy, WentAway
+from specmesh.errors import Busy, SpecmeshError, WentAway
 
 SLOW = "\x07"
 """An id that a step takes long over: until the test says that it is over."""
@@ -41,12 +44,15 @@ class Asked:
 
     def __init__(self, daemon: Daemon, request: Json) -> None:
         self._daemon, self._request = daemon, request
-        self.text = ""
+        self.text, self.error = "", None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        self.text = complete(self._daemon, self._request).text
+        try:
+            self.text = complete(self._daemon, self._request).text
+        except SpecmeshError as error:
+            self.error = error
 
 
 def verifier(mesh: Mesh, *options: object) -> Daemon:
@@ -109,3 +115,75 @@ def test_sigterm_in_a_slow_step(mesh: Mesh):
             stream.read()
         assert daemon.wait() == 0, "it ends though the step does not"
     assert time.monotonic() > began + DRAIN
+
+
+DRAFT_SLOWLY = """
+import pathlib, time
+from specmesh.engines.sim import SimDrafter
+predict, begun, over = SimDrafter.predict_many, pathlib.Path("{0}/begun"), pathlib.Path("{0}/over")
+def slowly(engine, asks):
+    if any({1} in ask.ids for ask in asks) and not over.exists():
+        begun.touch()
+        while not over.exists(): time.sleep(0.05)
+    return predict(engine, asks)
+SimDrafter.predict_many = slowly
+"""
+
+
+def asking(daemon: Daemon, request: Json) -> socket.socket:
+    """The connection of a client that has asked."""
+    made, raw = socket.socket(socket.AF_UNIX), json.dumps(request | {"stream": True}).encode()
+    made.connect(str(daemon.socket))
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    made.sendall(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    return made
+
+
+def drafter(mesh: Mesh, *options: object) -> Daemon:
+    """A drafter with that engine, attached."""
+    slowly = DRAFT_SLOWLY.format(mesh.folder, ord(SLOW))
+    return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=edited(slowly))
+
+
+@fault(
+    "E8.99",
+    "the same of 20 s at a drafter",
+    "the same; its verifier's clients do not wait",
+)
+def test_a_drafter_in_a_slow_step(mesh: Mesh):
+    daemon = mesh.verifier("step_ms=4,n_seq=4")
+    slow = drafter(mesh)
+    slowed = Asked(slow, body(PROMPT + SLOW, 400, draft_n=4))
+    until((mesh.folder / "begun").exists, "the slow step has begun")
+    began = time.monotonic()
+    with Stream(daemon, body(PROMPT, 40, draft_n=4)) as other:
+        other.read()
+    assert other.text == sim_text(PROMPT, 40), "the verifier's own clients do not wait for it"
+    with closing(asking(slow, body(PROMPT, 8000, draft_n=4))):
+        until(lambda: slow.stats()["sessions"]["live"] == 2, "the next one has a session")
+    until(lambda: slow.stats()["sessions"]["live"] == 1, "it leaves")
+    until(lambda: daemon.live() == 1, "the verifier has heard so")
+    while time.monotonic() < began + 2 * STEP:
+        assert slow.client.get("/health")["status"] == "ok"
+        assert kept(daemon, slow)
+        assert slowed.thread.is_alive()
+        time.sleep(0.1)
+    (mesh.folder / "over").touch()
+    slowed.thread.join(PATIENCE)
+    assert slowed.text == sim_text(PROMPT + SLOW, 400)
+    assert slow.stats()["reconnects"] == 0
+    assert "Traceback" not in daemon.text() + slow.text()
+
+
+@fault("E8.99")
+def test_sigterm_in_a_drafters_slow_step(mesh: Mesh):
+    mesh.verifier("step_ms=4,n_seq=4")
+    slow = drafter(mesh, "--drain", DRAIN)
+    slowed = Asked(slow, body(PROMPT + SLOW, 400, draft_n=4))
+    until((mesh.folder / "begun").exists, "the slow step has begun")
+    began = time.monotonic()
+    slow.signal(signal.SIGTERM)
+    assert slow.wait() == 0, "it ends though the step does not"
+    assert time.monotonic() > began + DRAIN
+    slowed.thread.join(PATIENCE)
+    assert isinstance(slowed.error, WentAway)

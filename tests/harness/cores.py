@@ -12,15 +12,16 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.draft_session import DrafterSession
+from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.drafting.drafter_pool import Standby
 from specmesh.core.events import Step
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.proposal import Proposal, SampledDraft
+from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
+from specmesh.core.scheduling.steps import Rows, TargetSteps
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier import Rows, VerifierCore
 from specmesh.daemons.link.frames import frame_of, from_drafter, from_verifier
 from specmesh.wire import messages as m
 
@@ -99,7 +100,7 @@ class Verifier:
         self, n_ctx: int, n_vocab: int, end_ids: frozenset[int], n_batch: int, prefill_rows: int, seen: Counter[str]
     ) -> None:
         limits, slots = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
-        self._core = VerifierCore(limits, StepCosts(), RollingAcceptance(), slots, n_batch, prefill_rows=prefill_rows)
+        self._core = TargetSteps(limits, StepCosts(), RollingAcceptance(), slots, n_batch, prefill_rows=prefill_rows)
         self._sessions: dict[int, _Session] = {}
         self._held = Counter[int]()  # ids in each sequence of the target's memory
         self._seen = seen
@@ -276,51 +277,70 @@ class Drafter:
     """
 
     def __init__(
-        self, session: int, n_vocab: int, n_ctx: int, n_batch: int, round_trip: float, *, can_trim: bool
+        self,
+        session: int,
+        n_vocab: int,
+        n_ctx: int,
+        n_batch: int,
+        round_trip: float,
+        params: SamplingParams,
+        *,
+        can_trim: bool,
     ) -> None:
-        self._number, self._round_trip, self._can_trim = session, round_trip, can_trim
-        self._machine = DrafterSession(n_vocab, n_ctx, n_batch)
-        self._held = 0
+        self._number, self._can_trim = session, can_trim
+        self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
+        self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
+        self._core.handle(ev.DraftFor(session, 0, n_vocab, 0, params), 0.0)
+        self._session = self._core._seats[session].session
+        self._held = 0  # ids in the draft model's memory
+        self._step: ev.DraftStep | None = None
 
     @property
     def truth(self) -> tuple[int, ...]:
-        return self._machine.truth
+        return self._session.truth
 
     def receive(self, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Truth | m.Sync | m.Nack):
             return []
-        return self._effects(self._machine.handle(from_verifier(message), now))
+        return self._effects(self._core.handle(ev.Heard(self._number, from_verifier(message)), now))
 
     def next_step(self, now: float) -> tuple[Draft | None, list[Effect]]:
         """What the draft model does next, if anything, and what is sent before."""
         effects: list[Effect] = []
-        plan = self._machine.plan(self._round_trip)
-        if plan is None:
-            effects = self._effects(self._machine.flush())
-            plan = self._machine.plan_shadow()
-        if plan is None:
-            return None, effects
-        known = self._machine._known[self._held : self._held + len(plan.ids)]
-        assert list(plan.ids) == known, "the plan is not where the memory ends"
-        position, self._held = self._held, self._held + len(plan.ids)
-        return Draft(position, plan.ids, plan.guess, now), effects
+        while isinstance(step := self._core.next_step(now), ev.DraftStep):
+            held = dict[int, int]()
+            for cut in step.cuts:
+                assert cut.length <= self._held, "a cut cannot add ids"
+                if cut.length < self._held:
+                    self._held = cut.length if self._can_trim else 0
+                held[cut.seq] = self._held
+            if step.rows and step.rows[0].position == self._held:
+                [row] = step.rows
+                known = self._session._known[self._held : self._held + len(row.ids)]
+                assert list(row.ids) == known, "the plan is not where the memory ends"
+                self._held += len(row.ids)
+                self._step = replace(step, cuts=())
+                return Draft(row.position, row.ids, row.sampler is not None, now), effects
+            effects += self._effects(self._core.finish(step, ev.Guesses(held, (None,) * len(step.rows)), now, now))
+        assert step.until > now
+        return None, effects
 
     def finish(self, step: Draft, guess: int | None, proposal: Proposal | None, now: float) -> list[Effect]:
         """The engine's result: its guess, or None for none, and what that was sampled from."""
-        event = ev.Predicted(len(step.ids), guess, step.began, proposal)
-        return self._effects(self._machine.handle(event, now))
+        assert self._step is not None, "results come of steps"
+        [row] = self._step.rows
+        if isinstance(row.sampler, ProposalSampler):
+            row.sampler.proposal = proposal
+        return self._effects(self._core.finish(self._step, ev.Guesses({}, (guess,)), step.began, now))
 
-    def _effects(self, effects: list[ev.DrafterEffect]) -> list[Effect]:
+    def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:
         result: list[Effect] = []
         for effect in effects:
             match effect:
-                case ev.Drafted() | ev.Shadowed() | ev.Nacked():
-                    assert isinstance(effect, ev.Nacked) or effect.ids
-                    result.append(Send(frame_of(self._number, effect)))
-                case ev.Trim(length):
-                    self._held = length if self._can_trim else 0
-                    self._machine.relocated(self._held)
-                case ev.Learned(ids, accepted):
+                case (_, ev.Drafted() | ev.Shadowed() | ev.Nacked() as sent):
+                    assert isinstance(sent, ev.Nacked) or sent.ids
+                    result.append(Send(frame_of(self._number, sent)))
+                case (_, ev.Learned(ids, accepted)):
                     assert 0 <= accepted <= len(ids)
                     result.append(Learned(ids, accepted))
         return result

@@ -21,7 +21,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.core.snapshot import as_json
+from specmesh.core.snapshot import Snapshot, as_json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link import peers
@@ -130,25 +130,6 @@ def until(condition: Callable[[], T], what: str) -> T:
     return value
 
 
-class Window(Mailbox[object]):
-    """A daemon's mailbox through which tests look at its loop, on the loop's own thread."""
-
-    def look(self, at: Callable[[], object], thread: threading.Thread) -> object:
-        """What `at` gives between two turns of the loop, or once that has ended."""
-        seen: queue.SimpleQueue[object] = queue.SimpleQueue()
-        if thread.is_alive():
-            self.put(lambda: seen.put(at()))
-        until(lambda: not seen.empty() or not thread.is_alive(), "the loop does not turn")
-        return at() if seen.empty() else seen.get()
-
-    def drain(self) -> list[object]:
-        orders = super().drain()
-        for order in orders:
-            if callable(order):
-                order()
-        return [order for order in orders if not callable(order)]
-
-
 class Bench:
     """Loops on threads of their own; `close` stops them all and gives their errors."""
 
@@ -169,7 +150,7 @@ class Bench:
     ) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, address or self.address, insecure=False)
-        mailbox = Window()
+        mailbox: Mailbox[Any] = Mailbox()
         bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
         loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)
         return self._run(loop, mailbox, lambda: router.close(linger=100))
@@ -177,7 +158,7 @@ class Bench:
     def drafter(self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
-        mailbox = Window()
+        mailbox: Mailbox[Any] = Mailbox()
         routes = [Route(self.context, address) for address in addresses or (self.address,)]
         loop = DrafterLoop("d", routes, engine, mailbox, drain=0.0)
         return self._run(loop, mailbox, loop.close)
@@ -205,7 +186,7 @@ class Bench:
             made.hello()
         return made
 
-    def _run(self, loop: VerifierLoop | DrafterLoop, mailbox: Window, close: Callable[[], None]) -> "Running":
+    def _run(self, loop: VerifierLoop | DrafterLoop, mailbox: Mailbox[Any], close: Callable[[], None]) -> "Running":
         def run() -> None:
             try:
                 loop.run()
@@ -233,7 +214,7 @@ class Running:
     """A daemon that runs."""
 
     _loop: VerifierLoop | DrafterLoop
-    _mailbox: Window
+    _mailbox: Mailbox[Any]
     _thread: threading.Thread
     _close: Callable[[], None]
 
@@ -252,12 +233,10 @@ class Running:
         self._mailbox.put(api.Cancel(client))
 
     def stats(self) -> Any:
-        """What /stats would say now."""
-        return as_json(self._mailbox.look(lambda: self._loop.snapshot(0.0), self._thread))
-
-    @property
-    def published(self) -> Any:
-        return as_json(self._loop.stats.latest)
+        """What /stats says now."""
+        said: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
+        self._mailbox.put(api.AskStats(said.put))
+        return as_json(said.get(timeout=PATIENCE))
 
     @property
     def progress(self) -> int:

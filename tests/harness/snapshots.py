@@ -1,36 +1,34 @@
 """Snapshots as the daemons make them, after some work: what `/stats` answers."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 
 from specmesh.core import events as ev
+from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.draft_session import DrafterSession
+from specmesh.core.report import session_row
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
+from specmesh.core.session_context import SessionContext
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
-from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.core.statistics import RoundCounts
+from specmesh.daemons.drafter.draft_sessions import DrafterStats
 from specmesh.daemons.link.peers import DrafterPeer, Link
 from specmesh.daemons.link.transport import Traffic
-from specmesh.daemons.verifier.session_context import SessionContext
 from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello, Pong, Welcome
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 VOCAB, OPENED = 32, 150.0
-TOLD = {"address": "tcp://127.0.0.1:7071", "encrypted": False, "reuse": ReuseSection(2, 70, 1, 40)}
+REUSE = ReuseSection(2, 70, 1, 40)
+TOLD = {"address": "tcp://127.0.0.1:7071", "encrypted": False}
 """What a daemon fills in itself."""
 ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
 """Drafts of a step, and what the target says on its rows: two drafts stand, one of two, none are there."""
-
-
-class _Nobody:
-    def on_event(self, event):
-        pass
 
 
 def opened(stats, number, draft_n=None, *, attached=True):
@@ -38,11 +36,12 @@ def opened(stats, number, draft_n=None, *, attached=True):
     limits = TargetLimits(4096, VOCAB, frozenset())
     params = SessionParams(SamplingParams(), 100, draft_n)
     machine = VerifierSession(range(1, 6), params, limits, StepCosts(), RollingAcceptance(), OPENED)
-    stats.begun(machine)
+    prompt = tuple(range(1, 6))
+    stats.began(vev.Began(number, number, None, prompt, params, "", OPENED, 0, 0, adopted=False))
     machine.handle(ev.Prefilled(4), OPENED)
     if attached:
         machine.attach(Arrivals())
-    return SessionContext(number, machine, _Nobody(), None)
+    return SessionContext(number, machine, number, None)
 
 
 def step(stats, live, drafts, said, now):
@@ -50,10 +49,12 @@ def step(stats, live, drafts, said, now):
     logits = np.zeros((len(drafts) + 1, VOCAB), np.float32)
     for row, token in enumerate(said):
         logits[row, token] = 1.0
-    live.machine.begin(now - 0.1)
-    for effect in live.machine.handle(ev.Stepped(drafts, logits, 0.1), now):
+    machine, last = live.machine, live.machine.times.last_token
+    machine.begin(now - 0.1)
+    for effect in machine.handle(ev.Stepped(drafts, logits, 0.1), now):
         if isinstance(effect, ev.Emit):
-            stats.emitted(live, effect)
+            committed = vev.Committed(live.id, live.id, effect, now, machine.draft_n, machine.attached, sought=True)
+            stats.committed(OPENED, last, committed)
 
 
 def worked(stats, numbers, *, attached=True):
@@ -68,8 +69,25 @@ def peer(name="mac:7"):
     """A drafter that has answered a PING after 5 ms and drafts every 2 ms."""
     one = DrafterPeer(name.encode(), Hello(name, "llama", "small.gguf", "", 0, 4096), Link(0.0))
     one.link.pong(Pong(one.link.ping(1.0), 1, 0.25), 1.005)
-    one.arrivals.record_restart(0.004, 2)
     return one
+
+
+def core(stale=0):
+    """How it stands in a core without sessions; two are kept."""
+    return vev.CoreReport([], {}, 2, 0, 0, stale, None, REUSE, RoundCounts(), 0.034, 0.0, {0: {1: 0.034}})
+
+
+def ended(reason, seconds):
+    return vev.SessionEnded(1, 1, None, None, reason, None, (), {}, seconds)
+
+
+MEASURED = {
+    "draft_interval_ms": 2.0,
+    "acceptance": None,
+    "promised_tokens_per_second": None,
+    "sessions": 0,
+    "standbys": 0,
+}
 
 
 def traffic():
@@ -82,32 +100,31 @@ def traffic():
 
 def verifier(sessions=1, drafters=1, now=152.0):
     """A verifier with so many sessions and drafters; one more session is over."""
-    stats, costs = VerifierStats(0.0), StepCosts()
-    costs.record(1, 0.034)
+    stats = VerifierStats(0.0)
     stats.round_trips.record(0.005)
-    stats.step(OPENED, OPENED + 0.5, 3)
+    stats.ran(vev.Ran(OPENED, OPENED + 0.5, 3, 3))
     over, *lives = worked(stats, range(5088329, 5088330 + sessions), attached=drafters > 0)
-    stats.ended(over.machine, "length", now)
+    stats.ended(ended("length", now - OPENED))
     peers = [peer(f"mac:{n}") for n in range(drafters)]
-    return stats.snapshot(INFO, lives, peers, costs, traffic(), now, queued=3, kept=2, **TOLD)
+    rows, draft_n = [session_row(live, now) for live in lives], lives[-1].machine.draft_n if lives else None
+    totals = RoundCounts()
+    for live in (over, *lives):
+        totals.add(live.machine.counts)
+    report = replace(
+        core(), totals=totals, sessions=rows, drafters={one.identity: MEASURED for one in peers}, draft_n=draft_n
+    )
+    return stats.snapshot(INFO, report, peers, traffic(), now, len(lives), queued=3, **TOLD)
 
 
 def drafter(now=152.0, *, connected=True):
     stats = DrafterStats(0.0)
     for index in range(5):
-        stats.worked(OPENED + 0.1 * index, OPENED + 0.1 * index + 0.004, guessed=True)
+        stats.worked(ev.Worked(OPENED + 0.1 * index + 0.004, 0.004, 0.004, 1, {}))
     stats.round(3, 4, OPENED + 0.6)
     stats.round_trips.record(0.005)
     welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, []) if connected else None
-    sessions = [DrafterSession(VOCAB, 4096, 512)]
-    return stats.snapshot(
-        INFO, welcome, None, peer().link, sessions, traffic(), now, refusal=None, verifiers=[], **TOLD
-    )
+    stats.reuse = REUSE
+    return stats.snapshot(INFO, welcome, None, peer().link, [0], traffic(), now, refusal=None, verifiers=[], **TOLD)
 
 
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
-
-
-def backend(snapshot, reason=None):
-    """A daemon with this snapshot, as the API sees it."""
-    return SimpleNamespace(role=snapshot.role, stats=lambda: snapshot, not_ready=lambda: reason)

@@ -37,7 +37,7 @@ class HonestDrafter:
     def __init__(self, world, setup, session, params):
         self.world, self.setup, self.session = world, setup, session
         self.core = core.Drafter(
-            session, N_VOCAB, setup.n_ctx, setup.n_batch, world.round_trip, can_trim=setup.can_trim
+            session, N_VOCAB, setup.n_ctx, setup.n_batch, world.round_trip, params.sampling, can_trim=setup.can_trim
         )
         self.proposes = uses_proposals(params.sampling)
         self.memory = Memory(setup.n_ctx, world.end_bias)

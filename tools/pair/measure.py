@@ -20,7 +20,7 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Settings:
-    """The demo's settings, and how much text the measurement looks at."""
+    """How text is sampled, and how much of it the measurement looks at."""
 
     temperature: float = 0.8
     top_p: float = 0.95

@@ -7,9 +7,8 @@ A client's own draft_n is taken in every step, waited for as long as the drafter
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length.drafter_backoff import DrafterBackoff, SilenceTimer
-from specmesh.core.draft_length.estimates import ArrivalEstimate, Arrivals, RollingAcceptance
-from specmesh.core.draft_length.gate import drafts_per_session
+from specmesh.core.draft_length.estimates import ArrivalEstimate, Arrivals, RollingAcceptance, SilenceTimer
+from specmesh.core.draft_length.gate import SharedStep, SpeculationGate, drafts_per_session
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics import SessionTimes
@@ -52,7 +51,8 @@ class DraftLengthController:
         self._waiting_since: float | None = None
         self._rounds_off = 0
         self._probing = False
-        self._bench = DrafterBackoff()
+        self._ended: float | None = None  # when the round before ended, where it and the next may be compared
+        self._proven = False
         self.draft_n = self._first()
         self._solved = float("-inf")  # when a policy was last asked for
         self._patience = SOLVE_INTERVAL
@@ -60,14 +60,13 @@ class DraftLengthController:
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, proven: bool = False) -> None:
         """Take another drafter. acceptance: where its rounds are recorded, None: as before. proven: it has shown that
-        it is better, so trials that others failed do not count for it."""
+        it is better, which may have been copied: it is not believed before drafting with it was seen to pay."""
         self.arrivals = arrivals
         self._drafting = False
         self._outlook = ArrivalEstimate(arrivals, self._times)
-        self._silence = SilenceTimer()
+        self._silence, self._ended = SilenceTimer(), None
         if acceptance is not None:
-            self.acceptance, self.policy = acceptance, None
-            self._bench.another(proven=proven)
+            self.acceptance, self.policy, self._proven = acceptance, None, proven
             self._rounds_off, self._probing = 0, False
             self._solved, self._patience = float("-inf"), SOLVE_INTERVAL
             self.draft_n = self._first()
@@ -75,11 +74,18 @@ class DraftLengthController:
     def _first(self) -> int:
         if self._fixed is not None:
             return self._fixed
-        return 0 if self._bench.rounds or not self._costs.crowds.drafts(self._crowd) else FIRST_DRAFT_N
+        return FIRST_DRAFT_N if self._gate is None or self._gate.drafts else 0
 
     def detach(self) -> None:
         self.arrivals = self._outlook = None
         self._drafting = False
+
+    @property
+    def _gate(self) -> SpeculationGate | None:
+        """That of as many sessions; of a drafter, where this one has the steps to itself."""
+        if self._crowd > 1:
+            return self._costs.gate(self._crowd)
+        return self.arrivals.gate if self.arrivals is not None else None
 
     # --- the decision
 
@@ -135,8 +141,9 @@ class DraftLengthController:
 
     @property
     def refused(self) -> bool:
-        """Whether the clock has shown that as many sessions do better without drafts."""
-        return self._crowd > 1 and self._costs.crowds.refuse(self._crowd)
+        """Whether as many sessions were measured to do better without drafts."""
+        gate = self._gate
+        return gate is not None and gate.verdict is False and not gate.drafts
 
     def _crowded(self, rows: int) -> float:
         """Seconds of a step of so many rows shared with others like this one, and the pause after it."""
@@ -184,8 +191,8 @@ class DraftLengthController:
     @property
     def off(self) -> bool:
         """Whether the drafter has been found not to pay for this session by itself."""
-        unwanted = self.policy is not None and self.policy.wanted == 0 and self._crowd <= 1
-        return self._bench.rounds > 0 or (unwanted and self._fixed is None)
+        unwanted = self.policy is not None and self.policy.wanted == 0
+        return self._fixed is None and self._crowd <= 1 and (self.refused or unwanted)
 
     def silent(self, now: float) -> bool:
         restart = self.arrivals.restart if self.arrivals is not None else None
@@ -225,8 +232,9 @@ class DraftLengthController:
 
     def judged(self, *, right: bool) -> None:
         """Learn whether one more guess, which no step verified, would have stood. It may repeat what the text says
-        already: a drafter that failed a trial is not believed until it has passed one."""
-        if self._bench.believed:
+        already: a drafter with which drafting did not pay is not believed."""
+        verdict = self.arrivals.gate.verdict if self.arrivals is not None else None
+        if verdict or (verdict is None and not self._proven):
             self.acceptance.record(1, int(right))
 
     def stepped(
@@ -253,21 +261,23 @@ class DraftLengthController:
             self._outlook.moved(frontier, self.draft_n, now, flushed=flushed)
         self._silence.round(asked=self.draft_n > 0, now=now)
         if self._fixed is None and self.arrivals is not None:
-            self._try(accepted + 1, now, counts=sessions == 1 and not forced)
+            self._measure(accepted + 1, now, drafts=tested > 0, counts=self._crowd == 1 and not forced)
             self._set_draft_n()
 
-    def _try(self, tokens: int, now: float, *, counts: bool) -> None:
-        """Hold the measured rate with drafts against the target's alone, and bench a drafter that is slower. Shared
-        steps and those with a grammar's own drafts say nothing of a drafter."""
-        if not self.draft_n or self.policy is None or not counts or self._probing:
-            self._bench.interrupted()
-        else:
-            self._bench.tried(tokens, now, self.alone if self._costs.knows_pause(drafting=False) else None)
+    def _measure(self, tokens: int, now: float, *, drafts: bool, counts: bool) -> None:
+        """Let the drafter's gate learn from a round. Shared steps, probes and those with a grammar's own drafts say
+        nothing of it."""
+        assert self.arrivals is not None
+        counts = counts and self.policy is not None and not self._probing
+        if counts and self._ended is not None:
+            step = SharedStep(1, tokens, now - self._ended, drafting=self.draft_n > 0, drafts=drafts, left_out=False)
+            self.arrivals.gate.stepped(step, self.alone)
+        self._ended = now if counts else None
 
     def _set_draft_n(self) -> None:
         """What the policy steps with at most; where that is nothing, now and then one to probe with."""
-        benched = self._bench.sits_out()
-        if benched or (self._crowd > 1 and not self._costs.crowds.drafts(self._crowd)):
+        gate = self._gate
+        if gate is not None and not gate.drafts:
             self.draft_n = 0
             return
         if self._crowd > 1:

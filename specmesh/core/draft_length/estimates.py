@@ -7,6 +7,7 @@ from collections import deque
 from functools import cached_property
 from statistics import median, median_low
 
+from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.statistics import SessionTimes
 
 POSITIONS = 16  # positions with a rate of their own
@@ -67,6 +68,7 @@ class Arrivals:
     def __init__(self) -> None:
         self._round_trips: deque[float] = deque(maxlen=WINDOW)
         self._at: dict[int, _AtLoad] = {}
+        self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
         self.load = 1
         self.round_trip = 0.0
 
@@ -213,3 +215,34 @@ class ArrivalEstimate:
         elif self._anchor is not None and now - self._anchor[0] > 2 * (self._arrivals.interval or 0.0):
             # It had stopped at the end of its credit and goes on when it hears this truth.
             self._anchor = (now + self._arrivals.round_trip, self._anchor[1])
+
+
+SILENT_ROUNDS = 3  # without drafts although they were asked for
+SILENCE, SILENT_RESTARTS = 0.25, 8  # seconds, and restarts besides
+FIRST_SILENCE = 5.0  # seconds before the first drafts, when it reads the text
+
+
+class SilenceTimer:
+    """Whether a drafter that is asked for drafts says nothing."""
+
+    def __init__(self) -> None:
+        self._drafted = False
+        self._since: float | None = None  # the first round in which nothing came
+        self._rounds = 0
+
+    def broken(self) -> None:
+        self._drafted, self._since, self._rounds = True, None, 0
+
+    def round(self, *, asked: bool, now: float) -> None:
+        """Note that a round ended without drafts, and whether any are asked for the next."""
+        if not asked:
+            self._since, self._rounds = None, 0
+        elif self._since is None:
+            self._since = now
+        else:
+            self._rounds += 1
+
+    def lasts(self, restart: float, now: float) -> bool:
+        """Whether it is silent for much longer than the `restart` seconds that it takes to begin anew."""
+        patience = SILENCE + SILENT_RESTARTS * restart if self._drafted else FIRST_SILENCE
+        return self._since is not None and self._rounds >= SILENT_ROUNDS and now - self._since > patience

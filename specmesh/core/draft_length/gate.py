@@ -1,12 +1,13 @@
-"""Whether drafting pays where sessions share steps, by the clock.
+"""Whether drafting pays, measured: tokens per second with drafts against tokens per second without, per batch size.
 
-What it costs a machine to take in the drafts of many sessions shows in tokens per second only. So these are measured
-with drafts and without, in turn, and what was faster goes on until the next comparison.
+What drafting costs this host, such as frames to read or cores that a drafter shares, shows there only. What was faster
+goes on until the next comparison, for longer each time that the verdict stays.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf, sqrt
 from operator import mul
 
 LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
@@ -57,19 +58,20 @@ def drafts_per_session(rates: Sequence[float], sessions: int, most: int, seconds
     return best if rate(best) > LEAST_GAIN * rate(0) else 0
 
 
-SETTLE = 4  # steps after a change that count for nothing: drafts are in hand still, or on their way
-COLD = 32  # steps for which the first drafts are waited for: drafters may have prompts to read
+SETTLE_STEPS = 4  # after a change, that count for nothing: drafts are in hand still, or on their way
+COLD_STEPS = 32  # for which the first drafts are waited for: drafters may have prompts to read
 LEFT_OUT = 8  # steps that left drafts out before any took some: no need to compare more
 # rounds of each kind, one for each session of a step: how many drafts stand is luck, the rest is not
-WITH, WITHOUT = 320, 96
-SPAN, LONGEST = 256, 8192  # steps until the next comparison; doubled while it says the same, up to so many
-# steps until a crowd lasts; each step of another size takes so many back: drafters have texts to read first
-LASTING, FADING = 16, 2
+ROUNDS_WITH, ROUNDS_WITHOUT, STEPS_WITHOUT = 320, 96, 16
+GLANCE = 8  # steps with drafts between two looks whether they are slower for certain
+CERTAIN = 2.0  # standard errors by which they are; a few more rounds of luck are assumed than were seen
+CLEAR_GAIN = 1.15  # times the rate to expect without drafts, from which on there is no need to withhold them
+PAUSE_STEPS, LONGEST_PAUSE = 256, 8192  # until the next comparison; doubled while it says the same, up to so many
 
 
 @dataclass(frozen=True, slots=True)
 class SharedStep:
-    """A step that several `sessions` shared. It committed `tokens`, and ended `seconds` after the one before."""
+    """A step of so many `sessions`. It committed `tokens`, and ended `seconds` after the one before."""
 
     sessions: int
     tokens: int
@@ -81,117 +83,86 @@ class SharedStep:
 
 @dataclass(slots=True)
 class _Rate:
+    steps: int = 0
     rounds: int = 0
     tokens: int = 0
+    squares: int = 0
     seconds: float = 0.0
 
     def add(self, step: SharedStep) -> None:
+        self.steps += 1
         self.rounds += step.sessions
         self.tokens += step.tokens
+        self.squares += step.tokens**2
         self.seconds += step.seconds
 
-    def pays(self, other: "_Rate") -> bool:
-        return self.tokens * other.seconds >= LEAST_GAIN * other.tokens * self.seconds
+    @property
+    def per_token(self) -> float:
+        return self.seconds / self.tokens if self.tokens else inf
+
+    def slower(self, per_token: float) -> bool:
+        """Whether steps of so many seconds a token would certainly have been faster, whatever luck these had."""
+        spread = sqrt(max(self.squares - self.tokens**2 / self.steps, 0.0) + GLANCE)
+        return (self.tokens + CERTAIN * spread) * per_token < self.seconds
 
 
 class SpeculationGate:
-    """Drafting against the target alone, in steps that about as many sessions share: `drafts` is what to do; `verdict`
-    whether drafting pays, None before that was measured."""
+    """`drafts` is what to do with batches of one size; `verdict` whether drafting pays, None before it was measured."""
 
     def __init__(self) -> None:
         self.drafts = True
         self.verdict: bool | None = None
-        self._rest = SETTLE  # steps that are not measured
+        self._expected = inf  # seconds a token without drafts: the least estimate since they were withheld last
+        self._rest = SETTLE_STEPS  # steps that are not measured
         self._had = False  # steps that ask for drafts have had some
         self._cold, self._left_out = 0, 0  # before that: those without any, and those that had some in hand
         self._with, self._without = _Rate(), _Rate()
-        self._span = SPAN
+        self._pause = PAUSE_STEPS
 
-    def stepped(self, step: SharedStep) -> None:
+    def stepped(self, step: SharedStep, alone: float = inf) -> None:
+        """Learn from a step. alone: expected seconds a token without drafts, where that is known."""
         if self._rest:
             self._rest -= 1
-            return
-        if self.drafts and not step.drafting:
-            return  # no session expects anything of its drafter
-        if self.drafts and not self._had:
-            self._had = step.drafts
-            self._left_out += step.left_out
-            if self._left_out >= LEFT_OUT:
-                self._decide(pays=False)
-                return
-            if not self._had and self._cold < COLD:
-                self._cold += 1
-                return
-        rate, other = (self._with, self._without) if self.drafts else (self._without, self._with)
-        rate.add(step)
-        if rate.rounds < (WITH if self.drafts else WITHOUT):
-            return
-        if other.rounds:
-            self._decide(pays=self._with.pays(self._without))
-        else:
-            self.drafts, self._rest = not self.drafts, SETTLE
+        elif self.drafts:
+            if step.drafting and self._has_begun(step):  # else no session expects anything of its drafter
+                self._with.add(step)
+                if not self._without.steps:
+                    self._expected = min(self._expected, alone)
+                self._look()
+        elif not step.drafts:  # else some of before were in hand still
+            self._without.add(step)
+            if self._without.steps >= STEPS_WITHOUT or self._without.rounds >= ROUNDS_WITHOUT:
+                self._expected = self._without.per_token
+                if self._with.rounds >= ROUNDS_WITH or (self._with.steps and self._with.slower(self._expected)):
+                    self._decide(pays=self._with.per_token * LEAST_GAIN <= self._expected)
+                else:
+                    self.drafts, self._rest = True, SETTLE_STEPS
+
+    def _has_begun(self, step: SharedStep) -> bool:
+        if self._had:
+            return True
+        self._had = step.drafts
+        self._left_out += step.left_out
+        if self._left_out >= LEFT_OUT:
+            self._decide(pays=False)
+            return False
+        self._cold += 1
+        return self._had or self._cold > COLD_STEPS
+
+    def _look(self) -> None:
+        """Decide if that is possible already; withhold drafts where it takes a measurement of steps without."""
+        measured, enough = self._without.steps > 0, self._with.rounds >= ROUNDS_WITH
+        slower = self._with.steps % GLANCE == 0 and self._with.slower(self._expected)
+        if measured and (enough or slower):
+            self._decide(pays=self._with.per_token * LEAST_GAIN <= self._expected)
+        elif enough and self._with.per_token * CLEAR_GAIN <= self._expected < inf:
+            self._decide(pays=True)
+        elif enough or slower:
+            self.drafts, self._rest = False, SETTLE_STEPS
 
     def _decide(self, *, pays: bool) -> None:
-        self._span = min(2 * self._span, LONGEST) if pays == self.verdict else SPAN
+        self._pause = min(2 * self._pause, LONGEST_PAUSE) if pays == self.verdict else PAUSE_STEPS
         self.drafts = self.verdict = pays
-        self._rest = SETTLE + self._span
+        self._rest = SETTLE_STEPS + self._pause
         self._with, self._without = _Rate(), _Rate()
         self._had, self._cold, self._left_out = False, 0, 0
-
-    def gone(self) -> None:
-        """Note that the crowd has gone: the next has texts to read first."""
-        if self.drafts:
-            self._rest = max(self._rest, SETTLE)
-            self._had, self._cold, self._left_out = False, 0, 0
-
-
-class SpeculationGates:
-    """One for each size of crowd: 2 or 3 sessions, 4 to 7, and so on."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, SpeculationGate] = {}
-        self._seen: dict[int, int] = {}  # by size, steps of late
-        self._lasting: set[int] = set()
-
-    def shared(self, sessions: int) -> None:
-        """Note that so many sessions shared a step, measured or not."""
-        size = sessions.bit_length()
-        self._seen[size] = min(self._seen.get(size, 0) + 1, LASTING)
-        if self._seen[size] == LASTING:
-            self._lasting.add(size)
-        for other in [other for other in self._seen if other != size]:
-            self._fade(other, FADING)
-
-    def rest(self) -> None:
-        for size in list(self._seen):
-            self._fade(size, LASTING)
-
-    def _fade(self, size: int, steps: int) -> None:
-        self._seen[size] -= steps
-        if self._seen[size] <= 0:
-            del self._seen[size]
-            self._lasting.discard(size)
-            if size in self._of:
-                self._of[size].gone()
-
-    def stepped(self, step: SharedStep) -> None:
-        gate = self._of.setdefault(step.sessions.bit_length(), SpeculationGate())
-        if not (gate.drafts and self._passes(step.sessions)):
-            gate.stepped(step)
-
-    def drafts(self, sessions: int) -> bool:
-        """Whether so many sessions may ask for drafts: it pays, as far as is known, or is being tried."""
-        gate = self._of.get(sessions.bit_length())
-        return (gate is None or gate.drafts) and not self._passes(sessions)
-
-    def refuse(self, sessions: int) -> bool:
-        gate = self._of.get(sessions.bit_length())
-        return (gate is not None and gate.verdict is False and not gate.drafts) or self._passes(sessions)
-
-    def _passes(self, sessions: int) -> bool:
-        """Whether drafting, found not to pay at this size or the nearest larger one measured, is not tried again yet
-        because the batch has not held this size for long."""
-        size = sessions.bit_length()
-        known = [other for other, gate in self._of.items() if other >= size and gate.verdict is not None]
-        doubted = bool(known) and not self._of[min(known)].verdict
-        return sessions > 1 and doubted and size not in self._lasting

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 QUARTERS = 4  # grid points per draft interval
-MAX_LEAD = 34  # largest lead that is told apart: a little more than a drafter may be ahead
+MAX_LEAD = 50  # largest lead that is told apart: a little more than a drafter may be ahead
 MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
 EXACT = 3e-4  # error of values (tokens) and rates (relative): acceptance is known to a few percent at best
 BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01  # times the target's own rate that drafting must promise to begin, and to go on
@@ -103,7 +103,7 @@ class _Grid:
         behind = min(inputs.restart / inputs.interval - 1.0, MAX_BEHIND)
         self.lowest = -float(ceil(max(behind, 1.0) * QUARTERS)) / QUARTERS
         size = round((MAX_LEAD - self.lowest) * QUARTERS) + 1
-        self._tick = inputs.interval / QUARTERS
+        self._interval, self._tick = inputs.interval, inputs.interval / QUARTERS
         self._leads = self.lowest + np.arange(size) / QUARTERS
         self._start = 0 if behind >= 1.0 else round((-behind - self.lowest) * QUARTERS)
         most = len(steps) - 1
@@ -178,13 +178,15 @@ class _Grid:
         return float(total[0, self._start]), float(total[1, self._start])
 
     def most_used(self, drafts: Ints, later: Ints) -> int:
-        """Most drafts of a step on the way from one rejection to the next."""
-        most, at, seen = 0, self._start, set[int]()
-        while at not in seen:
-            seen.add(at)
+        """Most drafts of a step on the way from one rejection to the next. Leads between two of the grid add up."""
+        most, lead, size = 0, float(self._leads[self._start]), len(self._leads)
+        for _ in range(size):
+            at = min(int((lead - self.lowest) * QUARTERS + 1e-6), size - 1)
             step = int(later[at])
-            most = max(most, int(drafts[step]))
-            at = int(self._below[step, drafts[step]])
+            taken = int(drafts[step])
+            most = max(most, taken)
+            lead += float(self._leads[step] - self._leads[at]) + self._seconds[taken] / self._interval - (taken + 1)
+            lead = max(lead, self.lowest)
         return most
 
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import deque
 from statistics import fmean, median
 
-from specmesh.core.draft_length.gate import SpeculationGates
+from specmesh.core.draft_length.gate import SpeculationGate
 
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
 ENOUGH, OPTIMISM = 8, 0.4  # measurements that settle a width, and the share hoped for with fewer: 16 % after one
@@ -15,10 +15,10 @@ class StepCosts:
 
     The context is the number of ids that the step's sequences hold, in buckets: up to 1023, 2047, 4095 and so on, each
     with a `_Curve`. A width unknown to a bucket costs what it does with the next shorter context, plus the median of
-    what known widths cost more here. `pause` is what lies between two steps. `crowds` has the gates of shared steps."""
+    what known widths cost more here. `pause` is what lies between two steps."""
 
     def __init__(self, window: int = 31) -> None:
-        self.crowds = SpeculationGates()
+        self._gates: dict[int, SpeculationGate] = {}
         self._window = window
         self._curves: dict[int, _Curve] = {}
         self._dearer: dict[int, float] = {}
@@ -27,14 +27,15 @@ class StepCosts:
         self._pauses = {drafting: deque[float](maxlen=2 * window) for drafting in (False, True)}
         self._mean_pauses: dict[bool, float] = {}  # of those that were measured
 
+    def gate(self, sessions: int) -> SpeculationGate:
+        """That of steps which so many sessions share: 2 or 3, 4 to 7, and so on."""
+        return self._gates.setdefault(sessions.bit_length(), SpeculationGate())
+
     def record_pause(self, seconds: float, *, drafting: bool) -> None:
         """Learn the pause between two steps, nothing being waited for. drafting: drafters, whose frames take time, were
         at work."""
         self._pauses[drafting].append(seconds)
         self._mean_pauses[drafting] = fmean(self._pauses[drafting])
-
-    def knows_pause(self, *, drafting: bool) -> bool:
-        return drafting in self._mean_pauses
 
     def pause(self, *, drafting: bool) -> float:
         """Mean pause in seconds; that of the other case where only that is known."""

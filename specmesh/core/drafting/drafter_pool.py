@@ -8,7 +8,7 @@ tokens that a drafter promises by its measured acceptance, speed and distance; n
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import inf
 from statistics import median
 from typing import Generic, Literal, TypeVar, get_args
 
@@ -173,16 +173,11 @@ class SessionDrafters(Generic[D]):
     # --- what it comes to
 
     def rates(self, drafter: D, record: DrafterRecord) -> list[float]:
-        """Conditional acceptance to expect of a drafter in this session. For one that was never here, what others saw,
-        moved in log-odds by how much better this text suits the present drafter than others did (Rasch's model)."""
+        """Conditional acceptance to expect of a drafter in this session: what was seen here, else elsewhere."""
         seen = self._seen.get(drafter)
-        if seen is not None:
-            return (seen.drafts if drafter == self.drafter else seen.guesses).rates()
-        present = self._seen.get(self.drafter) if self.drafter is not None else None
-        if present is None:
+        if seen is None:
             return record.acceptance.rates()
-        suits = _log_odds(present.drafts.pooled()) - _log_odds(present.record.acceptance.pooled())
-        return [1 / (1 + exp(-_log_odds(rate) - suits)) for rate in record.acceptance.rates()]
+        return (seen.drafts if drafter == self.drafter else seen.guesses).rates()
 
     def due(self, now: float) -> bool:
         """Count a round; return whether it is time for `look`."""
@@ -269,11 +264,6 @@ def _rates(inputs: PolicyInputs, drafts: int, tokens: float, stands: float) -> t
     caught = first**rounds  # the drafts of a chain that the target's own tokens contradict are made anew
     alone_rounds = (1.0 - caught) / (1.0 - first)
     return waited, (alone_rounds + caught * gained) / (alone_rounds * alone + caught * spent)
-
-
-def _log_odds(rate: float) -> float:
-    bounded = min(max(rate, 0.01), 0.99)
-    return log(bounded / (1 - bounded))
 
 
 class Standby:

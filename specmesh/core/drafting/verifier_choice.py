@@ -83,10 +83,10 @@ class ReportedLoad:
         return (self.step_s or UNKNOWN_STEP) + self.row_s * ROWS * others
 
 
-def reported_load(sessions: int, queued: int, places: int, costs: StepCosts) -> ReportedLoad:
-    """What a verifier tells of itself."""
+def step_and_row(costs: StepCosts) -> tuple[float, float]:
+    """Seconds of a step, and of one more row, as a verifier tells them."""
     step_s = costs.seconds(1)
-    return ReportedLoad(sessions, queued, places, step_s, max(costs.seconds(1 + ROWS) - step_s, 0.0) / ROWS)
+    return step_s, max(costs.seconds(1 + ROWS) - step_s, 0.0) / ROWS
 
 
 @dataclass(frozen=True, slots=True)

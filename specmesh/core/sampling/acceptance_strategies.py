@@ -35,6 +35,12 @@ AcceptanceStrategy = Callable[[VerifiedRows], TokenChoice]
 """Gives what is called for i = 0, 1, ... as long as the first i drafts are what it gave."""
 
 
+def argmax(rows: VerifiedRows) -> TokenChoice:
+    """The best of each row as it is. The rows after a rejected draft are never looked at."""
+    logits = rows.logits
+    return lambda i: int(logits[i].argmax())
+
+
 def deterministic(rows: VerifiedRows) -> TokenChoice:
     """The target's own choice, whatever was drafted."""
     return lambda i: rows.sampler(i).choose(rows.logits[i], rows.base + i)
@@ -82,6 +88,8 @@ class Probabilistic:
 
 
 def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
+    if params.greedy:
+        return argmax  # by every strategy
     if params.strategy == Strategy.THRESHOLD:
         return partial(threshold, params.threshold)
     return Probabilistic(params.seed).choices if uses_proposals(params) else deterministic

@@ -179,8 +179,6 @@ class DraftConstraint:
 
 
 class _Masking(Sampler):
-    """Chooses among the ids that are allowed, if any are."""
-
     __slots__ = ("_constraint", "_plain")
 
     def __init__(self, plain: Sampler, constraint: Constraint) -> None:

@@ -1,5 +1,6 @@
 """Noise that both sides can compute: the same for (seed, position, token) on every machine, in any order."""
 
+import functools
 from enum import IntEnum
 
 import numpy as np
@@ -9,7 +10,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
-_PART = 8192  # tokens at once, so that what is computed of them stays in the processor's cache
+_PART = 16384  # tokens at once, so that what is computed of them stays in the processor's cache
 
 
 class NoiseStream(IntEnum):
@@ -44,9 +45,19 @@ def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray
 def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> NDArray[np.int64]:
     """The tokens of a vocabulary whose noise may be `least` or more, and hardly another; without its logarithms."""
     share = np.exp(-np.exp(-min(max(least, -4.0), 40.0))) * (1 - 1e-9)
-    enough = np.uint64(share * 2.0**52)
-    parts = (np.arange(begin, min(begin + _PART, n_vocab)) for begin in range(0, n_vocab, _PART))
-    return np.concatenate([part[_bits(seed, position, part) >= enough] for part in parts])
+    enough = np.uint64(share * 2.0**31) << np.uint64(33)  # the end of `_mix` changes lower bits only, and is left out
+    key, counters, found = _key(seed, position), _counters(n_vocab), np.empty(n_vocab, np.bool_)
+    both = np.empty((2, _PART), np.uint64)
+    for begin in range(0, n_vocab, _PART):
+        part = counters[begin : begin + _PART]
+        x, shifted = both[:, : len(part)]
+        np.bitwise_xor(part, key, out=x)
+        for shift, factor in ((np.uint64(30), _MIX_1), (np.uint64(27), _MIX_2)):
+            np.right_shift(x, shift, out=shifted)
+            np.bitwise_xor(x, shifted, out=x)
+            np.multiply(x, factor, out=x)
+        np.greater_equal(x, enough, out=found[begin : begin + _PART])
+    return np.flatnonzero(found)
 
 
 def _uniform(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -56,15 +67,23 @@ def _uniform(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArr
 
 def _bits(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
     """52 random bits for each token."""
-    with np.errstate(over="ignore"):
-        key = _mix(np.array(seed + _GOLDEN * np.uint64(position + 1)))
-        bits = tokens.astype(np.uint64)
-        bits += np.uint64(1)
-        bits *= _GOLDEN
-        bits ^= key
-        mixed = _mix(bits)
+    mixed = _mix(_counter(tokens) ^ _key(seed, position))
     mixed >>= np.uint64(12)
     return mixed
+
+
+def _key(seed: np.uint64, position: int) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        return _mix(np.array(seed + _GOLDEN * np.uint64(position + 1)))
+
+
+def _counter(tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
+    return (tokens.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+
+
+@functools.lru_cache(2)
+def _counters(n_vocab: int) -> NDArray[np.uint64]:
+    return _counter(np.arange(n_vocab))
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -38,6 +38,11 @@ class SamplingParams:
     strategy: str = Strategy.DETERMINISTIC
     threshold: float = THRESHOLD  # of that strategy
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the choice is the first of a row's largest logits, whatever came before."""
+        return self.temperature <= 0 and not self.penalties and not self.logit_bias
+
     def named(self) -> dict[str, Any]:
         """By the names that the wire and the API have for them, but for the biases, which they write differently."""
         own = (field.name for field in fields(self) if field.name not in ("penalties", "logit_bias"))
@@ -98,8 +103,8 @@ class Sampler:
 
     @property
     def greedy(self) -> bool:
-        """Whether the choice is the first of the largest logits, so that an engine may look for that itself."""
-        return self.params.temperature <= 0 and not self.params.penalties and not self.params.logit_bias
+        """Whether an engine may look for the choice itself."""
+        return self.params.greedy
 
     def choose(self, logits: Logits, position: int) -> int:
         logits = self._adjusted(logits)

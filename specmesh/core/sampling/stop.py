@@ -66,13 +66,15 @@ class StopTextFilter:
         self._begins: deque[int] = deque()  # of the ids that are not told yet
 
     def feed(self, ids: Iterable[int]) -> ShownText:
-        text = ""
-        for token in ids:
+        texts = self._stream.feed(ids)
+        for piece in texts:
             self._begins.append(self._come)
-            piece = self._stream.feed((token,))
             self._come += len(piece)
-            text += piece
-        return self._passage(self._show(text), rest=not self._stops)
+        if self._stops:
+            return self._passage(self._show("".join(texts)), rest=False)
+        begins = tuple(self._begins)
+        self._begins.clear()
+        return ShownText("".join(texts), begins)
 
     def finish(self) -> ShownText:
         text = self._show(self._stream.finish()) + self._kept

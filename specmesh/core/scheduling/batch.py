@@ -18,27 +18,28 @@ ROWS_BESIDE = 4
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step does, by session id. left_out: drafts could come along, and none does: no room, or not worth it."""
+    """What one step does, by session id. context: ids that its sequences hold before it. pure: all verify. drafts: some
+    bring any. left_out: drafts could come along, and none does: no room, or not worth it."""
 
     parts: tuple[tuple[int, Part], ...]
-    left_out: bool = False
+    rows: int
+    context: int
+    pure: bool
+    drafts: bool
+    left_out: bool
 
-    @property
-    def rows(self) -> int:
-        return sum(_rows(part) for _, part in self.parts)
-
-    @property
-    def context(self) -> int:
-        """Ids that its sequences hold before it."""
-        return sum(part.position for _, part in self.parts)
-
-    @property
-    def pure(self) -> bool:
-        return all(isinstance(part, ev.Verify) for _, part in self.parts)
-
-    @property
-    def drafts(self) -> bool:
-        return any(isinstance(part, ev.Verify) and part.drafts for _, part in self.parts)
+    @classmethod
+    def of(cls, parts: tuple[tuple[int, Part], ...], *, left_out: bool = False) -> "Batch":
+        rows, context, pure, drafts = 0, 0, True, False
+        for _, part in parts:
+            context += part.position
+            if isinstance(part, ev.Verify):
+                rows += 1 + len(part.drafts)
+                drafts = drafts or bool(part.drafts)
+            else:
+                rows += len(part.ids)
+                pure = False
+        return cls(parts, rows, context, pure, drafts, left_out)
 
     def measured(self, seconds: float, width: int | None) -> tuple[int, float, int]:
         """What its time teaches: rows, seconds and context of one decode; with a constant width each part was one of
@@ -75,6 +76,13 @@ class Scheduler:
 
     def next_batch(self, sessions: Mapping[int, VerifierSession], now: float) -> Batch | ev.Wait:
         """Return the next step's parts for the unfinished `sessions`, or until when it has none: for ever, infinity."""
+        if len(sessions) == 1:
+            ((key, session),) = sessions.items()
+            plan = session.plan(now)
+            if isinstance(plan, ev.Wait):
+                return plan
+            if isinstance(plan, ev.Verify) and len(plan.drafts) < self._n_batch:
+                return Batch.of(((key, plan),))
         plans = {key: session.plan(now) for key, session in sessions.items() if session.finished is None}
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
@@ -94,7 +102,7 @@ class Scheduler:
         if others:
             share = max(self._prefill_rows, ROWS_BESIDE * others)
             budget = min(budget, share * -(-len(prompts) // others))
-        return Batch((*parts, *self._filling(prompts, budget)), left_out)
+        return Batch.of((*parts, *self._filling(prompts, budget)), left_out=left_out)
 
     def _fitting(self, joining: list[int]) -> list[int]:
         self._turn += 1

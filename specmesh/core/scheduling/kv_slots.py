@@ -164,6 +164,11 @@ class KVSlots:
     def cut(self, seq: int, length: int) -> None:
         self._orders.append(KVCut(seq, length))
 
+    def relocated(self, seq: int, length: int) -> None:
+        """A sequence without a session holds fewer ids than it was to be cut to."""
+        if length < len(self._free[seq].ids):
+            self._free[seq] = KVContents(self._free[seq].ids[:length], min(self._free[seq].prompt, length))
+
     def orders(self, step: Iterable[int] = ()) -> tuple[KVOrder, ...]:
         """Return what to carry out now, in this order, before a step of these sequences."""
         due, self._orders = tuple(self._orders), []

@@ -33,8 +33,6 @@ _SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|du
 
 
 class MatchKind(StrEnum):
-    """What a comparison found."""
-
     SAME = "same"
     PERMUTED = "permuted"
     PARTIAL = "partial"
@@ -55,8 +53,6 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VocabularyMatch:
-    """A drafter's vocabulary against a verifier's."""
-
     verdict: MatchKind
     n_draft: int
     n_verifier: int

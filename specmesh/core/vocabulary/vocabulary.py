@@ -42,9 +42,10 @@ class TextStream:
         self._pieces = vocabulary.pieces
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def feed(self, ids: Iterable[int]) -> str:
-        """Text that became complete with these ids."""
-        return self._decoder.decode(b"".join(self._pieces[token] for token in ids))
+    def feed(self, ids: Iterable[int]) -> list[str]:
+        """Per id the text that became complete with it."""
+        decode, pieces = self._decoder.decode, self._pieces
+        return [decode(pieces[token]) for token in ids]
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)

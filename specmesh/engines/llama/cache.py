@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
-from specmesh.engines.llama.library import quoted_errors
+from specmesh.engines.base import Trimming
+from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError
 
 _NO_SLOT = 1
+_INT32_POINTER = ctypes.POINTER(ctypes.c_int32)
 
 SavedState = NDArray[np.uint8]
 
@@ -46,25 +48,76 @@ class CacheSizes:
 class LlamaCache:
     """A llama_context: the memory of several sequences. Callers check that it is open, and spans (`Sequences`).
 
-    `snapshots`: what llama.cpp granted; 0 where the architecture does not know how.
+    This one takes rows back by removing them from memory; `rollback` has those for models that do not allow it.
+
+    Other Python threads run during llama_decode, and while a GPU is waited for. The other calls are too short for that:
+    to get the GIL back from a busy thread takes longer than they do.
     """
+
+    trimming: Trimming = "removal"
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         """Reserve the memory. Raises ConfigError."""
-        self.lib = model.lib
-        self._partial = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        self.lib = lib = model.lib
+        self._partial = int(lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        self._get_logits = keeping_gil(lib, "llama_get_logits", ctypes.c_void_p)
+        self._seq_rm = keeping_gil(lib, "llama_memory_seq_rm")
+        self._seq_cp = keeping_gil(lib, "llama_memory_seq_cp")
+        self._shape = sizes.outputs, model.n_vocab
         self._address, self._logits = 0, np.empty((0, model.n_vocab), np.float32)
-        self._n_vocab = model.n_vocab
+        self._on_gpu = model.on_gpu
         self._handle = _create(model, sizes)
-        self._memory = self.lib.llama_get_memory(self._handle)
+        self._memory = lib.llama_get_memory(self._handle)
         self._rows = sizes.rows
-        self._batch = _Batch(self.lib, sizes.rows)
-        self.snapshots: int = self.lib.llama_n_rs_seq(self._handle)
+        self._batch = _Batch(lib, sizes.rows)
         if self._memory is None:
             self.close()
             raise ConfigError(f"{model.name} keeps no context: choose a model that generates text")
 
-    def run(self, spans: Sequence[Span]) -> None:
+    def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
+        """Run one step; return the `outputs` wanted rows in order, valid until the next. Raises EngineError."""
+        self.decode(spans)
+        return self.logits(outputs)
+
+    def trim(self, seq: int, length: int) -> bool:
+        """Keep `length` tokens, 0 < length < held; False, with nothing changed, where that is out of reach.
+
+        This may only note the length; then the next step, within its time, brings the memory up to date.
+        """
+        return self.trimming == "removal" and self.remove(seq, length)
+
+    def clear(self, seq: int) -> None:
+        """Empty a sequence and free what was kept for it: possible for every model."""
+        self._seq_rm(self._memory, seq, -1, -1)
+
+    def recover(self, seq: int, held: int) -> int:
+        """After a failed step return to `held` tokens, or to none; return how many are held."""
+        # Which states a failed step wrote is not known.
+        if self.trimming in ("removal", "none") and self.remove(seq, held):
+            return held
+        self.clear(seq)
+        return 0
+
+    def share(self, seq: int, source: int, length: int) -> None:
+        """Let the empty `seq` share the cells of the first `length` tokens of `source`. Only for attention in shared
+        cells: llama.cpp copies whole sequences otherwise, or ends the process."""
+        self._seq_cp(self._memory, source, seq, 0, length)
+
+    def use_threads(self, threads: int) -> None:
+        self.lib.llama_set_n_threads(self._handle, threads, threads)
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.lib.llama_free(handle)
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    # --- llama.cpp's own calls
+
+    def decode(self, spans: Sequence[Span]) -> None:
         """One llama_decode over all spans; after an EngineError any number of the rows are held."""
         code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
         if code != 0:
@@ -76,41 +129,28 @@ class LlamaCache:
     def read(self, span: Span) -> None:
         """Decode a span without logits in parts. Raises EngineError."""
         for at in range(0, len(span.ids), self._rows):
-            self.run([Span(span.seq, span.position + at, span.ids[at : at + self._rows], logits=False)])
-
-    def use_threads(self, threads: int) -> None:
-        self.lib.llama_set_n_threads(self._handle, threads, threads)
+            self.decode([Span(span.seq, span.position + at, span.ids[at : at + self._rows], logits=False)])
 
     def logits(self, rows: int) -> NDArray[np.float32]:
-        """Return the wanted logits of the last run: llama.cpp's own memory, valid until the next."""
-        if rows == 0:
-            # A step without logits may still be running on a GPU; callers time steps.
+        """Return the wanted logits of the last decode: llama.cpp's own memory, valid until the next."""
+        if self._on_gpu or rows == 0:  # callers time steps, also those without logits
             self.lib.llama_synchronize(self._handle)
+        if rows == 0:
             return self._logits[:0]
-        pointer = self.lib.llama_get_logits(self._handle)
-        if not pointer:
+        address = self._get_logits(self._handle)
+        if not address:
             raise EngineError("llama.cpp returned no logits")
-        address = ctypes.addressof(pointer.contents)
-        if address != self._address or rows > len(self._logits):
-            self._address = address
-            self._logits = np.ctypeslib.as_array(pointer, shape=(rows, self._n_vocab))
+        if address != self._address:
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            self._address, self._logits = address, np.ctypeslib.as_array(pointer, self._shape)
         return self._logits[:rows]
 
     def remove(self, seq: int, length: int) -> bool:
         """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot.
 
-        With `snapshots` True for up to so many recurrent rows, whether or not the last run wrote that many states.
+        With `snapshots` True for up to so many recurrent rows, whether or not the last decode wrote that many states.
         """
-        return bool(self.lib.llama_memory_seq_rm(self._memory, seq, length, -1))
-
-    def forget(self, seq: int) -> None:
-        """Empty a sequence: possible for every model."""
-        self.lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
-
-    def share(self, seq: int, source: int, length: int) -> None:
-        """Let the empty `seq` share the cells of the first `length` tokens of `source`. Only for attention in shared
-        cells: llama.cpp copies whole sequences otherwise, or ends the process."""
-        self.lib.llama_memory_seq_cp(self._memory, source, seq, 0, length)
+        return bool(self._seq_rm(self._memory, seq, length, -1))
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
         """Copy a sequence's state but for attention's part, which `remove` can cut; into `reuse` where it fits.
@@ -133,24 +173,11 @@ class LlamaCache:
         After an EngineError its state is unknown.
         """
         if state is None:
-            self.forget(seq)
+            self._seq_rm(self._memory, seq, -1, -1)
             return
         done = self.lib.llama_state_seq_set_data_ext(self._handle, _pointer(state), len(state), seq, self._partial)
         if not done or not self.remove(seq, length):
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self.lib.llama_free(handle)
-
-    @property
-    def closed(self) -> bool:
-        return self._handle is None
-
-
-def _pointer(state: SavedState) -> Any:
-    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
@@ -175,29 +202,31 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     return handle
 
 
+def _pointer(state: SavedState) -> Any:
+    return state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
 class _Batch:
-    """A llama_batch of `capacity` rows, each in one sequence; refilled for every step."""
+    """A llama_batch of `capacity` rows, each in one sequence; refilled for every step. ctypes arrays take a few items
+    in less time than numpy's."""
 
     def __init__(self, lib: Any, capacity: int) -> None:
-        self._ids = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
-        self._seqs = np.zeros(capacity, np.int32)
-        self._counts = np.ones(capacity, np.int32)
-        self._wanted = np.zeros(capacity, np.int8)
-        int32 = ctypes.POINTER(ctypes.c_int32)
-        start = self._seqs.ctypes.data
-        self._seq_pointers = (int32 * capacity)(*(ctypes.cast(start + 4 * row, int32) for row in range(capacity)))
-        ids, positions, counts = (array.ctypes.data_as(int32) for array in (self._ids, self._positions, self._counts))
-        wanted = self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
-        self._batch = lib.llama_batch(0, ids, None, positions, counts, self._seq_pointers, wanted)
+        int32s: Any = ctypes.c_int32 * capacity
+        self._ids, self._positions, self._seqs = int32s(), int32s(), int32s()
+        self._wanted: Any = (ctypes.c_int8 * capacity)()
+        cells = range(ctypes.addressof(self._seqs), ctypes.addressof(self._seqs) + 4 * capacity, 4)
+        seqs = (_INT32_POINTER * capacity)(*(ctypes.cast(cell, _INT32_POINTER) for cell in cells))
+        counts = int32s(*(1,) * capacity)
+        self._batch = lib.llama_batch(0, self._ids, None, self._positions, counts, seqs, self._wanted)
 
     def fill(self, spans: Sequence[Span]) -> Any:
         end = 0
         for span in spans:
-            row, end = end, end + len(span.ids)
+            count = len(span.ids)
+            row, end = end, end + count
             self._ids[row:end] = span.ids
-            self._positions[row:end] = np.arange(span.position, span.end)
-            self._seqs[row:end] = span.seq
-            self._wanted[row:end] = span.logits
+            self._positions[row:end] = range(span.position, span.position + count)
+            self._seqs[row:end] = (span.seq,) * count
+            self._wanted[row:end] = (span.logits,) * count
         self._batch.n_tokens = end
         return self._batch

@@ -13,7 +13,7 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
-from specmesh.engines.llama.cache import CacheSizes, LlamaCache
+from specmesh.engines.llama.cache import CacheSizes
 from specmesh.engines.llama.model import LlamaModel, LlamaSettings
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
@@ -57,23 +57,16 @@ class LlamaEngine:
         n_batch = max(min(settings.n_batch, n_ctx * n_seq), n_seq)
         rows = max(n_batch, 2, width or 0)
         n_batch += (width or 0) * n_seq  # a prompt's rows fit beside everybody's step
-        self._n_outputs = min(max(n_outputs, n_seq), n_batch)
+        n_outputs = min(max(n_outputs, n_seq), n_batch)
         threads = settings.threads or physical_cores()
         # llama.cpp wants a row of logits for each sequence.
-        outputs = self._n_outputs if width is None else max(width, n_seq)
+        outputs = n_outputs if width is None else max(width, n_seq)
         sizes = CacheSizes(n_ctx, n_seq, rows, outputs, threads, width=width)
-        self._cache, self._rewind = open_cache(model, sizes, rollback)
-        if width is not None and self._rewind.trimming != "removal":
-            self._cache.close()
-            raise ConfigError(
-                f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to "
-                "one width: leave --reproducible out"
-            )
-        self._fixed = FixedWidth(self._cache, width) if width is not None else None
-        self._sequences = Sequences(n_seq, n_ctx, model.n_vocab)
+        self._cache = open_cache(model, sizes, rollback)
+        self._sequences = Sequences(n_seq, n_ctx, model.n_vocab, n_batch, n_outputs)
         # With a sliding window llama.cpp gives the cells that have left it to other sequences.
         reuse: KVReuse = "copied" if width is None else "cut"
-        if self._rewind.trimming != "removal" or model.lib.llama_model_n_swa(model.handle) > 0:
+        if self._cache.trimming != "removal" or model.lib.llama_model_n_swa(model.handle) > 0:
             reuse = "whole"
         self.vocabulary = model.vocabulary
         self.info = EngineInfo(
@@ -81,12 +74,12 @@ class LlamaEngine:
             n_ctx,
             n_batch,
             n_seq,
-            self._rewind.trimming,
+            self._cache.trimming,
             model.backend if model.on_gpu else _on_cpu(threads),
             width,
             reuse,
-            batches=not rollback and self._rewind.trimming == "removal",
-            n_outputs=self._n_outputs,
+            batches=not rollback and self._cache.trimming == "removal",
+            n_outputs=n_outputs,
             threads=0 if model.on_gpu else threads,
         )
 
@@ -109,18 +102,13 @@ class LlamaEngine:
         After an EngineError each sequence holds what it held before, or nothing.
         """
         self._check_open()
-        self._sequences.check_step(spans, self.info.n_batch, self._n_outputs)
+        outputs = self._sequences.check_step(spans)
         try:
-            if self._fixed is not None:
-                logits = self._fixed.run(spans)
-            else:
-                self._cache.run(self._rewind.prepare(spans))
-                logits = self._cache.logits(sum(len(span.ids) for span in spans if span.logits))
+            logits = self._cache.run(spans, outputs)
         except EngineError:
             for seq in {span.seq for span in spans}:
-                self._sequences.set(seq, self._rewind.recover(seq, self._sequences.held(seq)))
+                self._sequences.set(seq, self._cache.recover(seq, self._sequences.held(seq)))
             raise
-        self._rewind.done(spans)
         for span in spans:
             self._sequences.set(span.seq, span.end)
         return logits
@@ -130,8 +118,8 @@ class LlamaEngine:
         self._check_open()
         held = self._sequences.check_trim(seq, length)
         if length == 0:
-            self._rewind.clear(seq)
-        elif length < held and not self._rewind.trim(seq, length):
+            self._cache.clear(seq)
+        elif length < held and not self._cache.trim(seq, length):
             return False
         self._sequences.set(seq, length)
         return True
@@ -152,40 +140,6 @@ def _context_size(settings: LlamaSettings, trained: int) -> int:
     if n_ctx > trained:
         _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
     return n_ctx
-
-
-class FixedWidth:
-    """Steps of one constant width, whose logits depend on nothing but the tokens before them.
-
-    Kernels are chosen by the number of rows of a decode, and round differently; and attention sums over cells wherever
-    there was room. So each sequence is decoded on its own, in cells of its own, and rows with logits are filled up to
-    `width` by rows after them, to which no row attends and which are removed.
-    """
-
-    def __init__(self, cache: LlamaCache, width: int) -> None:
-        self._cache, self._width = cache, width
-
-    def run(self, spans: Sequence[Span]) -> NDArray[np.float32]:
-        """As `LlamaEngine._decode`. Raises LocalProtocolError for a span with logits that is too wide."""
-        for span in spans:
-            if span.logits and len(span.ids) > self._width:
-                raise LocalProtocolError(f"a span of {len(span.ids)} rows with logits: each step has {self._width}")
-        shown: list[NDArray[np.float32]] = []
-        for span in spans:
-            if not span.logits:
-                self._cache.read(span)
-                continue
-            rows = self._step(span)
-            shown.append(rows if span is spans[-1] else rows.copy())
-        return shown[0] if len(shown) == 1 else np.concatenate(shown or [self._cache.logits(0)])
-
-    def _step(self, span: Span) -> NDArray[np.float32]:
-        missing = self._width - len(span.ids)
-        filling = [Span(span.seq, span.end, (0,) * missing, logits=True)] if missing else []
-        self._cache.run([span, *filling])
-        if missing and not self._cache.remove(span.seq, span.end):
-            raise EngineError(f"llama.cpp did not remove what filled a step of sequence {span.seq} up")
-        return self._cache.logits(self._width)[: len(span.ids)]
 
 
 def probe_trim(path: Path) -> bool:
@@ -245,16 +199,14 @@ class LlamaDrafter(LlamaEngine):
         return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
 
     def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
-        spans: list[Span] = []
-        ends: list[int] = []
+        spans, ends = list[Span](), list[int]()
         for ask in asks:
-            start = self._sequences.check_append(ask.seq, ask.ids, self.info.n_batch)
-            *body, last = ask.ids
-            end = start + len(ask.ids)
-            if body:
-                spans.append(Span(ask.seq, start, tuple(body), logits=False))
-            spans.append(Span(ask.seq, end - 1, (last,), logits=ask.sampler is not None))
-            ends.append(end)
+            held, body = self._sequences.held(ask.seq), ask.ids if ask.sampler is None else ask.ids[:-1]
+            ends.append(held + len(ask.ids))
+            if body or ask.sampler is None:
+                spans.append(Span(ask.seq, held, body, logits=False))
+            if ask.sampler is not None:
+                spans.append(Span(ask.seq, held + len(body), ask.ids[-1:], logits=True))
         rows = iter(self._decode(spans))
         pairs = zip(asks, ends, strict=True)
         return [None if ask.sampler is None else ask.sampler.choose(next(rows), end) for ask, end in pairs]

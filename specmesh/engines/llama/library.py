@@ -89,7 +89,7 @@ def library() -> Any:
     lib = package.llama_cpp
     lib.llama_log_set(_callback(lib), None)
     lib.llama_backend_init()
-    _base().ggml_set_abort_callback(_abort_callback())
+    importlib.import_module("llama_cpp._ggml").libggml.ggml_set_abort_callback(_abort_callback())
     return lib
 
 
@@ -109,46 +109,45 @@ def _abort_callback() -> Any:
     return ctypes.CFUNCTYPE(None, ctypes.c_char_p)(log)
 
 
+def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:
+    """A function of llama.cpp's during which no other Python thread runs. result: its type, if not as declared."""
+    declared = getattr(lib, name)
+    address: Any = ctypes.cast(declared, ctypes.c_void_p).value
+    return ctypes.PYFUNCTYPE(result or declared.restype, *declared.argtypes)(address)
+
+
 @functools.cache
 def gpu_devices() -> tuple[str, ...]:
     """Return the GPUs that can take layers, as "NAME: description"."""
-    ggml = ggml_library()
-    return tuple(
-        f"{ggml.ggml_backend_dev_name(device).decode()}: {ggml.ggml_backend_dev_description(device).decode()}"
-        for device in _devices(ggml, _GPU_TYPES)
-    )
+    name = _ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    description = _ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    return tuple(f"{name(device).decode()}: {description(device).decode()}" for device in _devices(_GPU_TYPES))
 
 
-def _devices(ggml: Any, kinds: tuple[int, ...]) -> list[int]:
-    devices = (ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count()))
-    return [device for device in devices if ggml.ggml_backend_dev_type(device) in kinds]
+def _devices(kinds: tuple[int, ...]) -> list[int]:
+    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    return [device for device in _all("dev") if kind(device) in kinds]
 
 
 @functools.cache
 def backends() -> tuple[str, ...]:
     """Return what this build of llama.cpp supports, such as CPU, CUDA or Metal."""
-    ggml = ggml_library()
-    registered = (ggml.ggml_backend_reg_get(index) for index in range(ggml.ggml_backend_reg_count()))
-    return tuple(ggml.ggml_backend_reg_name(backend).decode() for backend in registered)
+    name = _ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    return tuple(name(backend).decode() for backend in _all("reg"))
 
 
-def _base() -> Any:
-    """ggml itself, which the bindings load but do not declare."""
-    return importlib.import_module("llama_cpp._ggml").libggml
+def _all(what: str) -> list[int]:
+    """The devices (dev) or backends (reg) of this process."""
+    get = _ggml(f"ggml_backend_{what}_get", ctypes.c_void_p, ctypes.c_size_t)
+    return [get(index) for index in range(_ggml(f"ggml_backend_{what}_count", ctypes.c_size_t)())]
 
 
-def ggml_library() -> Any:
+def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of ggml itself, which the bindings load but do not declare."""
     library()
-    ggml = _base()
-    for kind in ("dev", "reg"):
-        getattr(ggml, f"ggml_backend_{kind}_count").restype = ctypes.c_size_t
-        get = getattr(ggml, f"ggml_backend_{kind}_get")
-        get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
-    results = {"dev_name": ctypes.c_char_p, "dev_description": ctypes.c_char_p, "dev_type": ctypes.c_int}
-    for name, result in (results | {"reg_name": ctypes.c_char_p}).items():
-        function = getattr(ggml, f"ggml_backend_{name}")
-        function.argtypes, function.restype = [ctypes.c_void_p], result
-    return ggml
+    function = getattr(importlib.import_module("llama_cpp._ggml").libggml, name)
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
 def add_servers(addresses: Sequence[str]) -> None:
@@ -157,7 +156,7 @@ def add_servers(addresses: Sequence[str]) -> None:
     llama.cpp ends the process where a server cannot be reached or speaks another version: a child asks each first. The
     protocol has neither keys nor encryption.
     """
-    _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p])
+    _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     child = Child(__name__, ASKING)
     try:
         for address in addresses:
@@ -188,12 +187,10 @@ def answer(request: Json) -> Json:
 
 
 def _add_server(address: str) -> None:
-    found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p])(address.encode())
+    found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)(address.encode())
     if not found:
         raise ConfigError(f"the RPC server at {address} has no devices: start it anew", "rpc")
-    register = ggml_library().ggml_backend_register
-    register.argtypes, register.restype = [ctypes.c_void_p], None
-    register(found)
+    _ggml("ggml_backend_register", None, ctypes.c_void_p)(found)
     gpu_devices.cache_clear()
 
 
@@ -202,26 +199,19 @@ def serve_rpc(address: str, threads: int) -> NoReturn:
 
     Raises ConfigError where it cannot start.
     """
-    start = _rpc_function(
-        "ggml_backend_rpc_start_server",
-        None,
-        [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)],
-    )
-    ggml = ggml_library()
-    devices = _devices(ggml, _GPU_TYPES) or _devices(ggml, (_CPU_TYPE,))
+    text, size, pointers = ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
+    start = _rpc_function("ggml_backend_rpc_start_server", None, text, text, size, size, pointers)
+    devices = _devices(_GPU_TYPES) or _devices((_CPU_TYPE,))
     for number in (signal.SIGINT, signal.SIGTERM):  # llama.cpp never returns to where Python would look
         signal.signal(number, signal.SIG_DFL)
     start(address.encode(), None, threads, len(devices), (ctypes.c_void_p * len(devices))(*devices))
     raise ConfigError(f"no RPC server can listen at {address}: name an address of this machine and a free port")
 
 
-def _rpc_function(name: str, result: Any, arguments: list[Any]) -> Any:
+def _rpc_function(name: str, result: Any, *arguments: Any) -> Any:
     """A function of llama.cpp's RPC backend by name: its library need not be found."""
-    ggml = ggml_library()
-    by_name, address_of = ggml.ggml_backend_reg_by_name, ggml.ggml_backend_reg_get_proc_address
-    by_name.argtypes, by_name.restype = [ctypes.c_char_p], ctypes.c_void_p
-    address_of.argtypes, address_of.restype = [ctypes.c_void_p, ctypes.c_char_p], ctypes.c_void_p
-    backend = by_name(b"RPC")
+    backend = _ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     if not backend:
         raise ConfigError(NO_RPC, "rpc")
+    address_of = _ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
     return ctypes.CFUNCTYPE(result, *arguments)(address_of(backend, name.encode()))

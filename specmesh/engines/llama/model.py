@@ -20,7 +20,7 @@ from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama.library import LOG, PINNED, add_servers, gpu_devices, library, quoted_errors
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.logs import flush
-from specmesh.models.gguf_header import parts, read_headers
+from specmesh.models.headers import parts, read_headers
 
 log = structlog.get_logger("specmesh.engines.llama")
 

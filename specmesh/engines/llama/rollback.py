@@ -1,23 +1,21 @@
 """Taking back the last rows of a sequence, one class per way that a model's memory allows.
 
-Attention forgets rows one by one (`Removal`). A recurrent layer keeps one state, so that of an earlier position must
+Attention forgets rows one by one (`LlamaCache`). A recurrent layer keeps one state, so that of an earlier position must
 have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_cache` tries which way works.
-
-`trim` may only note the new length; `prepare` brings the memory up to date, within the next step's time.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.engines.base import Trimming
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.errors import ConfigError, EngineError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
@@ -34,41 +32,44 @@ NOISE = 0.05
 """Share of the logits' spread by which kernels of different width may differ; a wrong state differs by all of it."""
 
 
-class Removal:
-    """Rows are removed from the memory itself; or, with `works` off, cannot be. The base of the other ways."""
+class FixedWidth(LlamaCache):
+    """Steps of one constant width, whose logits depend on nothing but the tokens before them.
 
-    trimming: Trimming = "removal"
+    Kernels are chosen by the number of rows of a decode, and round differently; and attention sums over cells wherever
+    there was room. So each sequence is decoded on its own, in cells of its own, and rows with logits are filled up to
+    `width` by rows after them, to which no row attends and which are removed.
+    """
 
-    def __init__(self, cache: LlamaCache, *, works: bool = True) -> None:
-        self._cache = cache
-        if not works:
-            self.trimming = "none"
+    def __init__(self, model: LlamaModel, sizes: CacheSizes, width: int) -> None:
+        super().__init__(model, sizes)
+        self._width = width
 
-    def prepare(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Bring the memory up to date and return what to run for `spans`. Raises EngineError."""
-        return spans
+    def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
+        """As in general; also raises LocalProtocolError for a span with logits that is too wide."""
+        for span in spans:
+            if span.logits and len(span.ids) > self._width:
+                raise LocalProtocolError(f"a span of {len(span.ids)} rows with logits: each step has {self._width}")
+        shown: list[NDArray[np.float32]] = []
+        for span in spans:
+            if not span.logits:
+                self.read(span)
+                continue
+            rows = self._step(span)
+            shown.append(rows if span is spans[-1] else rows.copy())
+        if not outputs:
+            return self.logits(0)
+        return shown[0] if len(shown) == 1 else np.concatenate(shown)
 
-    def done(self, spans: Sequence[Span]) -> None:
-        """Note that `spans` were run."""
-
-    def trim(self, seq: int, length: int) -> bool:
-        """Keep `length` tokens, 0 < length < held; False, with nothing changed, where that is out of reach."""
-        return self.trimming == "removal" and self._cache.remove(seq, length)
-
-    def clear(self, seq: int) -> None:
-        """Empty a sequence and free what was kept for it."""
-        self._cache.forget(seq)
-
-    def recover(self, seq: int, held: int) -> int:
-        """After a failed step return to `held` tokens, or to none; return how many are held."""
-        # Which states a failed step wrote is not known.
-        if self.trimming in ("removal", "none") and self._cache.remove(seq, held):
-            return held
-        self.clear(seq)
-        return 0
+    def _step(self, span: Span) -> NDArray[np.float32]:
+        missing = self._width - len(span.ids)
+        filling = [Span(span.seq, span.end, (0,) * missing, logits=True)] if missing else []
+        self.decode([span, *filling])
+        if missing and not self.remove(span.seq, span.end):
+            raise EngineError(f"llama.cpp did not remove what filled a step of sequence {span.seq} up")
+        return self.logits(self._width)[: len(span.ids)]
 
 
-class Rollback(Removal):
+class Rollback(LlamaCache):
     """llama.cpp keeps the state after each of the last rows (`n_rs_seq`) and goes back to one of them.
 
     It keeps them for the last part of a batch that a sequence was in; `remove` also returns True for positions whose
@@ -78,15 +79,27 @@ class Rollback(Removal):
 
     trimming: Trimming = "rollback"
 
-    def __init__(self, cache: LlamaCache, n_seq: int) -> None:
-        super().__init__(cache)
+    def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
+        super().__init__(model, sizes)
+        self.snapshots: int = self.lib.llama_n_rs_seq(self._handle)  # 0 where the architecture does not know how
+        n_seq = sizes.n_seq
         self._length = [0] * n_seq  # tokens that count
         self._held = [0] * n_seq  # tokens in llama.cpp's memory
         self._floor = [0] * n_seq  # the shortest length within reach
 
-    def prepare(self, spans: Sequence[Span]) -> list[Span]:
+    def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
+        logits = super().run(self._arranged(spans), outputs)
+        reachable = self._reachable([span for span in spans if span.logits])
+        for span in spans:
+            self._length[span.seq] = span.end
+            self._held[span.seq] = max(self._held[span.seq], span.end)
+            self._floor[span.seq] = span.position + 1 if span.logits and reachable else span.end
+        return logits
+
+    def _arranged(self, spans: Sequence[Span]) -> list[Span]:
+        """Roll back what was taken back; return what to run."""
         for seq, length in enumerate(self._length):
-            if self._held[seq] > length and not self._cache.remove(seq, length):
+            if self._held[seq] > length and not self.remove(seq, length):
                 raise EngineError(f"llama.cpp did not roll sequence {seq} back to {length}")
             self._held[seq] = self._floor[seq] = length
         if len({span.seq for span in spans}) < 2:
@@ -94,7 +107,7 @@ class Rollback(Removal):
         quiet = [span for span in spans if not span.logits]
         shown = [span for span in spans if span.logits]
         if quiet and shown:
-            self._cache.run(quiet)
+            self.decode(quiet)
         return list(self._filled(shown)) if shown else quiet
 
     def _filled(self, spans: Sequence[Span]) -> Iterator[Span]:
@@ -109,14 +122,7 @@ class Rollback(Removal):
     def _reachable(self, spans: Sequence[Span]) -> bool:
         """Return whether rows of these spans, run as one part, can be taken back."""
         once = len({span.seq for span in spans}) == len(spans)
-        return once and max((len(span.ids) for span in spans), default=0) <= self._cache.snapshots + 1
-
-    def done(self, spans: Sequence[Span]) -> None:
-        reachable = self._reachable([span for span in spans if span.logits])
-        for span in spans:
-            self._length[span.seq] = span.end
-            self._held[span.seq] = max(self._held[span.seq], span.end)
-            self._floor[span.seq] = span.position + 1 if span.logits and reachable else span.end
+        return once and max((len(span.ids) for span in spans), default=0) <= self.snapshots + 1
 
     def trim(self, seq: int, length: int) -> bool:
         if length < self._floor[seq]:
@@ -129,33 +135,23 @@ class Rollback(Removal):
         self._length[seq] = self._held[seq] = self._floor[seq] = 0
 
 
-class _Mark(NamedTuple):
-    length: int
-    state: SavedState | None  # None: of no tokens
-
-
 @dataclass(slots=True)
 class _Track:
-    """One sequence: its saved states, oldest first, the tokens since the oldest; `behind`: some were taken back."""
+    """One sequence: its tokens; states saved, oldest first, by the tokens before them (None: of none); `behind`: tokens
+    were taken back, and the memory is not there yet."""
 
-    marks: list[_Mark] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    length: int = 0
+    states: list[tuple[int, SavedState | None]] = field(default_factory=list)
     behind: bool = False
     spare: SavedState | None = None
 
-    def drop_oldest(self) -> None:
-        gone = self.drop(0)
-        self.ids = self.ids[self.marks[0].length - gone.length :] if self.marks else []
-
-    def drop(self, index: int) -> _Mark:
-        gone = self.marks.pop(index)
-        if gone.state is not None:
-            self.spare = gone.state
-        return gone
+    def drop(self, index: int) -> None:
+        """Forget a state, and keep its memory for the next."""
+        _, state = self.states.pop(index)
+        self.spare = self.spare if state is None else state
 
 
-class Restore(Removal):
+class Restore(LlamaCache):
     """The state is saved before rows that may be taken back; then it is restored, and what stays is decoded again.
 
     Up to CARRY tokens to decode again go at the head of the next step, which reads the weights only once; more are
@@ -167,12 +163,22 @@ class Restore(Removal):
 
     trimming: Trimming = "restore"
 
-    def __init__(self, cache: LlamaCache, n_seq: int, *, ahead: bool) -> None:
-        super().__init__(cache)
+    def __init__(self, model: LlamaModel, sizes: CacheSizes, *, ahead: bool) -> None:
+        super().__init__(model, sizes)
         self._ahead = ahead
-        self._tracks = [_Track() for _ in range(n_seq)]
+        self._tracks = [_Track() for _ in range(sizes.n_seq)]
 
-    def prepare(self, spans: Sequence[Span]) -> list[Span]:
+    def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
+        logits = super().run(self._prepared(spans), outputs)
+        for span in spans:
+            self._tracks[span.seq].ids += span.ids
+        for seq in () if self._ahead else {span.seq for span in spans}:
+            if self._tracks[seq].states and not _drafts(seq, spans):  # nothing will go back to it
+                self._tracks[seq].drop(0)
+        return logits
+
+    def _prepared(self, spans: Sequence[Span]) -> list[Span]:
+        """Restore what was taken back, and save where that is due; return what to run."""
         prepared: list[Span] = []
         seen: set[int] = set()
         for span in spans:
@@ -183,59 +189,46 @@ class Restore(Removal):
                     prepared.append(again)
                 else:
                     if again is not None:
-                        self._cache.read(again)
+                        self.read(again)
                     if self._due(span.seq, spans, settled=again is not None):
                         self._save(span.seq)
             prepared.append(span)
         return prepared
 
     def _restored(self, seq: int) -> Span | None:
-        """Restore the newest save that is not too new; return what must be decoded again."""
+        """Restore the newest state that is not too new; return what must be decoded again."""
         track = self._tracks[seq]
         if not track.behind:
             return None
-        while track.marks[-1].length > track.length:
+        while track.states[-1][0] > len(track.ids):
             track.drop(-1)
-        mark = track.marks[-1]
-        self._cache.load(seq, mark.length, mark.state)
+        length, state = track.states[-1]
+        self.load(seq, length, state)
         track.behind = False
-        ids = tuple(track.ids[mark.length - track.marks[0].length :])
-        return Span(seq, mark.length, ids, logits=False) if ids else None
+        ids = tuple(track.ids[length:])
+        return Span(seq, length, ids, logits=False) if ids else None
 
     def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
         """Return whether to save before these spans. settled: tokens were just decoded again on their own."""
         track = self._tracks[seq]
-        if track.marks and track.marks[-1].length == track.length:
-            return False
+        since = len(track.ids) - track.states[-1][0] if track.states else RENEW
         if self._ahead:
-            return settled or not track.marks or track.length - track.marks[-1].length >= RENEW
-        return _drafts(seq, spans)
+            return since > 0 and (settled or since >= RENEW)
+        return since > 0 and _drafts(seq, spans)
 
     def _save(self, seq: int) -> None:
         track = self._tracks[seq]
-        if len(track.marks) > self._ahead:
-            track.drop_oldest()
+        if len(track.states) > self._ahead:
+            track.drop(0)
         spare, track.spare = track.spare, None
-        state = self._cache.save(seq, spare) if track.length else None
-        track.marks.append(_Mark(track.length, state))
-
-    def done(self, spans: Sequence[Span]) -> None:
-        # A save that nothing will go back to is dropped, its memory kept for the next.
-        for seq in {span.seq for span in spans}:
-            if not self._ahead and not _drafts(seq, spans) and self._tracks[seq].marks:
-                self._tracks[seq].drop_oldest()
-        for span in spans:
-            track = self._tracks[span.seq]
-            track.length += len(span.ids)
-            if track.marks:
-                track.ids += span.ids
+        track.states.append((len(track.ids), self.save(seq, spare) if track.ids else None))
 
     def trim(self, seq: int, length: int) -> bool:
         track = self._tracks[seq]
-        if not track.marks or length < track.marks[0].length:
+        if not track.states or length < track.states[0][0]:
             return False
-        del track.ids[length - track.marks[0].length :]
-        track.length, track.behind = length, True
+        del track.ids[length:]
+        track.behind = True
         return True
 
     def clear(self, seq: int) -> None:
@@ -247,55 +240,65 @@ def _drafts(seq: int, spans: Sequence[Span]) -> bool:
     return any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
 
 
-def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> tuple[LlamaCache, Removal]:
+def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCache:
     """Reserve a model's memory and choose the cheapest way of taking rows back that works. Raises ConfigError.
 
     rollback: most rows of one step that a verifier takes back; 0 for a drafter, which decodes row by row, while
     llama.cpp's own states are those of one step.
     """
-    cache = LlamaCache(model, sizes)
+    cache = LlamaCache(model, sizes) if sizes.width is None else FixedWidth(model, sizes, sizes.width)
     try:
-        if _removes(cache, model):
-            return cache, Removal(cache)
+        if _removes(cache, model, sizes.width):
+            return cache
         needed = len(cache.save(0)) * (rollback + 1) * sizes.n_seq
     except EngineError:
-        return cache, Removal(cache, works=False)
+        cache.trimming = "none"
+        return cache
     except BaseException:
         cache.close()
         raise
     cache.close()
-    if rollback and needed <= max(model.size // 4, LEAST_BUDGET):
-        found = _with_rollback(model, sizes, rollback)
-        if found is not None:
-            return found
-    cache = LlamaCache(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq))
+    rolling = _with_rollback(model, sizes, rollback) if needed <= max(model.size // 4, LEAST_BUDGET) else None
+    if rolling is not None:
+        return rolling
+    cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq), ahead=not rollback)
     if _works(cache, rolls_back=False):
-        return cache, Restore(cache, sizes.n_seq, ahead=not rollback)
-    return cache, Removal(cache, works=False)
+        return cache
+    cache.close()
+    cache = LlamaCache(model, sizes)
+    cache.trimming = "none"
+    return cache
 
 
-def _removes(cache: LlamaCache, model: LlamaModel) -> bool:
-    """Return whether plain removal works; also warms up."""
+def _removes(cache: LlamaCache, model: LlamaModel, width: int | None) -> bool:
+    """Return whether plain removal works; also warms up. Raises ConfigError where it must and does not."""
     try:
-        cache.run([Span(0, 0, (0, 0), logits=False)])
+        cache.decode([Span(0, 0, (0, 0), logits=False)])
     except EngineError as error:
         raise ConfigError(f"{model.name} does not run: {error}") from error
-    if not cache.remove(0, 1):
+    if cache.remove(0, 1):
+        cache.clear(0)
+        return True
+    if width is None:
         return False
-    cache.forget(0)
-    return True
+    raise ConfigError(
+        f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to one width: "
+        "leave --reproducible out"
+    )
 
 
-def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> tuple[LlamaCache, Removal] | None:
+def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> Rollback | None:
+    if rows == 0:
+        return None
     # A part of a batch must hold more rows than are kept, or llama.cpp ends the process; and all sequences at once.
     most = max(sizes.rows, (rows + 1) * sizes.n_seq, rows + 2)
     try:
-        cache = LlamaCache(model, replace(sizes, rows=most, snapshots=rows))
+        cache = Rollback(model, replace(sizes, rows=most, snapshots=rows))
     except ConfigError as error:
         _log.warning("rollback_not_possible", model=model.name, reason=str(error))
         return None
     if cache.snapshots == rows and _works(cache, rolls_back=True):
-        return cache, Rollback(cache, sizes.n_seq)
+        return cache
     cache.close()
     return None
 
@@ -304,14 +307,14 @@ def _works(cache: LlamaCache, *, rolls_back: bool) -> bool:
     """Return whether a third token's logits stay the same after two others were taken back before it."""
 
     def run(position: int, *ids: int) -> None:
-        cache.run([Span(0, position, ids, logits=len(ids) == 1)])
+        cache.decode([Span(0, position, ids, logits=len(ids) == 1)])
 
     try:
-        cache.forget(0)
+        cache.clear(0)
         run(0, 1, 2)
         run(2, 3)
         expected = cache.logits(1)[0].copy()
-        cache.forget(0)
+        cache.clear(0)
         if rolls_back:
             run(0, 1, 2, 4, 5)
             if not cache.remove(0, 2):
@@ -327,4 +330,4 @@ def _works(cache: LlamaCache, *, rolls_back: bool) -> bool:
     except EngineError:
         return False
     finally:
-        cache.forget(0)
+        cache.clear(0)

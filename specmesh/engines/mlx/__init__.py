@@ -43,7 +43,7 @@ class MlxDrafter:
 
     def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         self._check_caller()
-        held = self._sequences.check_append(seq, ids, self.info.n_batch)
+        held = self._sequences.check_append(seq, ids)
         try:
             guess = self._memories[seq].feed(ids, sampler)
         except Exception as error:
@@ -96,7 +96,7 @@ class MlxDrafter:
         reuse: KVReuse = "cut" if first.can_trim else "whole"
         sizes = n_ctx, settings.n_batch, settings.n_seq
         self.info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
-        self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab)
+        self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab, settings.n_batch)
 
     def _empty(self, seq: int) -> None:
         self._memories[seq].clear()

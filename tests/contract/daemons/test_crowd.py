@@ -8,8 +8,8 @@ from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, bear
 
 from specmesh.api.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core.peer_limits import RATES, Cost
+from specmesh.daemons.link import router
 from specmesh.engines.sim import SimSettings
-from specmesh.errors import Busy
 from specmesh.wire import messages as m
 
 
@@ -43,25 +43,6 @@ def test_requests_wait_in_order(bench: Bench):
     assert len(refused) > 900
     assert {error.exit_code for error in refused} == {75}
     assert "--max-queue" in str(refused[0])
-
-
-def test_leaving_the_queue(bench: Bench):
-    verifier, drafter = bench.pair(Flaky(SimSettings(n_seq=1, step_ms=1)), max_queue=2)
-    queued = lambda: verifier.stats()["sessions"]["queued"]  # noqa: E731
-    first = verifier.ask(request(8000))
-    first.heard(1)
-    for side in (verifier, drafter):
-        waiting, leaving = verifier.ask(request(5)), side.ask(request(5))
-        until(lambda: queued() == 2, "both wait")
-        assert isinstance(verifier.ask(request(5)).error(), Busy)
-        side.cancel(leaving)
-        until(lambda: queued() == 1, "its place is free")
-        verifier.cancel(waiting)
-        until(lambda: queued() == 0, "both places are free")
-    last = drafter.ask(request(5))
-    until(lambda: queued() == 1, "it waits")
-    verifier.cancel(first)
-    last.whole(5)
 
 
 def test_a_drafter_keeps_what_its_verifier_has_no_room_for(bench: Bench):
@@ -144,3 +125,14 @@ def test_a_stuck_drafter_is_gone_round(bench: Bench, monkeypatch: pytest.MonkeyP
     while not client.empty():
         client.next()
     assert client.ids == truth(len(client.ids))
+
+
+def test_flood_is_waited_for_and_nothing_done_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """While a verifier reads nothing, for a peer that sends too much, its loop stands still; then it hears the rest."""
+    monkeypatch.setattr(router, "PAUSE", 0.3)
+    verifier, dealer = bench.verifier(), bench.dealer()
+    before, nacks = verifier.progress, int(RATES[Cost.NACKS].burst) + 50
+    dealer.say(*[m.Nack(1, 0, 0)] * nacks, m.Ping(7, 1))
+    dealer.expect(m.Pong)
+    assert verifier.stats()["wire"]["rejected"]["rate"]
+    assert verifier.progress - before < 2 * nacks

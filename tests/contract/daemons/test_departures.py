@@ -1,35 +1,10 @@
 """A loop that stops: what becomes of its texts, and of those of the other."""
 
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, ask_for, attach, bear_silence, request, until, welcome, welcomed
+from harness.loops import PROMPT, Bench, Flaky, ask_for, bear_silence, request, until, welcome
 
 from specmesh.engines.sim import SimSettings
-from specmesh.errors import Busy, DaemonUnreachable
 from specmesh.wire import messages as m
-
-
-@pytest.mark.parametrize("socket_of", ["verifier", "verifier with drafter", "drafter"])
-def test_text_cut_by_a_shutdown_is_an_error(bench: Bench, socket_of: str):
-    """A session that outlasts the drain ends with DaemonUnreachable, not as if its text were whole."""
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=5)), drain=0.05)
-    asked = verifier
-    if socket_of != "verifier":
-        drafter = bench.drafter()
-        attach(verifier, drafter)
-        asked = drafter if socket_of == "drafter" else verifier
-    client = asked.ask(request(5000))
-    client.heard(3)
-    verifier.stop()
-    assert isinstance(client.error(), DaemonUnreachable)
-
-
-def test_stopping_verifier_takes_no_more(bench: Bench):
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=10)))
-    client = verifier.ask(request(20))
-    client.next()
-    verifier.begin_to_stop()
-    assert isinstance(verifier.ask(request()).error(), Busy)
-    client.whole(20)
 
 
 @pytest.fixture
@@ -74,11 +49,3 @@ def test_bye_without_a_welcome(bench: Bench):
     router.say(m.Bye(), welcome())
     until(lambda: drafter.welcome, "it is welcome")
     assert drafter.stats()["reconnects"] == 0
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_verifier_that_dies_is_missed_at_once(bench: Bench):
-    """Without a BYE, and however long silence is borne: its connection has ended."""
-    router, drafter = welcomed(bench)
-    router.socket.close(linger=0)
-    until(lambda: not drafter.connected, "the drafter knows")

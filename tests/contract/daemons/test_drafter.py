@@ -1,18 +1,12 @@
 """A drafter's loop, and a verifier that says what the test tells it to."""
 
 from contextlib import suppress
-from dataclasses import replace
 from zlib import crc32
 
 import pytest
 import zmq
-from harness.loops import PATIENCE, PROMPT, Bench, request, truth, until, welcome, welcomed
+from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welcomed
 
-from specmesh.api.requests import Peer, Pinged, Ponged, Request
-from specmesh.core.draft_session import SHADOW
-from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.errors import (
     Busy,
@@ -73,20 +67,6 @@ def with_version(version: int, message: m.Message) -> bytes:
     return b"SM" + bytes([version]) + encode(message)[3:]
 
 
-def test_a_damaged_version_before_the_welcome(bench: Bench):
-    """Of any frame: it is counted, and HELLO said again."""
-    router, drafter = bench.router(), bench.drafter()
-    router.expect(m.Hello)
-    for message in (m.Error("version", "x"), welcome(), m.Truth(1, 0, 0, (1, 2), 4)):
-        router.raw(with_version(1, message))
-        router.raw(with_version(9, message))
-    router.expect(m.Hello)
-    router.say(welcome())
-    router.expect(m.Ping)
-    assert bench.errors.empty()
-    assert drafter.stats()["wire"]["rejected"] == {"checksum": 6}
-
-
 def test_a_damaged_frame_after_the_welcome(bench: Bench):
     """One of the token plane, or of another version, is dropped and counted; with another something may be lost for
     good: HELLO by a fresh connection."""
@@ -100,19 +80,6 @@ def test_a_damaged_frame_after_the_welcome(bench: Bench):
     router.raw(with_version(9, m.Done(1, "stop", 4)))
     router.expect(m.Hello)
     assert router.peer != before
-    assert bench.errors.empty()
-
-
-def test_another_version_that_was_updated_meanwhile(bench: Bench):
-    """Refused once, then welcome: a refusal much later is the first again."""
-    router, _ = bench.router(), bench.drafter()
-    for _ in range(2):
-        router.expect(m.Hello)
-        router.raw(of_version(9, encode(m.Error("version", ""))))
-        router.expect(m.Hello)
-        router.say(welcome())
-        router.expect(m.Ping)
-        router.say(m.Bye())
     assert bench.errors.empty()
 
 
@@ -161,36 +128,6 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
     assert sum(rejected.values()) == 4
 
 
-def test_a_drafter_that_is_asked_for_nothing_shadows(bench: Bench):
-    """With draft_n 0 the truth is guessed although it is known, which counts as no draft; not for a client who wanted
-    no drafts."""
-    router, drafter = welcomed(bench)
-    text = tuple(truth(SHADOW))
-    told = [m.Sync(9, 0, 0, PROMPT, 0), m.Truth(9, len(PROMPT), Prefix(PROMPT).crc, text, 0)]
-    router.say(m.Opened(9, 0, len(PROMPT), 0.0, 0, 1.0, 0), *told)
-    assert router.expect(m.Shadow) == m.Shadow(9, len(PROMPT), Prefix(PROMPT).crc, text)
-    assert drafter.stats()["totals"]["drafted"] == 0
-    drafter.ask(request(draft_n=0))
-    order = router.expect(m.Open)
-    mine = m.Opened(10, order.ref, len(PROMPT), 0.0, 0, 1.0, 0)
-    router.say(mine, *[replace(frame, session=10) for frame in told])
-    more = tuple(truth(2 * SHADOW))  # as many go by unguessed
-    router.say(m.Truth(9, len(PROMPT) + SHADOW, Prefix((*PROMPT, *text)).crc, more, 0))
-    assert router.expect(m.Shadow).session == 9
-
-
-def test_session_opened_for_a_client_that_left_is_closed(bench: Bench):
-    router, drafter = welcomed(bench)
-    client = drafter.ask(request())
-    order = router.expect(m.Open)
-    drafter.cancel(client)
-    withdrawal = router.expect(m.Close)
-    assert (withdrawal.session, withdrawal.ref) == (0, order.ref)
-    router.say(m.Opened(41, order.ref, len(PROMPT), 0.0, 0, 1.0, 0))
-    close = router.expect(m.Close)
-    assert close.session == 41
-
-
 def test_why_a_text_ends_in_an_error(bench: Bench):
     """ERROR says it, as of a grammar, and DONE that it is so."""
     router, drafter = welcomed(bench)
@@ -224,35 +161,6 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
     router.say(welcome())
     until(lambda: drafter.connected, "it is welcome again")
     assert drafter.stats()["reconnects"] == 1
-
-
-def test_request_without_a_verifier(bench: Bench):
-    refusal = bench.drafter().ask(request()).error()
-    assert isinstance(refusal, DaemonUnreachable)
-    assert bench.address in str(refusal)
-
-
-def test_prompt_beyond_a_frame(bench: Bench):
-    _, drafter = welcomed(bench)
-    for prompt in ("x" * 600_000, "\udcff"):
-        asked = Request(prompt, None, SessionParams(SamplingParams(), 5, None))
-        assert isinstance(drafter.ask(asked).error(), RequestError)
-
-
-def test_only_its_own_pong_answers_a_probe(bench: Bench):
-    """A PONG with another number answers nothing, and one that comes twice answers once."""
-    router, drafter = welcomed(bench)
-    heard = drafter.probe(9)
-    assert heard.get(timeout=PATIENCE) == Pinged(9, (Peer("v", bench.address),))
-    while heard.empty():
-        ping = router.expect(m.Ping)  # some are of liveness
-        router.say(*(m.Pong(ping.number + more, 1) for more in (100, 0, 0)))
-    client = drafter.ask(request())
-    router.say(m.Error("busy", "no", router.expect(m.Open).ref))
-    assert isinstance(client.error(), Busy)  # so all that was said before was heard
-    answered = heard.get()
-    assert isinstance(answered, Ponged)
-    assert heard.empty()
 
 
 def test_at_a_drafters_own_end_its_clients_hear_why(bench: Bench):

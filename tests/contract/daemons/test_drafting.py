@@ -4,7 +4,8 @@ import pytest
 from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, request, truth, until
 
 from specmesh.api.requests import Finished
-from specmesh.core.draft_length.gate import SpeculationGates
+from specmesh.core.draft_length.gate import SpeculationGate
+from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.drafter_pool import PROOF
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
@@ -13,7 +14,7 @@ LONG = request(8000, None)
 
 
 def peers(verifier: Running) -> list[dict[str, object]]:
-    told = verifier.published.get("peers", [])
+    told = verifier.stats().get("peers", [])
     assert isinstance(told, list)
     return told
 
@@ -24,7 +25,7 @@ def drafting(verifier: Running) -> list[object]:
 
 def row(verifier: Running) -> dict[str, object]:
     """The only session; empty before it has begun."""
-    sessions: dict[str, list[dict[str, object]]] = verifier.published.get("sessions", {})
+    sessions: dict[str, list[dict[str, object]]] = verifier.stats().get("sessions", {})
     rows = sessions.get("rows", [])
     return rows[0] if rows else {}
 
@@ -46,7 +47,7 @@ def test_a_session_ends_up_with_the_best(bench: Bench):
     until(lambda: drafting(verifier) == [0, 1], "the better one drafts")
     until(lambda: [peer["standbys"] for peer in peers(verifier)] == [1, 0], "the other one stands by")
     assert peers(verifier)[1]["promised_tokens_per_second"] is not None
-    changes = verifier.published["drafter_changes"]
+    changes = verifier.stats()["drafter_changes"]
     assert changes["better"] + changes["silent"] >= 1
     bench.end(good)
     until(lambda: drafting(verifier) == [1], "the other one drafts again")
@@ -125,9 +126,11 @@ def test_sessions_are_shared_out(bench: Bench):
         verifier.cancel(client)
 
 
-def test_a_session_that_joins_a_crowd_asks_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Where the clock says that drafts do not pay for so many, its drafter hears so with the first that it is told."""
-    monkeypatch.setattr(SpeculationGates, "drafts", lambda _, sessions: sessions < 3)
+def test_a_session_that_joins_many_asks_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Where drafts were measured not to pay for so many, its drafter hears so with the first that it is told."""
+    pays, closed = SpeculationGate(), SpeculationGate()
+    closed.drafts = False
+    monkeypatch.setattr(StepCosts, "gate", lambda _, sessions: pays if sessions < 3 else closed)
     verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
     drafter = bench.dealer()
     clients, asked = list[Hearing](), list[int]()

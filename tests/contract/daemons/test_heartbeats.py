@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, welcomed
+from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, until, welcomed
 
 from specmesh.api.requests import ClientEvent, Finished
+from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import Sampler
+from specmesh.daemons.drafter import daemon, draft_sessions
 from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode
 
 
 class Blocking(Hearing):
@@ -84,32 +85,49 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
 
 
 @pytest.mark.fault("E8.91")
-def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held]):
-    """Each chunk of a prompt is a sign of life for the manager; within one there is none."""
-    _, running, engine = held
+def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):
+    """The loop turns on while the draft model is in a step; not once that has taken far too long."""
+    router, running, engine = held
     beats = Beats()
     watchdog = Watchdog(lambda: running.progress, beats, interval=0.001, checks=10**9)
-    beats.heard.get(timeout=PATIENCE)
-    for _ in range(20):
-        assert beats.heard.empty()
-        engine.go_on.release()
-        assert engine.begun.get(timeout=PATIENCE) == 8
+    for number in range(5):
         beats.heard.get(timeout=PATIENCE)
+        answer(router, number)
+    monkeypatch.setattr(daemon, "LONGEST_STEP", 0.0)
+    answer(router, 6)
+    answer(router, 7)
+    stood = running.progress
+    answer(router, 8)
+    assert running.progress == stood
+    engine.go_on.release(10_000)
+    router.expect(m.Draft)
+    answer(router, 9)
+    assert running.progress > stood
     watchdog.close()
 
 
-def test_a_long_prefill_answers_pings(held: tuple[Scripted, Running, Held]):
-    """Or the verifier would take the drafter for dead, and it would begin again and again."""
-    router, _, engine = held
-    router.say(m.Ping(77, 1))
-    answered, chunks = None, 1
-    while answered is None:
-        engine.go_on.release()
-        assert engine.begun.get(timeout=PATIENCE) == 8, "the prompt was over before the answer came"
-        chunks += 1
-        while router.socket.poll(20):
-            message = decode(router.socket.recv_multipart()[1])
-            if isinstance(message, m.Pong):
-                answered = message
-    assert answered.number == 77
-    assert chunks < 4000 / 8
+def answer(router: Scripted, number: int) -> None:
+    """A PING is answered while the draft model is in a step, or the verifier would take the drafter for dead."""
+    router.say(m.Ping(100 + number, 1))
+    while router.expect(m.Pong).number != 100 + number:
+        pass
+
+
+def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):
+    """What a verifier says meanwhile is kept up to a bound; the rest counts as lost on the wire, and is asked for."""
+    router, running, engine = held
+    monkeypatch.setattr(draft_sessions, "MAX_UNHEARD", 1000)
+    known = Prefix((65,) * 4000)
+
+    def told() -> None:
+        router.say(m.Truth(5, len(known), known.crc, (66,) * 64, 4))
+        known.extend((66,) * 64)
+
+    for _ in range(10):
+        told()
+    until(lambda: running.stats()["wire"]["rejected"].get("backlog"), "frames are dropped")
+    engine.go_on.release(10_000)
+    router.expect(m.Draft)
+    told()
+    asked = router.expect(m.Nack)
+    assert 4000 <= asked.base < len(known) - 64

@@ -6,8 +6,8 @@ import pytest
 from harness.loops import PROMPT, Bench, Scripted, attach, truth, until, welcome, welcomed
 from named_texts import NAME, TEXT, Told, asked, kept, sessions, slow, wanted
 
-from specmesh.api.requests import Failed, Finished, Request, Started, Tokens
-from specmesh.errors import DaemonUnreachable, NoSuchText, RequestError, WentAway
+from specmesh.api.requests import Failed, Finished, Request, Started
+from specmesh.errors import DaemonUnreachable, RequestError, WentAway
 from specmesh.wire import messages as m
 
 
@@ -57,25 +57,6 @@ def test_what_the_verifier_knows_beyond_is_told(bench: Bench):
     back(begun.router)
     Told(begun.router, begun.router.expect(m.Open), said=15).rest()
     begun.client.whole(20)
-
-
-def test_rounds_are_told_once_each(bench: Bench):
-    """What waited for its ROUND when the verifier went away is told without it."""
-    router, drafter = welcomed(bench)
-    client = drafter.ask(asked(20, rounds=True))
-    told = Told(router, router.expect(m.Open)).more(2)
-    router.say(m.Round(4, [TEXT[0], 99], 1))
-    told.more(3)
-    client.heard(2)
-    back(router)
-    again = Told(router, router.expect(m.Open), 5).more(15)
-    router.say(m.Round(5, [7], 0))
-    again.done()
-    rounds = []
-    while not isinstance(event := client.next(), Finished | Failed):
-        rounds.append(event)
-    assert tuple(client.ids) == TEXT
-    assert [event.drafts for event in rounds if isinstance(event, Tokens)] == [None, (7,)]
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.2])
@@ -137,13 +118,6 @@ def test_a_verifier_without_room_is_asked_again(bench: Bench):
     assert isinstance(begun.client.error(), RequestError)
 
 
-def test_a_verifier_that_stops_before_the_end_is_waited_for(bench: Bench):
-    begun = Begun(bench)
-    begun.told.done("shutdown")
-    back(begun.router)
-    begun.ends()
-
-
 def test_a_lost_end_is_asked_for_again(bench: Bench):
     """DONE for more ids than were heard: the verifier still has them, by name."""
     begun = Begun(bench)
@@ -186,8 +160,3 @@ def test_a_drafter_that_stops_leaves_its_texts_to_the_verifier(bench: Bench):
     assert client.ids + later.ids == truth(300)
     kept(verifier, 0)
     assert (sessions(verifier)["opened"], sessions(verifier)["resumed"]) == (1, 1)
-
-
-def test_nobody_has_the_text(bench: Bench):
-    _, drafter = bench.pair()
-    assert isinstance(drafter.ask(wanted()).error(), NoSuchText)

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until
-from named_texts import LONG, NAME, asked, by_name, followed, kept, named, sessions, slow, wanted
+from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.api.requests import Finished, Started
+from specmesh.core import verifier_events as vev
+from specmesh.core.session_context import MAX_DETACHED, DetachedSessions
 from specmesh.daemons.link.peer_gate import PeerGate
-from specmesh.daemons.verifier.detached_sessions import MAX_DETACHED, DetachedSessions
-from specmesh.engines.sim import SimSettings
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m
 
@@ -91,15 +91,6 @@ def test_a_client_of_the_verifier_asks_by_name(bench: Bench):
     assert isinstance(verifier.ask(wanted()).error(), NoSuchText)
 
 
-def test_a_client_that_knows_the_beginning_is_told_the_rest(bench: Bench):
-    verifier = left(bench, max_tokens=60)
-    said = tuple(truth(1))
-    knows = replace(asked(60), generated=said, known=1)
-    for client in (verifier.ask(knows), verifier.ask(replace(knows, id="cmpl-" + 32 * "b"))):
-        assert isinstance(client.end(), Finished)
-        assert client.ids == truth(60)[1:]
-
-
 @pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
 def test_the_newer_of_two_has_it(bench: Bench, socket_of: str):
     """Whoever had the session is told that it has it no more, and its leaving then ends nothing."""
@@ -143,32 +134,6 @@ def test_whoever_is_there_goes_before_whoever_left(bench: Bench):
     assert sessions(verifier)["kept"] == 0
 
 
-def test_gone_on_with_by_its_ids(bench: Bench):
-    """n_prompt and ids: max_tokens counts from the prompt, and the text is the same; the report says both."""
-    bench.verifier()
-    peer = bench.dealer()
-    said = truth(50)
-    peer.say(named(1, said=said[:20], max_tokens=50))
-    opened, ids, done = followed(peer)
-    assert opened.prompt_tokens == len(PROMPT)
-    assert ids == [*PROMPT, *said]
-    assert (done.report["generated_tokens"], done.report["resumed_tokens"]) == (50, 20)
-
-
-def test_a_text_that_has_ended_is_answered_at_once(bench: Bench):
-    """OPENED, SYNC and DONE; its place is free again."""
-    verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=1))), bench.dealer()
-    for ref, name in ((1, NAME), (2, "")):
-        peer.say(named(ref, name, said=truth(50), max_tokens=50))
-        opened, ids, done = followed(peer)
-        assert ids == [*PROMPT, *truth(50)]
-        assert done.finish_reason == "length"
-        peer.say(m.Close(opened.session, 0, 0.0))
-    client = verifier.ask(replace(asked(50), generated=tuple(truth(50)), known=50))
-    assert isinstance(client.end(), Finished)
-    assert client.ids == []
-
-
 @pytest.mark.parametrize(
     "order",
     [
@@ -203,23 +168,18 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: 
     assert isinstance(verifier.ask(wanted()).end(), Finished)
 
 
-def test_a_verifier_that_stops_keeps_nobody(bench: Bench):
-    verifier = left(bench, max_tokens=LONG, drain=1e6)
-    bench.end(verifier)
-    assert sessions(verifier)["ended"]["cancelled"] == 1
-
-
 def test_kept_sessions_are_bounded():
     store = DetachedSessions(30.0)
     for number in range(MAX_DETACHED + 3):
         live = SimpleNamespace(id=number, name=f"n{number}", owner=b"d")
-        store.add(live, float(number), Finished("stop", (), {}))
-    assert store.expire(5.0) == []
+        end = vev.SessionEnded(number, None, b"d", b"d", "stop", None, (), {}, 1.0)
+        store.add(live, float(number), end)
+    assert [live.id for live in store.expire(5.0)] == [0, 1, 2]
     assert len(store) == MAX_DETACHED
     assert store.ended("n2") is None
     assert store.ended("n3") is not None
     store.closed(3, b"other")
     store.closed(4, b"d")
     assert (store.ended("n3") is not None, store.ended("n4")) == (True, None)
-    assert store.expire(1000.0) == []
+    assert len(store.expire(1000.0)) == MAX_DETACHED - 1
     assert len(store) == 0

@@ -48,26 +48,6 @@ def told(client: Hearing) -> list[tuple[int, Logprob | None]]:
     return found
 
 
-def test_they_are_the_same_at_either_end(bench: Bench):
-    """Of the verifier alone, of a drafted text at the verifier and at the drafter, told as rounds or not."""
-    verifier, drafter = bench.pair()
-    alone = told(verifier.ask(wanted(0)))
-    assert [token for token, _ in alone] == truth(COUNT)
-    assert all(one is not None and len(one.top) == 2 and one.chosen == one.top[0] for _, one in alone)
-    client = drafter.ask(replace(wanted(rounds=True), id=NAME[:-1] + "0"))
-    assert told(client) == alone
-    assert client.accepted > 0
-    assert told(drafter.ask(wanted())) == alone
-    assert told(verifier.ask(wanted())) == alone
-
-
-def test_nobody_is_told_who_did_not_ask(bench: Bench):
-    bench.verifier()
-    peer = bench.dealer()
-    peer.say(m.Open(1, "", 5, 0.0, 0, 1.0, 0, 0, ids=list(PROMPT)))
-    assert isinstance(peer.expect(m.Logprobs, m.Done), m.Done)
-
-
 def frames(peer: ScriptedDrafter) -> dict[int, m.Logprobs]:
     """The LOGPROBS until DONE, by their base; each follows the truth that it is of."""
     found: dict[int, m.Logprobs] = {}

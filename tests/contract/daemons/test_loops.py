@@ -8,8 +8,7 @@ from harness.loops import PROMPT, Bench, Flaky, FlakyDrafter, attach, request, t
 from specmesh.api.body import endless
 from specmesh.api.requests import Finished, Request
 from specmesh.daemons.runtime.shared_cores import host_id
-from specmesh.engines.ngram import NgramDrafter
-from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.engines.sim import SimSettings
 from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
@@ -77,18 +76,6 @@ def test_draft_engine_failure_changes_nothing(bench: Bench):
         engine.left = 3
         client = asked.ask(request(60))
         client.whole(60)
-
-
-def test_more_sessions_than_the_draft_model_holds(bench: Bench):
-    _, drafter = bench.pair(draft=SimDrafter(SimSettings(n_seq=1)))
-    clients = [drafter.ask(request(80)) for _ in range(4)]
-    for client in clients:
-        client.whole(80)
-
-
-def test_vocabulary_comes_to_a_drafter_without_one(bench: Bench):
-    _, drafter = bench.pair(draft=NgramDrafter(4096, 2))
-    assert drafter.vocabulary == SimVerifier(SimSettings()).vocabulary
 
 
 def test_a_hosts_name_is_told_to_those_that_know_it(bench: Bench):

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, Scripted, request, until, welcome, welcomed
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, Scripted, request, until, welcome
 from harness.ports import free_address
 from named_texts import NAME, TEXT, Told, asked, wanted
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
-from specmesh.errors import Busy, ConfigError, DaemonUnreachable, NoSuchModel, NoSuchText, RequestError
+from specmesh.errors import Busy, ConfigError, NoSuchText, RequestError
 from specmesh.wire import messages as m
 
 FILE = "f" * 64
@@ -106,34 +106,6 @@ def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
             assert isinstance(client.error(), NoSuchText)
 
 
-def test_a_named_model_is_answered_by_it_only(bench: Bench):
-    """Its verifier has the request whatever the other's load; a name that nobody has is refused; no name is the
-    first's."""
-    two = Two(bench, b={"model": "another"})
-    drafter = two.drafter
-    assert drafter.models == ("sim-target", "another")
-    served = drafter.served("another")
-    assert (served.model, drafter.served("").model) == ("another", "sim-target")
-    two.loaded(two.b, places=1, sessions=1, queued=9, step_ms=500.0)
-    client = two.ask(target=served.target)
-    two.refuse(two.b)
-    assert isinstance(client.error(), Busy)
-    with pytest.raises(NoSuchModel):
-        drafter.served("gpt-4")
-    two.b.say(m.Bye())
-    until(lambda: drafter.models == ("sim-target",), "it has left")
-    with pytest.raises(DaemonUnreachable):
-        drafter.served("another")
-
-
-def test_one_verifier_answers_to_any_name(bench: Bench):
-    served = welcomed(bench)[1].served("gpt-4")
-    assert (served.model, served.target) == ("sim-target", "")
-
-
-# --- where it goes on
-
-
 def test_a_text_goes_on_elsewhere(bench: Bench):
     two = Two(bench)
     client = two.begun(two.a)
@@ -142,6 +114,9 @@ def test_a_text_goes_on_elsewhere(bench: Bench):
     assert (order.name, order.n_prompt, tuple(order.ids)) == (NAME, len(PROMPT), (*PROMPT, *TEXT[:7]))
     Told(two.b, order, 9).rest()
     client.whole(20)
+
+
+# --- where it goes on
 
 
 @pytest.mark.parametrize("other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["?", "e", "ctx"])
@@ -160,6 +135,21 @@ def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
         two.serve(two.a, client)
 
 
+def test_its_own_verifier_before_others(bench: Bench):
+    """What comes back may have kept the text: it goes on there, however little the other has to do."""
+    two = Two(bench)
+    client = two.begun(two.a)
+    two.a.say(m.Bye())
+    order = two.b.expect(m.Open)
+    two.a.expect(m.Hello)
+    two.a.say(welcome(verifier="a", model_hash=FILE))
+    until(lambda: two.rows()[0]["name"], "it is back")
+    two.loaded(two.a, places=1, sessions=1, queued=9, step_ms=500.0)
+    two.b.say(m.Error("busy", "no", order.ref))
+    two.refuse(two.a)
+    two.serve(two.a, client)
+
+
 def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):
     """Another that will not have the text is no reason to give it up: its own may come back."""
     two = Two(bench)
@@ -174,28 +164,6 @@ def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):
             two.b.say(m.Error("request", "no", again.ref))
     Told(two.a, order).rest()
     client.whole(20)
-
-
-def test_its_own_verifier_before_others(bench: Bench):
-    """What comes back may have kept the text: it goes on there, however little the other has to do."""
-    two = Two(bench, b={"model_hash": ""})
-    client = two.begun(two.a)
-    two.a.say(m.Bye())
-    two.a.expect(m.Hello)
-    two.a.say(welcome(verifier="a", model_hash=FILE))
-    two.refuse(two.a)
-    two.serve(two.a, client)
-
-
-def test_who_asks_again_is_sent_where_the_text_is(bench: Bench):
-    two = Two(bench)
-    two.loaded(two.a, places=1, sessions=1, queued=5, step_ms=10.0)
-    first = two.begun(two.b)
-    two.loaded(two.a, places=9, sessions=0, step_ms=1.0)
-    two.loaded(two.b, places=1, sessions=1, queued=5, step_ms=10.0)
-    second = two.ask()
-    assert isinstance(first.error(), RequestError)
-    two.serve(two.b, second)
 
 
 # --- the verifiers themselves
@@ -231,23 +199,6 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
     assert routers[1].expect(m.Open).max_tokens == 20
     drafter.cancel(client)
     routers[1].expect(m.Close)
-
-
-def test_what_is_told_of_each(bench: Bench):
-    """`stats`: who is there and who is not, what they have to do, how much of it is ours."""
-    two = Two(bench)
-    two.loaded(two.b, places=8, sessions=3, queued=1, step_ms=20.0)
-    two.a.say(m.Bye())
-    until(lambda: two.rows()[0]["name"] is None, "it has left")
-    client = two.ask()
-    Told(two.b, two.b.expect(m.Open)).more(1)
-    client.heard(1)
-    away, there = two.rows()
-    assert (away["name"], away["model"], away["address"]) == (None, None, bench.address)
-    assert (there["name"], there["model"], there["stuck"]) == ("b", "sim-target", False)
-    assert there["load"] == {"sessions": 3, "queued": 1, "max": 8}
-    assert there["sessions"] == {"live": 1, "own": 1}
-    assert two.drafter.stats()["verifier"]["name"] == "b"
 
 
 def test_what_a_verifier_tells_a_drafter(bench: Bench):

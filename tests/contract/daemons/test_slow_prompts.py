@@ -4,9 +4,9 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, request, until
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, request
 
-from specmesh.api.requests import Finished, Request
+from specmesh.api.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.daemons.verifier import daemon as verifier_module
@@ -65,39 +65,6 @@ def test_order_of_sessions_with_slow_prompts(bench: Bench):
         while not isinstance(done := peer.expect(*sessions), m.Done):
             assert done.session == opened.session
         engine.go_on.set()
-
-
-def test_client_that_leaves_a_slow_prompt(bench: Bench):
-    engine = SlowReader(SimSettings(step_ms=1))
-    verifier, drafter = bench.pair(engine)
-    slow = Request("slow", None, SessionParams(SamplingParams(), 8000, 4))
-    sessions = lambda: verifier.stats()["sessions"]  # noqa: E731
-    for side in (verifier, drafter):
-        client = side.ask(slow)
-        assert engine.reading.wait(PATIENCE)
-        until(lambda: sessions()["queued"] == 1, "it waits")
-        side.cancel(client)
-        until(lambda: sessions()["queued"] == 0, "it is withdrawn")
-    engine.go_on.set()
-    for side in (verifier, drafter):
-        last = side.ask(Request("slow", None, SessionParams(SamplingParams(), 3, 4)))
-        assert isinstance(last.end(), Finished)
-    assert sessions()["opened"] == 2
-
-
-def test_drafter_that_starts_anew_under_a_slow_prompt(bench: Bench):
-    """Another HELLO closes what was before: the OPEN is forgotten, and the next one served."""
-    engine = SlowReader(SimSettings())
-    bench.verifier(engine)
-    peer = bench.dealer()
-    peer.say(ask_for(1, "slow"))
-    assert engine.reading.wait(PATIENCE)
-    peer.hello("another")
-    peer.say(ask_for(2, "also slow"))
-    engine.go_on.set()
-    opened = peer.expect(m.Opened)
-    assert opened.ref == 2
-    assert opened.prompt_tokens == len(b"also slow")
 
 
 def test_more_slow_prompts_than_sessions(bench: Bench):

@@ -35,7 +35,7 @@ class FakeDaemon:
             raise NoSuchModel(name)
         return r.ModelInfo(name or "fake-model", LETTERS, f"target of {name}" if name else "")
 
-    def stats(self) -> Snapshot:
+    async def stats(self) -> Snapshot:
         return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
     def submit(self, order: r.ClientOrder) -> None:

@@ -7,7 +7,7 @@ import pytest
 from asgi_calls import DONE, EVENTS, FakeDaemon, post
 
 from specmesh.api.body import parse_completion
-from specmesh.api.requests import Finished, Started, Submit, Tokens
+from specmesh.api.requests import Started, Submit, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import FORBIDDEN, Penalties
 from specmesh.core.sampling.sampler import SamplingParams
@@ -34,15 +34,6 @@ def test_stream_with_rounds():
     assert (first["pieces"], first["accepted_text"]) == (["A", "B"], "A")
     assert (second["drafts"], second["drafted_text"], second["accepted"]) == ([], "", 0)
     assert (second["pieces"], second["accepted_text"]) == (["C"], "")
-
-
-def test_accepted_text_is_part_of_the_text():
-    """Where a character is split between an accepted draft and the verifier's token, it is the verifier's, whole."""
-    euro = tuple("€".encode())
-    events = (Started(1, 2), Tokens((65, *euro), 3, (65, *euro[:2], 9)), DONE)
-    _, told, *_ = post(FakeDaemon(*events), stream=True, rounds=True).events()
-    chunk = json.loads(told)
-    assert (chunk["choices"][0]["text"], chunk["specmesh"]["accepted_text"]) == ("A€", "A")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -111,12 +102,6 @@ def test_text_asked_for_by_name_ends_with_its_own_stop_string():
     assert answer.json()["choices"][0]["text"] == "ABC"
 
 
-def test_text_of_another_model_is_not_gone_on_with():
-    daemon = FakeDaemon(*EVENTS)
-    answer = post(daemon, resume={"id": NAME, "model": "other", "prompt_token_ids": [9], "token_ids": []})
-    assert (answer.status, daemon.orders) == (404, [])
-
-
 def test_the_model_that_is_named():
     """The request is for what serves it, and the answer says which; without a name the one that served before goes on
     with a text; a model that nobody has is not answered by another."""
@@ -131,15 +116,3 @@ def test_the_model_that_is_named():
     assert (refused.status, len(daemon.orders)) == (404, 3)
     assert "/v1/models" in refused.json()["error"]["message"]
     assert post(daemon, model="other-model", resume=resume | {"model": "fake-model"}).status == 400
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_nothing_of_a_stop_string_is_shown(stream: bool):
-    """The text ends before it; what only looked like its beginning comes later."""
-    events = (Started(1, 2), Tokens((65, 66), 0, None), Tokens((65, 66, 67), 0, None), Finished("stop", (1,), {}))
-    answer = post(FakeDaemon(*events), stream=stream, stop=["ABC"])
-    if stream:
-        text = "".join(json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1])
-    else:
-        text = answer.json()["choices"][0]["text"]
-    assert text == "AB"

@@ -23,13 +23,6 @@ def test_precedence(body: dict[str, object], expected: float):
     assert filled(body, {"temperature": 0.5}) == {"temperature": expected}
 
 
-def test_fallback():
-    """It counts where neither the request nor the daemon says; nothing of it is left for the parser."""
-    body = {"prompt": "x", "top_k": 3, "fallback": {"temperature": 0.2, "top_k": 9}}
-    assert filled([1], {"top_p": 0.9}) == [1], "no object is left for the parser to refuse"
-    assert filled(body, {"top_p": 0.9}) == {"prompt": "x", "top_k": 3, "temperature": 0.2, "top_p": 0.9}
-
-
 @pytest.mark.parametrize("fallback", [3, [], "x", {"prompt": "x"}, {"seed": 1}, {"temperature": 1, "nonsense": 1}])
 def test_bad_fallbacks(fallback: object):
     """Only fields that have defaults can be in it."""

@@ -1,17 +1,14 @@
 """Log-probabilities in answers: whose they are, and in whose form."""
 
-import pytest
 from asgi_calls import LETTERS
 
 from specmesh.api.answer import ChoiceStream
-from specmesh.api.body import parse_chat, parse_completion
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import RequestError
 
 EURO = tuple("€".encode())
 PARAMS = SessionParams(SamplingParams(), 9, logprobs=1)
@@ -73,26 +70,6 @@ def test_parts_of_a_character_are_told_as_bytes():
     assert chunk["specmesh"]["logprobs"][1]["bytes"] == [0xE2]  # type: ignore[index]
 
 
-def test_nothing_is_told_unless_asked_for():
-    told = telling(SessionParams(SamplingParams(), 9))
-    part = told.part(Tokens((65,), 0, None))
-    assert not told.logprobs
-    for shape in (Shape(False, "id", 0, "m"), Shape(True, "id", 0, "m")):
-        assert shape.whole(part.text, "stop", {})["choices"][0]["logprobs"] is None  # type: ignore[index]
-        assert shape.chunk(part.text, None, {})["choices"][0]["logprobs"] is None  # type: ignore[index]
-
-
-@pytest.mark.parametrize("chat", [False, True])
-def test_who_goes_on_with_a_text_asks_for_them_again(chat: bool):
-    """What is needed to go on says so, in the words of its API; of what was told before nothing is told again."""
-    told = telling(chat=chat, said=(65, 66))
-    fields = told.part(Started(1, 1, (9,), PARAMS)).extra["request"]
-    wanted = {"logprobs": True, "top_logprobs": 1} if chat else {"logprobs": 1}
-    assert fields.items() >= wanted.items()  # type: ignore[attr-defined]
-    part = told.part(Tokens((67,), 0, None, (likely(-1.0),)))
-    assert [(one.id, one.begin) for one in part.tokens] == [(67, 2)]
-
-
 def test_who_asks_by_name_has_what_the_text_has():
     """Ids from before it was last gone on with have null."""
     told = ChoiceStream(
@@ -116,15 +93,3 @@ def test_ids_text_and_logprobs_end_together():
     assert [part.text for part in parts] == ["ab", "", "#c", "", ""]
     said = [(one.id, one.begin) for part in parts for one in part.tokens]
     assert (said, told.generated) == ([(0, 0), (2, 2), (1, 3)], 3)
-
-
-def test_how_many_a_body_may_ask_for():
-    """Completions say it in one field, chats in two."""
-    assert parse_completion({"prompt": "x", "logprobs": 0}).request.params.logprobs == 0
-    said = [{"role": "user", "content": "x"}]
-    asked = [{}, {"logprobs": False}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20}]
-    found = [parse_chat({"messages": said} | fields).request.params.logprobs for fields in asked]
-    assert found == [None, None, 0, 20]
-    for wrong in ({"logprobs": 3}, {"top_logprobs": 3}, {"logprobs": True, "top_logprobs": -1}):
-        with pytest.raises(RequestError, match="logprobs"):
-            parse_chat({"messages": said} | wrong)

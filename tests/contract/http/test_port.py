@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.config import Keys, Port, parse_port, read_keys
+from specmesh.config import Keys, parse_port, read_keys
 from specmesh.errors import ConfigError
 
 
@@ -14,13 +14,6 @@ def keys(tmp_path: Path) -> Path:
     path.write_text("# mine\nsk-one\n\n  sk-two \n")
     path.chmod(0o600)
     return path
-
-
-@pytest.mark.parametrize(
-    ("text", "host"), [("127.0.0.1:80", "127.0.0.1"), ("[::1]:80", "::1"), ("localhost:80", "localhost")]
-)
-def test_this_machine(text: str, host: str):
-    assert parse_port(text, None) == Port(host, 80)
 
 
 def test_beyond_this_machine(keys: Path):
@@ -38,13 +31,6 @@ def test_beyond_this_machine(keys: Path):
 def test_no_port(text: str):
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_port(text, None)
-
-
-def test_keys_for_nothing(keys: Path):
-    with pytest.raises(ConfigError, match="without --http") as refused:
-        parse_port(None, keys)
-    assert refused.value.option == "api_key_file"
-    assert parse_port(None, None) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"# none\n", "schlüssel\n".encode(), b"x" * 70_000])

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from specmesh.api.body import parse_chat, parse_completion
-from specmesh.api.fields import fields_of
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
@@ -41,20 +40,6 @@ def test_a_schema(fields: dict[str, object]):
 def test_any_object_and_a_grammar():
     assert schema(grammar(response_format={"type": "json_object"})) == {"type": "object"}
     assert grammar(grammar=GBNF) == Grammar(GrammarKind.GBNF, GBNF)
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"grammar": GBNF}, {"json_schema": SCHEMA}, {"response_format": {"type": "json_object"}}]
-)
-def test_what_is_told_asks_for_the_same(fields: dict[str, object]):
-    """Alone, and beside what it was first asked for by."""
-    first = grammar(**fields)
-    assert grammar(**fields_of(first)) == grammar(**(fields | fields_of(first))) == first
-
-
-@pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"grammar": "", "json_schema": None}])
-def test_none(fields: dict[str, object]):
-    assert grammar(**fields) is None
 
 
 @pytest.mark.parametrize(

@@ -93,10 +93,6 @@ def test_what_is_not_one_object_in_utf_8_is_refused(raw):
     assert caught.value.reason == "body"
 
 
-def test_space_around_is_json():
-    assert decode_body(m.Ping, b" \r\n\t" + PING + b"\n") == m.Ping(1, 2)
-
-
 @pytest.mark.parametrize("pair", [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"])
 def test_objects_are_bounded_in_depth(pair):
     """What is read can be written again: in an object field at most MAX_DEPTH containers, itself one, in each other."""

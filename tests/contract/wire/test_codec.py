@@ -215,15 +215,6 @@ def test_a_flipped_bit_anywhere_is_refused(name):
             assert control if whole[3] >= 16 else not control or at < HEADER.size
 
 
-@PROFILE
-@given(messages, st.integers(0), st.integers(1, 2**32 - 1))
-def test_a_burst_of_damage_is_refused(message, where, bits):
-    frame = bytearray(encode(message))
-    at = where % (len(frame) - 3)
-    frame[at : at + 4] = (int.from_bytes(frame[at : at + 4], "little") ^ bits).to_bytes(4, "little")
-    assert decode_or_reason(bytes(frame)) in ("magic", "checksum")
-
-
 @pytest.mark.parametrize("name", GOLDEN)
 def test_damage_looks_like_no_other_version(name):
     whole = bytes.fromhex(GOLDEN[name])

@@ -125,3 +125,20 @@ def test_what_is_promised_to_the_last_bit():
     agreeing = replace(result, divergences=[])
     assert agreeing.failed
     assert "ERROR: the verifier is reproducible, and yet its log-probabilities differ" in agreeing.lines()
+
+
+def test_too_much_noise():
+    """Logits that differ by more than kernels explain are an error, whatever divergences are by them."""
+    result = replace(audited(Daemon()), noise=0.6)
+    assert result.failed
+    assert "ERROR: kernels do not differ by more than 0.5" in result.lines()
+
+
+@pytest.mark.parametrize(("undrafted", "failed"), [(("auto",), []), ((4,), [4]), (("auto", 4), ["auto", 4])])
+def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]):
+    """What no drafter took part in is no audit; a draft_n that adapts may find that nothing pays."""
+    found = audited(Daemon())
+    ways = [way | {"drafted": 0} if way["draft_n"] in undrafted else way for way in found.ways]
+    result = replace(found, ways=ways)
+    assert (result.undrafted, result.failed) == (failed, bool(failed))
+    assert sum("nothing was drafted" in line for line in result.lines()) == len(failed)

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from specmesh.bench import load
 from specmesh.bench.load import LoadPlan, LoadText, Percentiles, Server, levels
 from specmesh.client import Json
-from specmesh.errors import Busy, ConfigError, DaemonUnreachable, SpecmeshError
+from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError
 
 
 def text(client: int = 0, prompt: int = 0, **change: object) -> LoadText:
@@ -29,26 +29,6 @@ def test_one_text():
     assert level.gap_ms == Percentiles(100.0, 300.0)
     assert level.acceptance_rate is None
     assert (level.identical, level.compared, level.refused) == (0, 0, 0)
-
-
-class Full:
-    """A source that has no place until it was asked so often."""
-
-    def __init__(self, refusals: int) -> None:
-        self._left = refusals
-
-    def complete(self, body: Json) -> Generator[Json, None, None]:
-        self._left -= 1
-        if self._left >= 0:
-            raise Busy("full")
-        yield {"choices": [{"text": "x"}], "specmesh": {"token_ids": [1]}}
-
-
-def test_who_is_refused_asks_again(monkeypatch: pytest.MonkeyPatch):
-    """Until there is a place; the text tells how often."""
-    monkeypatch.setattr(load, "RETRY_AFTER_S", 0.001)
-    [found] = load.crowd(Full(3), LoadPlan((1,), ("a",), 1, 4, {}), 1, lambda: None)
-    assert (found.refused, found.tokens) == (3, 1)
 
 
 EVENTS: list[Json] = [
@@ -114,10 +94,3 @@ def test_a_server_that_refuses(url: str):
     for prompt, error in (("full", Busy), ("wrong", SpecmeshError), ("short", DaemonUnreachable)):
         with pytest.raises(error):
             list(server.complete({"prompt": prompt}))
-
-
-@pytest.mark.parametrize("wrong", ["", "127.0.0.1:80", "ftp://127.0.0.1", "http://", "http://[", "http://a:b"])
-def test_no_url(wrong: str):
-    """Refused before anything is asked."""
-    with pytest.raises(ConfigError, match="--url"):
-        Server(wrong)

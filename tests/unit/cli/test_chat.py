@@ -87,13 +87,6 @@ def test_commands(typed, capsys):
     assert (told.out, told.err.count("/clear")) == ("HI\nYOU\n", 2)
 
 
-def test_raw_goes_on_with_the_text(typed):
-    """No messages: what was typed and answered so far is the prompt."""
-    typed("ab", "c")
-    client = talk(raw=True)
-    assert [body["prompt"] for body in client.asked] == ["ab", "abABc"]
-
-
 def test_an_interrupted_answer_counts_as_far_as_it_came(typed, capsys):
     """Ctrl-C closes the stream, and the conversation goes on."""
     typed("ab!cd", KeyboardInterrupt, "x")

@@ -9,7 +9,6 @@ import pytest
 from specmesh import client, errors
 from specmesh.client import Client
 from specmesh.daemons.runtime.instance import InstanceLock
-from specmesh.paths import lock_of
 
 CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
 
@@ -17,14 +16,6 @@ CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
 def sse(*events: object) -> bytes:
     told = ("[DONE]" if event == "[DONE]" else json.dumps(event) for event in events)
     return b"".join(f"data: {data}\n\n".encode() for data in told)
-
-
-def test_stream(fake_daemon: Callable[..., Path]):
-    """A completion is asked for as a stream; its chunks come until [DONE], comments and blank lines left out."""
-    path = fake_daemon({"/v1/completions": (200, b": ping\n\n" + sse(CHUNK, CHUNK, "[DONE]", {"never": "seen"}))})
-    assert list(Client(path).complete({"prompt": "x"})) == [CHUNK, CHUNK]
-    [(_, _, body)] = fake_daemon.requests  # type: ignore[attr-defined]
-    assert json.loads(body) == {"prompt": "x", "stream": True}
 
 
 @pytest.mark.parametrize(
@@ -63,21 +54,6 @@ def test_broken_answers_are_unreachable(fake_daemon: Callable[..., Path], answer
     assert len(got) <= 1
 
 
-def test_nobody_there(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
-    """Where nobody answers, every path tried is named, in order."""
-    folder = fake_daemon({}).parent
-    with pytest.raises(errors.DaemonUnreachable, match=f"{folder}/none.sock.*--socket"):
-        Client(folder / "none.sock").get("/stats")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
-    monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
-    with pytest.raises(errors.DaemonUnreachable) as caught:
-        Client().get("/stats")
-    told = str(caught.value)
-    tried = [folder / "run/specmesh/verifier.sock", folder / "run/specmesh/drafter.sock", "/run/specmesh/drafter.sock:"]
-    places = [told.index(str(path)) for path in tried]
-    assert places == sorted(places)
-
-
 def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     """First it holds its lock only, then it loads, then it answers: each is waited for, and said once."""
     loading = json.dumps({"error": {"message": "loading", "specmesh": {"error": "Starting"}}}).encode()
@@ -93,22 +69,3 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
     assert list(Client(path, waits=heard.append).complete({})) == [CHUNK]
     assert heard == [f"the daemon at {path} is starting"]
     instance.close()
-
-
-def test_a_daemon_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Without waiting, and at the end of it, it is told that it starts; where it has gone, that nobody is there."""
-    path = tmp_path / "s"
-    with InstanceLock(path):
-        with pytest.raises(errors.Starting, match="is starting: try again"):
-            Client(path).get("/stats")
-        with pytest.raises(errors.Starting):
-            list(Client(path).complete({}))
-        monkeypatch.setattr(client, "START_TIMEOUT_S", -1.0)
-        with pytest.raises(errors.Starting):
-            list(Client(path, waits=lambda _: None).complete({}))
-    monkeypatch.setattr(client, "START_TIMEOUT_S", 300.0)
-    with pytest.raises(errors.DaemonUnreachable, match="no daemon answers"):
-        list(Client(path, waits=lambda _: None).complete({}))
-    lock_of(path).write_text("1")  # a crash leaves it, and nobody holds it
-    with pytest.raises(errors.DaemonUnreachable):
-        Client(path).get("/stats")

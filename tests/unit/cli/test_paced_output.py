@@ -1,10 +1,9 @@
 """Text at an even pace."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.cli.streaming import PacedOutput
+from specmesh.cli.generate import PacedOutput
 
 BLOCKS = st.lists(st.tuples(st.text(max_size=30), st.integers(0, 9)), max_size=20)
 
@@ -22,28 +21,3 @@ def test_all_of_the_text_in_order(blocks: list[tuple[str, int]]):
         lengths = [len(pieces.pop(0)) for _ in range(min(max(tokens, 1), len(text)))]
         assert sum(lengths) == len(text)
         assert not lengths or max(lengths) - min(lengths) <= 1
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_interrupted_text_is_shown_as_far_as_it_came(error: type[BaseException]):
-    """And the error goes on."""
-    pieces: list[str] = []
-
-    def interrupted() -> None:
-        with PacedOutput(pieces.append) as output:
-            output.add("ab", 1)
-            raise error
-
-    with pytest.raises(error):
-        interrupted()
-    assert pieces == ["ab"]
-
-
-def test_an_output_that_fails():
-    """Who adds text is told."""
-
-    def broken(_: str) -> None:
-        raise BrokenPipeError
-
-    with pytest.raises(BrokenPipeError), PacedOutput(broken) as output:
-        output.add("ab", 1)

@@ -43,13 +43,6 @@ def test_peers_cannot_steer_the_terminal(snapshots):
     assert "?[2J?mac[red]" in line_of(drawn(snapshot), "drafter")
 
 
-def test_what_is_missing_is_a_dash():
-    """A snapshot of a daemon of another version, without any of these fields, is drawn all the same."""
-    for role in ("verifier", "drafter"):
-        assert drawn({"role": role})
-        assert one_line({"role": role}).startswith(role)
-
-
 class FakeClient:
     """A daemon that answers with these, errors raised; then the user presses Ctrl-C."""
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.accept import Acceptance, accept
+from specmesh.core.accept import accept
 from specmesh.core.sampling.acceptance_strategies import VerifiedRows, strategy_of, uses_proposals
 from specmesh.core.sampling.proposal import HEAVIEST, Proposal, SampledDraft
-from specmesh.core.sampling.sampler import Sampler, SamplingParams, check_sampling
-from specmesh.errors import RequestError
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 HOT = SamplingParams(1.0, seed=3)
 LOGITS = np.array([[3.0, 2.0, 0.0, -9.0]] * 4, np.float32)
@@ -34,6 +33,17 @@ def test_others_say_the_targets_own_choice(strategy):
         assert judged(params, (SampledDraft(1),), 1).committed[0] == Sampler(params).choose(LOGITS[0], 10)
 
 
+@pytest.mark.parametrize("strategy", ["deterministic", "probabilistic", "threshold"])
+@given(st.lists(st.lists(st.integers(-1, 1), min_size=5, max_size=5), min_size=3, max_size=3))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_greedy_is_what_the_sampler_chooses(strategy, logits):
+    """Row by row, of equal logits the lowest id, whatever was drafted."""
+    params, rows = SamplingParams(strategy=strategy, threshold=1.0), np.array(logits, np.float32)
+    offers = tuple(SampledDraft(token) for token in (1, 4, 0))
+    choose = strategy_of(params)(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
+    assert [choose(i) for i in range(3)] == [Sampler(params).choose(row, 3) for row in rows]
+
+
 @pytest.mark.parametrize(("least", "stands"), [(LAW[1] - 1e-9, True), (LAW[1] + 1e-9, False)])
 def test_threshold_is_the_least_probability(least, stands):
     for seed in range(5):
@@ -41,30 +51,6 @@ def test_threshold_is_the_least_probability(least, stands):
         own = Sampler(params).choose(LOGITS[0], 10)
         verdict = judged(params, (SampledDraft(1),), 1)
         assert verdict.committed[0] == (1 if stands else own)
-
-
-def test_threshold_takes_a_draft_in_hand_for_the_last_row():
-    params = replace(HOT, strategy="threshold", threshold=0.2)
-    assert judged(params, (SampledDraft(1), SampledDraft(1), SampledDraft(0)), 2) == Acceptance((1, 1, 0), 2, 2, False)
-
-
-def test_probabilistic_ends_where_the_text_does():
-    law = Proposal((0, 1), (1, 1))
-    drafts = (SampledDraft(0, law),) * 3
-    hot = [replace(HOT, seed=s, strategy="probabilistic") for s in range(40)]
-    seeds = [params.seed for params in hot if judged(params, drafts, 2).accepted == 2]
-    params = replace(HOT, seed=seeds[0], strategy="probabilistic")
-    assert judged(params, (SampledDraft(0, law),) * 3, 2, end_ids={0}) == Acceptance((0,), 1, 1, True)
-    assert judged(params, (SampledDraft(0, law),) * 3, 2, room=1) == Acceptance((0,), 1, 1, False)
-
-
-def test_equal_laws_accept_everything():
-    logits = np.zeros((4, 2), np.float32)
-    law = Proposal((0, 1), (7, 7))
-    for seed in range(30):
-        params = SamplingParams(1.0, seed=seed, strategy="probabilistic")
-        rows = VerifiedRows(seed, 5, logits, (SampledDraft(1, law),) * 4, lambda _, p=params: Sampler(p))
-        assert accept([1, 1, 1], strategy_of(params)(rows), end_ids=(), room=9).committed == (1, 1, 1, 1)
 
 
 @st.composite
@@ -98,11 +84,3 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     assert all(law[token] > 0 for token in verdict.committed)
     if verdict.accepted < drafts:
         assert verdict.committed[-1] != tokens[verdict.accepted]
-
-
-@pytest.mark.parametrize(
-    "changed", [{"strategy": "none"}, {"threshold": 0.0}, {"threshold": 1.5}, {"threshold": float("nan")}], ids=str
-)
-def test_strategies_and_thresholds_that_mean_nothing(changed):
-    with pytest.raises(RequestError, match=next(iter(changed))):
-        check_sampling(replace(HOT, **changed))

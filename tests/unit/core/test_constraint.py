@@ -55,12 +55,3 @@ def test_nothing_makes_a_barred_id_win(params: SamplingParams):
             Sampler(params, (5, 5, 3)).choose(masked(row, allowed), position) for position, row in enumerate(rows)
         }
     assert chosen <= {3, 7}
-
-
-def test_a_row_is_masked_as_far_as_there_is_a_vocabulary():
-    row = np.arange(5, dtype=np.float32)
-    left = masked(row, np.array([True, False, True]))
-    assert left.dtype == np.float32
-    assert left[[0, 2]].tolist() == [0, 2]
-    assert (left[[1, 3, 4]] < -1e29).all()
-    assert row.tolist() == [0, 1, 2, 3, 4]

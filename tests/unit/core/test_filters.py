@@ -5,17 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.filters import (
-    STRIPES,
-    Candidates,
-    at_least,
-    largest,
-    min_p,
-    nucleus,
-    top_p,
-    typical,
-    typical_of_row,
-)
+from specmesh.core.sampling.filters import STRIPES, at_least, largest, min_p, nucleus, top_p, typical, typical_of_row
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -80,10 +70,3 @@ def test_typical_of_row_is_typical_of_everything(logits, share):
     assert fast.ids.tolist() == sorted(fast.ids, key=lambda token: (-logits[token], token))
     assert abs(len(slow.ids) - len(fast.ids)) <= 1
     assert sorted(logits[slow.ids])[-1:] == pytest.approx(sorted(logits[fast.ids])[-1:], abs=1e-3)
-
-
-def test_typical_prefers_what_is_as_surprising_as_the_whole():
-    shares = np.array([0.4, 0.15, 0.15, 0.15, 0.15])
-    found = Candidates(np.arange(5), np.log(shares))
-    assert typical(found, 0.5).ids.tolist() == [1, 2, 3, 4]
-    assert typical(found, 0.99).ids.tolist() == [0, 1, 2, 3, 4]

@@ -147,50 +147,6 @@ def test_the_text_is_in_the_language_and_the_same_for_every_drafter(texts, tempe
         assert any(text.startswith(spelt(ids)) for text in texts)
 
 
-@PROFILE
-@given(LANGUAGES, st.integers(0, 99), st.data())
-def test_a_text_is_gone_on_with_after_any_of_its_ids(texts, seed, data):
-    sampling = SamplingParams(1.0, seed=seed)
-    whole, _ = finish(session(Texts(*texts), sampling=sampling))
-    cut = data.draw(st.integers(0, len(whole)))
-    resumed = session(Texts(*texts), sampling=sampling, said=whole[:cut])
-    assert (*whole[:cut], *finish(resumed)[0]) == whole
-    assert resumed.finished == "stop"
-
-
-def test_a_whole_text_ends_without_a_step_for_its_end():
-    made = session(Texts(b"abc"), draft_n=0)
-    ids, rounds = finish(made)
-    assert (spelt(ids), made.finished) == (b"abc", "stop")
-    assert len(rounds) == len(ids)
-
-
-def test_what_only_one_text_can_follow_is_drafted_by_the_grammar():
-    made = session(Texts(b"dddddd"), attached=False)
-    ids, rounds = finish(made)
-    assert spelt(ids) == b"dddddd"
-    assert [(one.drafts, one.accepted, one.forced) for one in rounds] == [((8,) * 6, 6, 6)]
-    assert (made.counts.drafted, made.counts.accepted, made.counts.rounds) == (0, 0, 1)
-    assert (made.counts.forced_drafted, made.counts.forced_accepted) == (6, 6)
-    assert made.counts.accept_histogram == [1]
-
-
-def test_a_drafters_guesses_beyond_what_is_forced_are_verified_with_it():
-    texts = (b"dda", b"ddb", b"ddc")
-    made = session(Texts(*texts), draft_n=4)
-    _, rounds = finish(made, knowing(texts, GREEDY))
-    assert [(len(one.drafts), one.accepted, one.forced) for one in rounds] == [(3, 3, 2)]
-    assert (made.counts.drafted, made.counts.accepted, made.counts.forced_accepted) == (1, 1, 2)
-
-
-def test_a_stop_string_ends_it_before_the_grammar_does():
-    made = session(Texts(b"aaabaaa"), stop=("ba",), draft_n=0)
-    ids, _ = finish(made)
-    assert made.finished == "stop"
-    assert b"ba" in spelt(ids)
-    assert spelt(ids) != b"aaabaaa"
-
-
 class Tiring(Texts):
     """One whose library gives up for good after so many ids of a text, and over drafts before that."""
 

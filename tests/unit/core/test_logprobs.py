@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.logprobs import LEAST, MAX_LOGPROBS, Logprob, LogprobRecorder, logprobs_of
+from specmesh.core.sampling.logprobs import LEAST, MAX_LOGPROBS, logprobs_of
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
@@ -38,15 +38,6 @@ def test_rows_that_are_none(row):
     assert np.isfinite((told.chosen, *told.top)).all()
     assert len(told.ids) == len(told.top) == 3
     assert min(told.chosen, *told.top) >= LEAST
-
-
-def test_positions_before_the_first_have_none():
-    found = LogprobRecorder(1, 5)
-    found.take(np.zeros((3, 2), np.float32), (0, 1))
-    half = Logprob(-0.693147, (0,), (-0.693147,))
-    assert found.between(3, 7) == (None, None, half, half)
-    assert found.between(6, 7) == (half,)
-    assert found.between(3, 5) == (None, None)
 
 
 def target(crc):
@@ -77,9 +68,3 @@ def test_drafts_change_nothing_about_them(sampling, stop):
     drafted, with_drafts, accepted = said(params, random.Random(3))
     assert (drafted, with_drafts) == (alone, found)
     assert accepted > 0 or len(alone) < 3
-
-
-def test_a_text_that_is_gone_on_with_has_those_of_what_follows():
-    params = SessionParams(SamplingParams(0.9, seed=2), 40, None, (), 3)
-    alone, found, _ = said(params)
-    assert said(params, random.Random(1), (*PROMPT, *alone[:7]))[:2] == (alone[7:], found[7:])

@@ -58,9 +58,10 @@ def test_each_cost_has_a_bound_of_its_own(cost: Cost, amount: int):
 def test_drafts_are_earned_by_rounds():
     one = PeerLimits()
     assert one.frame(FRAME, Cost.IDS, RATES[Cost.IDS].burst, 0.0) is FrameAction.TAKE
-    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is FrameAction.DROP
+    earned = int(RATES[Cost.IDS].earned)
+    assert one.frame(FRAME, Cost.IDS, earned, 0.0) is FrameAction.DROP
     one.earn()
-    assert one.frame(FRAME, Cost.IDS, 64, 0.0) is FrameAction.TAKE
+    assert one.frame(FRAME, Cost.IDS, earned, 0.0) is FrameAction.TAKE
     assert one.frame(FRAME, Cost.IDS, 1, 0.0) is FrameAction.DROP
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.filters import FORBIDDEN, Penalties, forbidding, penalised
+from specmesh.core.sampling.filters import Penalties, penalised
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(lambda values: np.array(values, np.float32) / 4)
@@ -30,9 +30,3 @@ def test_the_window_is_the_latest_ids():
     assert not Penalties(2.0, window=0)
     assert not Penalties()
     assert Penalties(frequency=-1.0)
-
-
-def test_what_is_forbidden_is_forbidden():
-    biases = forbidding([(7, 1.0), (3, 100.0), (7, 2.0)], {3, 2})
-    assert biases == ((7, 1.0), (7, 2.0), (2, FORBIDDEN), (3, FORBIDDEN))
-    assert forbidding(biases, {3, 2}) == biases

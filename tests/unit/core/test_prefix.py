@@ -6,7 +6,7 @@ from binascii import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.prefix import Prefix
 
 PROFILE = settings(derandomize=True, deadline=None)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -47,12 +47,3 @@ def test_holds_is_exact(tokens, base, crc):
     prefix = Prefix(tokens)
     assert all(prefix.holds(n, crc_of(tokens[:n])) for n in range(len(tokens) + 1))
     assert prefix.holds(base, crc) == (base <= len(tokens) and crc_of(tokens[:base]) == crc)
-
-
-@PROFILE
-@given(st.lists(st.integers(0, 2), max_size=8), st.lists(st.integers(0, 2), max_size=8))
-def test_common_length(left, right):
-    """The leading ids shared are equal, and the next ones differ or one side ends."""
-    n = common_length(left, right)
-    assert left[:n] == right[:n]
-    assert n in (len(left), len(right)) or left[n] != right[n]

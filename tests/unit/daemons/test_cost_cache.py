@@ -16,13 +16,6 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_is_stored_is_loaded(tmp_path: Path, model: Path):
-    folder = tmp_path / "not" / "yet"
-    CostCache(model, "CPU, 2 threads", folder).store(TABLE)
-    assert CostCache(model, "CPU, 2 threads", folder).load() == TABLE
-    assert folder.stat().st_mode & 0o077 == 0
-
-
 def test_other_models_and_settings(tmp_path: Path, model: Path):
     """Another setting, another file of the same length, no file: nothing is known."""
     CostCache(model, "CPU, 2 threads", tmp_path / "c").store(TABLE)
@@ -45,12 +38,6 @@ def test_damaged(tmp_path: Path, model: Path, text: str):
     assert cache.load() is None
     cache.store(TABLE)
     assert cache.load() == TABLE
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "c").write_text("a file")
-    CostCache(model, "CPU", tmp_path / "c").store(TABLE)
-    assert "step_times_not_kept" in "".join(capsys.readouterr())
 
 
 def test_a_link_in_the_place_of_what_it_writes_is_not_followed(tmp_path: Path, model: Path):

@@ -1,12 +1,9 @@
 """Drafts and prefixes as frames."""
 
-from types import SimpleNamespace
-
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
-from specmesh.daemons.link.frames import frame_of, from_drafter
-from specmesh.daemons.verifier.session_context import SessionContext
+from specmesh.daemons.link.frames import frame_of, from_drafter, to_drafter
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -23,8 +20,7 @@ def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     """Every SYNC frame starts where the one before ended and carries the CRC of all ids before it."""
     ids = tuple(range(2 * m.MAX_TOKENS + 3))
     prefix = Prefix(ids)
-    session = SessionContext(7, SimpleNamespace(prefix=prefix), None, None)
-    frames = list(session.frames(ev.Told(0, 0, ids, 4, sync=True)))
+    frames = list(to_drafter(7, ev.Told(0, 0, ids, 4, sync=True)))
     assert [frame.base for frame in frames] == [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
     assert [frame.prefix_crc for frame in frames] == [prefix.crc_at(frame.base) for frame in frames]
     assert [token for frame in frames for token in frame.ids] == list(ids)

@@ -1,9 +1,7 @@
 """What a service manager hears, through a socket as systemd's is."""
 
-import os
 import socket
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -20,28 +18,6 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         listening.settimeout(PATIENCE)
         listening.bind(str(tmp_path / "notify"))
         yield listening
-
-
-def environment(manager: socket.socket, **more: str) -> dict[str, str]:
-    return {"NOTIFY_SOCKET": manager.getsockname(), **more}
-
-
-@pytest.mark.parametrize(
-    ("told", "seconds"),
-    [
-        ({"WATCHDOG_USEC": "60000000"}, 60.0),
-        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 60.0),
-        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
-        ({"WATCHDOG_USEC": "0"}, None),
-        ({"WATCHDOG_USEC": "soon"}, None),
-        ({}, None),
-    ],
-)
-def test_watchdog_interval(manager: socket.socket, told: dict[str, str], seconds: float | None):
-    """As the environment says, where it means this process."""
-    with closing(Notifier(environment(manager, **told))) as notifier:
-        assert notifier.watchdog == seconds
-    assert Notifier(told).watchdog is None
 
 
 @pytest.mark.fault("E6.63")

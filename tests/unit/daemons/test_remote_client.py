@@ -4,28 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from specmesh.api.requests import ClientEvent, Failed, Request
+from specmesh.api.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
-from specmesh.daemons.drafter.retry_queue import PendingRequest
+from specmesh.daemons.drafter.client_session import PendingRequest
 from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
-from specmesh.daemons.verifier.remote_client import RemoteClient, opened, requested
-from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError
+from specmesh.daemons.verifier.remote_client import opened, requested
+from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
 PARAMS = SamplingParams(0.5, 40, 0.9, 7)
 ORDER = m.Open(9, "hi", 20, 0.5, 40, 0.9, 7, m.DRAFT_N_AUTO)
-
-
-def said(*events: ClientEvent, rounds: bool = True) -> list[m.ControlMessage]:
-    told: list[m.ControlMessage] = []
-    client = RemoteClient(told.append, replace(ORDER, rounds=rounds))
-    for event in events:
-        client.on_event(event)
-    return told
 
 
 def test_what_is_asked_for():
@@ -90,12 +82,3 @@ def test_sampling_crosses_the_wire(params: SamplingParams):
     assert params_of(decode(encode(order))) == params
     assert requested(order).params.sampling == params
     assert params_of(opened(3, 9, 12, SessionParams(params, 20))) == params
-
-
-def test_failures_are_errors_with_ref():
-    """Busy is told as busy, everything else as a request's error, with the sentence."""
-    assert said(Failed(Busy("later"))) == [m.Error("busy", "later", 9)]
-    assert said(Failed(PromptTooLong.of(9, 5))) == [m.Error("context", str(PromptTooLong.of(9, 5)), 9, "prompt")]
-    assert said(Failed(RequestError("odd", "stop"))) == [m.Error("request", "odd", 9, "stop")]
-    assert said(Failed(EngineError("broke"))) == [m.Error("engine", "broke", 9)]
-    assert said(Failed(NoSuchText("none"))) == [m.Error("session", "none", 9, "resume")]

@@ -1,5 +1,6 @@
-"""The line before the sessions: order, bounds, shares, and leaving it."""
+"""The line before the sessions: its bounds, and leaving it."""
 
+import itertools
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -7,11 +8,12 @@ import pytest
 
 from specmesh.api.requests import ClientEvent, Failed, Request
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.daemons.drafter.request_router import AHEAD, RequestRouter
 from specmesh.daemons.runtime import request_queue
-from specmesh.daemons.runtime.prompts import Opening
+from specmesh.daemons.runtime.prompts import ClientRequest
 from specmesh.daemons.runtime.request_queue import RequestQueue
-from specmesh.errors import Busy, SpecmeshError
+from specmesh.errors import Busy
 
 LIMITS = TargetLimits(16, 256, frozenset())
 PARAMS = SessionParams(SamplingParams(), 1)
@@ -24,44 +26,23 @@ class Queue:
         prompts = SimpleNamespace(add=lambda _: Future())
         self.queue = RequestQueue(prompts, LIMITS, sessions, most)
         self.running: list[bytes | None] = []
-        self.now = 0.0
-        self.heard: list[ClientEvent] = []
+        self.now, self._numbers = 0.0, itertools.count()
+        self._waiting: list[int] = []
 
-    def ask(
-        self, owner: bytes | None = None, ids: tuple[int, ...] | None = (1,), priority: int = 0, text: str = "text"
-    ) -> Opening:
-        client = SimpleNamespace(on_event=self.heard.append)
-        opening = Opening(Request(text, ids, PARAMS, priority=priority), client, owner)
-        self.queue.add(opening, self.running, self.now)
-        return opening
+    def ask(self, ids: tuple[int, ...] | None = (1,), text: str = "text") -> None:
+        asked = ClientRequest(next(self._numbers), Request(text, ids, PARAMS), SimpleNamespace(), None)
+        self.queue.add(asked, self.running, self.now)
+        self._waiting.append(asked.number)
 
-    def begun(self) -> list[Opening]:
-        told = []
-        while (found := self.queue.next(self.running, self.now)) is not None:
-            told.append(found.opening)
-            self.running.append(found.opening.owner)
-        return told
+    def one_begins(self) -> None:
+        """The session that ran has ended."""
+        self.running[:] = [None]
+        self.queue.left(self._waiting.pop(0), self.now)
 
     def refusal(self) -> Busy:
         with pytest.raises(Busy) as refusal:
             self.ask()
         return refusal.value
-
-    def error(self) -> SpecmeshError:
-        [failed] = self.heard
-        assert isinstance(failed, Failed)
-        return failed.error
-
-
-def test_a_lower_priority_goes_first():
-    """Whenever it came, and among equals in the order they came; one that has begun stays."""
-    queue = Queue(1, 9)
-    first, later, batch, soon = (queue.ask(priority=priority) for priority in (5, 2, 9, 2))
-    assert queue.begun() == [later]
-    person = queue.ask()
-    for expected in (person, soon, first, batch):
-        queue.running.pop()
-        assert queue.begun() == [expected]
 
 
 def test_when_to_ask_again():
@@ -73,8 +54,7 @@ def test_when_to_ask_again():
     assert queue.refusal().retry_after == 1.0  # none has begun yet
     for pause, left in ((0.5, 2.0), (3.5, 8.0), (1000.0, 60.0)):
         queue.now += pause
-        queue.running.clear()
-        assert len(queue.begun()) == 1
+        queue.one_begins()
         while len(queue.queue) < 4:
             queue.ask()
         assert queue.refusal().retry_after == left
@@ -92,7 +72,28 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     alone.refusal()
 
 
-@pytest.mark.parametrize("field", ["role", "content", "name"])
-def test_all_of_a_chat_takes_memory(field: str):
-    message = ChatMessage(**({"role": "user", "content": ""} | {field: "x" * 30_000}))
-    assert Request(None, None, PARAMS, messages=(message,) * 3).size > 90_000
+def test_a_drafters_queue():
+    """What its verifier is not asked for yet waits by priority, then in the order it came; who is one too many is told
+    when those will have been asked for."""
+    asked, refusals = list[int](), list[ClientEvent]()
+    sessions = SimpleNamespace(asked=asked, ask=lambda one: asked.append(one.request.priority))
+    router = RequestRouter([SimpleNamespace(address="a", welcome=True, target="", sessions=sessions)], 4)
+    sink = SimpleNamespace(on_event=refusals.append)
+    ask = lambda priority: router.ask(Request(None, (1,), PARAMS, priority=priority), sink, now)  # noqa: E731
+    now = 1000.0
+    for priority in (*range(100, 100 + AHEAD), 9, 7, 8, 7):
+        ask(priority)
+    assert asked == [*range(100, 100 + AHEAD)]
+    for pause, left in ((0.0, 1.0), (0.5, 2.0), (3.5, 8.0)):
+        now += pause
+        if pause:
+            asked.pop(0)
+            router.reopen(now)
+            ask(6)
+        ask(1)
+        refused = refusals.pop()
+        assert isinstance(refused, Failed)
+        assert isinstance(refused.error, Busy)
+        assert refused.error.retry_after == left
+    assert asked[-2:] == [7, 6]
+    assert not refusals

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import zmq
 
-from specmesh.daemons.link.transport import Route, bind_router, plain
+from specmesh.daemons.link.transport import Route, bind_router
 from specmesh.errors import ConfigError
 
 NO_ADDRESSES = (
@@ -59,15 +59,3 @@ def test_a_reset_under_a_full_queue():
     each second, would abort the process here, so they are off."""
     ran = subprocess.run([sys.executable, "-c", UNREAD, "1.3"], capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("shown", "meant"),
-    [
-        ("tcp://[::ffff:192.0.2.7]:7071", "tcp://192.0.2.7:7071"),
-        ("tcp://[::1]:7071", "tcp://[::1]:7071"),
-        ("tcp://192.0.2.7", "tcp://192.0.2.7"),
-    ],
-)
-def test_plain_addresses(shown: str, meant: str):
-    assert plain(shown) == meant

@@ -24,12 +24,6 @@ def file(folder: Path) -> Path:
     return path
 
 
-def test_what_is_stored_is_loaded(folder: Path, file: Path):
-    assert VocabularyCache(folder).load(PRINT, len(PIECES)) == PIECES
-    assert folder.stat().st_mode & 0o077 == 0
-    assert PRINT in file.name
-
-
 @pytest.mark.parametrize("damage", ["one bit", "cut", "longer", "empty", "other vocabulary"])
 def test_damaged_files_count_as_absent(folder: Path, file: Path, damage: str):
     """Whatever happened to the file, it is not believed, and storing again mends it."""
@@ -78,12 +72,3 @@ def test_the_longest_unused_go_first(folder: Path):
     assert len(list(folder.iterdir())) <= MAX_FILES
     assert cache.load(prints[0], 1) == (b"0",)
     assert cache.load(prints[1], 1) is None
-
-
-def test_an_interrupted_write_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    def fail(self: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    VocabularyCache(folder).store(PRINT, PIECES)
-    assert list(folder.iterdir()) == []

@@ -1,12 +1,9 @@
 """What is said of addresses and links."""
 
-import socket
-
 import pytest
 
-from specmesh.doctor import mesh
-from specmesh.doctor.mesh import Reach, RoleSettings, judge_link, judge_reach, judge_wire
-from specmesh.security.addresses import Way
+from specmesh.doctor.mesh import Reach, judge_link, judge_reach, judge_wire
+from specmesh.security import Way
 
 LAN = {"reach": Reach.OPEN, "code": None, "kind": Way.LOCAL, "attached": None, "macos": False}
 
@@ -78,20 +75,3 @@ def test_link(changes: dict[str, object], status: str, found: str):
     check = judge_link("mac:1", **(LINK | changes))  # type: ignore[arg-type]
     assert check.status == status
     assert found in check.found
-
-
-def test_addresses_are_tried():
-    """An address that answers, one that refuses, one that is none; each once."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        drafter = RoleSettings("drafter", {"connect": f"tcp://127.0.0.1:{port}"})
-        [check] = mesh.network([drafter, drafter], [])
-        assert check.status == "ok"
-    [check] = mesh.network([drafter], [])
-    assert (check.status, "refuses" in check.found) == ("fail", True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        both = [f"tcp://127.0.0.1:{server.getsockname()[1]}", f"tcp://127.0.0.1:{port}"]
-        told = mesh.network([RoleSettings("drafter", {"connect": both})], [])
-        assert [check.status for check in told] == ["ok", "fail"], "each of several"
-    [check, *_] = mesh.network([RoleSettings("drafter", {"connect": "bigbox"})], [])
-    assert (check.status, "is no address" in check.found) == ("fail", True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.doctor.machine import judge_service, parse_launchctl, parse_systemctl
+from specmesh.doctor.machine import judge_service, parse_systemctl
 from specmesh.service import Scope
 
 ENABLE, LOGS = "systemctl --user enable x", "journalctl --user --unit x"
@@ -39,18 +39,3 @@ def test_service(state: str, scope: Scope, enable: str | None, status: str, fix:
 def test_systemctl(text: str, told: tuple[bool, str]):
     """What `systemctl show` prints."""
     assert parse_systemctl(text) == told
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("\tstate = running\n\tlast exit code = (never exited)\n", (True, "active")),
-        ("\tstate = not running\n\tlast exit code = 78: EX_CONFIG\n", (True, "failed")),
-        ("\tstate = not running\n\tlast exit code = 0\n", (True, "inactive")),
-        ("\tstate = waiting\n", (True, "inactive")),
-        ("", (True, "unknown")),
-    ],
-)
-def test_launchctl(text: str, told: tuple[bool, str]):
-    """What `launchctl print` prints."""
-    assert parse_launchctl(text) == told

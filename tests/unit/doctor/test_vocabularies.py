@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 import structlog
 from click.testing import CliRunner, Result
-from harness.hf_tokenizer import directory_of
 
 from specmesh import logs
 from specmesh.cli import main
-from specmesh.core.vocabulary.match import LEAST_OVERLAP
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -56,24 +54,3 @@ def test_gguf_files(make_gguf: Make, options: dict[str, int], verdict: str, code
     assert told["meaning"] in done.stdout
     assert told["encoders"]["alike"] == told["encoders"]["compared"]
     assert bool(told["differences"]) == (verdict != "same")
-
-
-def test_gguf_against_a_directory(make_gguf: Make, tmp_path: Path):
-    """Files of one model in two formats: the same, and their encoders cut alike."""
-    pytest.importorskip("tokenizers")
-    path = make_gguf("doctor-a", **WORDS)
-    folder = directory_of(path, tmp_path / "hf")
-    for model, against in ((path, folder), (folder, path), (folder, folder)):
-        told = json.loads(doctor("--model", model, "--against", against, "--json").stdout)
-        assert (told["verdict"], told["overlap"]) == ("same", 1.0)
-        assert told["encoders"]["alike"] == told["encoders"]["compared"] > 10
-
-
-def test_the_bar_can_be_moved(make_gguf: Make):
-    """--min-vocab-overlap decides as the drafter's does, and has its default."""
-    paths = "--model", make_gguf("doctor-a", **WORDS), "--against", make_gguf("doctor-c", **WORDS, foreign=58)
-    assert doctor(*paths, "--min-vocab-overlap", 0.8).exit_code == 0
-    assert doctor(*paths, "--min-vocab-overlap", 0.82).exit_code == 1
-    for name in ("doctor", "drafter"):
-        [option] = [param for param in main.commands[name].params if "--min-vocab-overlap" in param.opts]
-        assert option.default == LEAST_OVERLAP

@@ -38,7 +38,6 @@ tail ::= "b" tail2 | "c"
 tail2 ::= "(" root ")"
 """
 ANY = '''root ::= "a" . "b"'''
-YESNO = 'root ::= "yes" | "no"'
 DEEP = 'root ::= "(" root ")" | ""'
 DASH = """root ::= my-rule "\\u0041"
 my-rule ::= "x" | "y" my-rule
@@ -119,9 +118,3 @@ def test_the_language_is_the_same(name: str):
 def test_what_is_none_is_refused_with_its_line(grammar: str, why: str):
     with pytest.raises(RequestError, match=why):
         gbnf_to_lark(grammar)
-
-
-def test_the_child_refuses_and_goes_on():
-    assert "refused" in answer({"kind": "gbnf", "text": "root ::= other"})
-    assert "refused" in answer({"kind": "json_schema", "text": '{"type": "nothing"}'})
-    assert "lark" in answer({"kind": "json_schema", "text": '{"type": "object"}'})

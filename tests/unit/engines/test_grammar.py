@@ -14,8 +14,7 @@ from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import grammar as grammar_module
 from specmesh.engines.grammar import Grammars
-from specmesh.engines.sandbox import Child
-from specmesh.errors import ChildFailed, RequestError
+from specmesh.errors import RequestError
 
 ENDS = {3, 300}
 PIECES = (
@@ -89,14 +88,6 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
     assert constraint.count_allowed([*spelt, 3]) == len(spelt) + 1
 
 
-def test_forced_text_is_spelt_by_the_longest_tokens(grammars: Grammars):
-    schema = {"type": "object", "properties": {"a": {"const": True}, "b": {"type": "integer"}}, "required": ["a", "b"]}
-    constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
-    assert b"".join(PIECES[token] for token in constraint.forced()) == b'{"a": true, "b": '
-    assert 256 in constraint.forced()
-    assert 260 in constraint.forced()
-
-
 @pytest.mark.parametrize(
     ("schema", "more"),
     [
@@ -116,7 +107,6 @@ def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[st
 
 
 WIDE = Grammar(GrammarKind.GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
-"""After each text of a and b its lexer is in another state."""
 
 
 @pytest.fixture
@@ -198,12 +188,3 @@ def test_what_cannot_be_used_is_told(grammars: Grammars, grammar: Grammar, why: 
     with pytest.raises(RequestError, match=why) as told:
         grammars.compile(grammar)
     assert told.value.param == grammar.field
-
-
-def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch):
-    def ask(_: Child, __: object) -> object:
-        raise ChildFailed("it took more than 3 s")
-
-    monkeypatch.setattr(Child, "ask", ask)
-    with pytest.raises(RequestError, match=r"^grammar takes too much to compile: it took more than 3 s$"):
-        Grammars(VOCABULARY).compile(N)

@@ -10,11 +10,7 @@ from harness.hf_tokenizer import directory_of
 from specmesh.core.vocabulary.match import MatchKind, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import hf_vocabulary as module
-from specmesh.engines.hf_vocabulary import (
-    load_hf_vocabulary,
-    padded,
-    token_bytes,
-)
+from specmesh.engines.hf_vocabulary import load_hf_vocabulary, padded, token_bytes
 from specmesh.engines.load import load_tokenizer
 from specmesh.errors import ConfigError
 
@@ -88,11 +84,6 @@ def test_added_tokens():
     assert padded(found, 6) == (b"a", b"", b"<tool_call>", b"", b"", b"  ")
 
 
-@pytest.mark.parametrize("config", [{"vocab_size": 9}, {"text_config": {"vocab_size": 9}, "vocab_size": None}])
-def test_padding_is_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: object):
-    assert len(read(written(tmp_path, BYTE_LEVEL, config=config), monkeypatch)) == 9
-
-
 @pytest.mark.parametrize(
     ("files", "ends"),
     [
@@ -123,24 +114,6 @@ def test_files_that_are_none(tmp_path: Path, tokenizer: object, words: str):
     with pytest.raises(ConfigError, match=words) as caught:
         load_hf_vocabulary(written(tmp_path, tokenizer))
     assert str(tmp_path / "tokenizer.json") in str(caught.value)
-
-
-def test_bytes_of_an_encoding_are_the_text(tmp_path: Path):
-    """Of a SentencePiece tokenizer that the package trained and saved; a byte-level one is held against llama.cpp."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True))  # noqa: S106
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    made.decoder = tokenizers.decoders.Sequence(
-        [tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
-    )
-    octets = [f"<0x{byte:02X}>" for byte in range(256)]
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "</s>", *octets])
-    made.train_from_iterator(["the quick brown fox", "Grüße, naïve café", "the the the theory"] * 20, trainer)
-    value = json.loads(made.to_str())  # byte tokens stand for bytes: they are no special tokens
-    value["added_tokens"] = [token for token in value["added_tokens"] if not token["content"].startswith("<0x")]
-    found = load_tokenizer(written(tmp_path, value))
-    assert found.encode is not None
-    for text in ("the quick brown fox", "Grüße  日本\n\t😀", "def g():\n        pass\n"):
-        assert found.vocabulary.text(found.encode(text)) == f" {text}"
 
 
 @pytest.mark.models

@@ -1,6 +1,5 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from specmesh.core.session_params import ChatMessage
-from specmesh.engines import chat_template
 from specmesh.engines.chat_template import ChatTemplate, read_template
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
-from specmesh.engines.sandbox import Limits
-from specmesh.errors import ConfigError, EngineError, RequestError
+from specmesh.errors import ConfigError, RequestError
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -25,9 +22,6 @@ SAID = (ChatMessage("system", "be"), ChatMessage("user", "hello"))
 BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", "bot"))
 EXPECTED = "system=be<|end|>user=hello<|end|>>"
 
-needs_limits = pytest.mark.skipif(
-    sys.platform == "darwin", reason="macOS has a limit of memory and does not enforce it"
-)
 
 Make = Callable[..., LlamaVerifier]
 
@@ -99,12 +93,6 @@ def test_the_last_message_goes_on(template: str, text: str):
         assert made.render(BEGUN) != text
 
 
-@pytest.mark.parametrize("said", ["{{ messages[0].content }}", "{{ messages[-1].content * 2 }}"])
-def test_what_cannot_go_on(said: str):
-    with closing(ChatTemplate(said, "<s>", "</s>")) as made, pytest.raises(RequestError, match="cannot be continued"):
-        made.render(BEGUN, continued=True)
-
-
 @pytest.mark.fault(
     "E6.71", "a template that reaches for Python's classes, or files", "refused in a sentence; nothing is reached"
 )
@@ -145,33 +133,6 @@ def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str)
 def test_what_templates_of_models_use(rendered: Callable[[str], str], template: str, text: str):
     """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for HTML."""
     assert rendered(template) == text
-
-
-GROWING = "{% set x = namespace(s='aaaaaaaa') %}{% for i in range(40) %}{% set x.s = x.s ~ x.s %}{% endfor %}"
-ENDLESS = "{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}"
-
-HURRIED, SMALL = Limits(2**28, 0.5), Limits(2**27, 30.0)
-
-
-@pytest.mark.fault(
-    "E6.71", "a template that computes without end, or fills memory", "the request fails; others are answered"
-)
-@pytest.mark.parametrize(
-    ("template", "limits", "why"),
-    [
-        (ENDLESS, HURRIED, r"more than 0\.5 s"),
-        pytest.param("{{ 'a'.ljust(10**9) }}", SMALL, "memory", marks=needs_limits),
-        pytest.param(GROWING, SMALL, "memory", marks=needs_limits),
-    ],
-    ids=["endless", "long", "growing"],
-)
-def test_template_without_end(
-    rendered: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, template: str, limits: Limits, why: str
-):
-    monkeypatch.setattr(chat_template, "RENDERING", limits)
-    with pytest.raises(EngineError, match=why):
-        rendered(template)
-    assert rendered("{{ messages[0].role }}") == "system"
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"x" * (2**20 + 1)])

@@ -1,6 +1,6 @@
 """How rows are taken back by models with recurrent layers, and what llama.cpp's own ways cannot do."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier, rollback
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.engines.llama.rollback import RENEW, Restore, Rollback
+from specmesh.engines.llama.rollback import Rollback
 from specmesh.errors import EngineError
 
 pytest.importorskip("llama_cpp")
@@ -57,9 +57,9 @@ class TestProbe:
     def test_rollback_that_lies(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
         """A rollback that says yes and leaves another state is noticed by its logits, and not used."""
         monkeypatch.setattr(LlamaCache, "remove", lambda *_: True)
-        monkeypatch.setattr(rollback, "_removes", lambda cache, _: cache.run([Span(0, 0, (0, 0), logits=False)]))
-        cache, rewind = rollback.open_cache(model := LlamaModel(settings(path("lfm2"))), SIZES, 8)
-        assert not isinstance(rewind, Rollback)
+        monkeypatch.setattr(rollback, "_removes", lambda cache, *_: cache.decode([Span(0, 0, (0, 0), logits=False)]))
+        cache = rollback.open_cache(model := LlamaModel(settings(path("lfm2"))), SIZES, 8)
+        assert not isinstance(cache, Rollback)
         cache.close()
         model.close()
 
@@ -113,13 +113,6 @@ class TestRestore:
         yield engine
         engine.close()
 
-    @staticmethod
-    def tracks(engine: LlamaVerifier | LlamaDrafter) -> list[tuple[int, int]]:
-        """Per sequence: states saved, ids remembered."""
-        rewind = engine._rewind
-        assert isinstance(rewind, Restore)
-        return [(sum(m.state is not None for m in track.marks), len(track.ids)) for track in rewind._tracks]
-
     def test_a_wide_step_taken_back(self, path: Callable[[str], Path]) -> None:
         """More ids to decode again than a step has rows are decoded in pieces."""
         engine = LlamaVerifier(settings(path("jamba"), n_batch=12, max_draft=11))
@@ -156,41 +149,5 @@ class TestRestore:
             engine.predict(0, [token], GREEDY)
         assert engine.trim(0, 50) == 50
         assert engine.predict(0, IDS[50:51], GREEDY) == straight.predict(0, IDS[:51], GREEDY)
-        engine.close()
-        straight.close()
-
-    @pytest.mark.parametrize("arch", [*RESTORING, *ROLLING])
-    def test_a_drafter_goes_back_cheaply(
-        self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, arch: str
-    ) -> None:
-        """Corrections along a long text decode a few ids again, not the text; two states are kept at most."""
-        engine, straight = LlamaDrafter(settings(path(arch))), LlamaDrafter(settings(path(arch)))
-        rng = np.random.default_rng(5)
-        text = rng.integers(33, 126, size=200).tolist()
-        engine.predict(0, text[:100], None)
-        straight.predict(0, text[:100], None)
-        run, runs = engine._cache.run, list[int]()
-
-        def counting(spans: Sequence[Span]) -> None:
-            runs.append(sum(len(span.ids) for span in spans))
-            run(spans)
-
-        monkeypatch.setattr(engine._cache, "run", counting)
-        held, rounds = 100, 0
-        while held < 180:
-            good, wrong = int(rng.integers(0, 9)), int(rng.integers(1, 9))
-            for token in (*text[held : held + good], *rng.integers(33, 126, size=wrong).tolist()):
-                engine.predict(0, [token], GREEDY)
-            held += good
-            assert engine.trim(0, held) == held
-            guess = engine.predict(0, text[held : held + 1], GREEDY)
-            assert guess == [straight.predict(0, [token], GREEDY) for token in text[held - good : held + 1]][-1]
-            held, rounds = held + 1, rounds + 1
-            states, remembered = self.tracks(engine)[0]
-            assert states <= 2
-            assert remembered <= 100 + RENEW  # the prompt came in one piece
-        again = sum(rows for rows in runs if rows > 1)
-        assert again < 16 * rounds
-        assert engine.trim(0, 3) == 0
         engine.close()
         straight.close()

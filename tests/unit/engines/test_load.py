@@ -42,20 +42,7 @@ def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
     assert why
 
 
-@pytest.mark.parametrize(("engine", "name"), [("mlx", "drafter-hf"), ("llama", "drafter.gguf")])
-def test_bundled(engine, name):
-    settings = load.resolved(ModelSettings(engine, "bundled"))
-    assert (settings.engine, Path(settings.model or "").name) == (engine, name)
-    assert load.resolved(ModelSettings(engine, "other")).model == "other"
-
-
 @pytest.mark.fault("E7.82")
 def test_a_gpu_required_but_forbidden():
     with pytest.raises(ConfigError, match="--gpu-layers"):
         load.load_drafter(ModelSettings("mlx", "x", gpu_layers=0, gpu_required=True), lambda _: True)
-
-
-@pytest.mark.parametrize("engine", ["llama", "mlx", "sim"])
-def test_a_model_is_needed(engine):
-    with pytest.raises(ConfigError, match="--model"):
-        ModelSettings(engine, None)

@@ -1,9 +1,7 @@
-"""MLX as drafter: the same model as llama.cpp's, going back where it cannot be cut, one thread, errors, memory."""
+"""MLX as drafter: the same model as llama.cpp's, and models that cannot be used."""
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.engines.base import Encoder
 from specmesh.engines.llama import LlamaSettings, LlamaVerifier
@@ -25,12 +22,10 @@ pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
 
 from specmesh.engines.mlx import MlxDrafter, MlxSettings  # noqa: E402
-from specmesh.engines.mlx import sequence as mlx_sequence  # noqa: E402
 
 pytestmark = pytest.mark.models
 
 MODELS = Path(str(files("specmesh") / "models"))
-GREEDY = Sampler(SamplingParams())
 N_CTX, N_SEQ = 256, 4
 
 
@@ -38,30 +33,8 @@ def ids_of(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(33, 126, size=length).tolist()
 
 
-def chain(engine: MlxDrafter, seq: int, ids: list[int], length: int) -> list[int]:
-    """What it guesses on and on after `ids`, each guess fed back; the last is not."""
-    guesses = [engine.predict(seq, ids, GREEDY)]
-    while len(guesses) < length:
-        guesses.append(engine.predict(seq, [guesses[-1] or 0], GREEDY))
-    return [guess or 0 for guess in guesses]
-
-
 def opened(folder: Path, **changes: Any) -> MlxDrafter:
     return MlxDrafter(MlxSettings(str(folder), **{"n_ctx": N_CTX, "n_seq": N_SEQ} | changes))
-
-
-@pytest.fixture(scope="module", params=["llama", "hybrid", "sliding"])
-def engine(request: pytest.FixtureRequest, make_hf: Callable[..., Path]) -> Iterator[MlxDrafter]:
-    made = opened(make_hf(f"own-{request.param}", request.param, seed=5))
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def _empty_sequences(request: pytest.FixtureRequest) -> None:
-    if "engine" in request.fixturenames:
-        for seq in range(N_SEQ):
-            request.getfixturevalue("engine").trim(seq, 0)
 
 
 # --- the same model in both formats
@@ -133,80 +106,6 @@ def test_encodes_as_llama_cpp_does(formats: tuple[LlamaVerifier, MlxDrafter, str
         assert drafter.encode(text) == target.encode(text), text
 
 
-# --- going back
-
-
-@pytest.mark.parametrize("back", [1, 2, 3, 7, 20, 39])
-def test_cutting_a_chain_back(engine: MlxDrafter, back: int):
-    """A long chain cut back far holds at least nearly what was asked for, and goes on as it did before."""
-    prompt = ids_of(30)
-    first = chain(engine, 0, prompt, 60)
-    length = len(prompt) + 59 - back
-    held = engine.trim(0, length)
-    assert length - mlx_sequence.STRIDE < held <= length
-    assert (
-        back < mlx_sequence.RECENT
-        or engine.info.trimming == "removal"
-        or held < length
-        or length % mlx_sequence.STRIDE == 0
-    )
-    assert held == length or back >= mlx_sequence.RECENT
-    again = chain(engine, 0, (prompt + first)[held : length + 1], back)
-    assert again == first[60 - back :]
-
-
-def test_cutting_back_again_and_again(engine: MlxDrafter):
-    rng = np.random.default_rng(3)
-    truth, held = ids_of(20), 0
-    for _ in range(12):
-        drafted = chain(engine, 0, truth[held:], int(rng.integers(1, 9)))
-        held = len(truth) + len(drafted) - 1
-        truth = [*truth, *drafted[: int(rng.integers(0, len(drafted) + 1))], int(rng.integers(33, 126))]
-        held = engine.trim(0, min(held, len(truth) - 1))
-        assert held < len(truth)
-    assert engine.predict(0, truth[held:], GREEDY) == engine.predict(1, truth, GREEDY)
-
-
-# --- the rest of the contract
-
-
-SESSIONS = """
-import sys
-from pathlib import Path
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.mlx import MlxDrafter, MlxSettings
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1])
-
-engine = MlxDrafter(MlxSettings(sys.argv[1], n_ctx=256, n_seq=2))
-greedy, sizes = Sampler(SamplingParams()), []
-for session in range(int(sys.argv[2])):
-    seq, prompt = session % 2, [33 + (session * 7 + index) % 90 for index in range(40 + session % 50)]
-    token = engine.predict(seq, prompt, greedy)
-    for step in range(8):
-        token = engine.predict(seq, [token], greedy)
-    held = engine.trim(seq, len(prompt) + 3)
-    engine.predict(seq, [40] * (len(prompt) + 4 - held), greedy)
-    engine.trim(seq, 0)
-    sizes.append(resident())
-engine.close()
-print(sizes[49], max(sizes[-20:]))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("sessions", [110, pytest.param(300, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["llama", "hybrid", "sliding"])
-def test_memory_stays_flat(make_hf: Callable[..., Path], kind: str, sessions: int):
-    folder = make_hf(f"own-{kind}", kind, seed=5)
-    told = subprocess.run(
-        [sys.executable, "-c", SESSIONS, folder, str(sessions)], check=True, capture_output=True, text=True
-    ).stdout
-    early, late = map(int, told.split())
-    assert late <= 1.02 * early
-
-
 # --- models that cannot be used
 
 
@@ -259,17 +158,3 @@ def test_unusable_models(make_hf: Callable[..., Path], tmp_path: Path, damage: s
         opened(folder)
     assert folder.name in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("bad", [{"n_seq": 0}, {"n_ctx": -1}, {"n_batch": 0}])
-def test_unusable_settings(bad: dict[str, int]):
-    with pytest.raises(ConfigError):
-        MlxSettings("x", **bad)
-
-
-@pytest.mark.fault("E7.82")
-def test_a_gpu_that_is_not_there(make_hf: Callable[..., Path]):
-    if mx.default_device().type == mx.gpu:
-        pytest.skip("MLX has a GPU here")
-    with pytest.raises(ConfigError, match="GPU"):
-        opened(make_hf("own-llama", "llama", seed=5), device="gpu")

@@ -17,7 +17,6 @@ from specmesh.core import session as core_verifier
 from specmesh.core.accept import Acceptance
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.acceptance_strategies import Probabilistic
 from specmesh.wire import codec as wire_codec
 from specmesh.wire.messages import Kind
 
@@ -33,7 +32,6 @@ REACHED = {
     "verifier_session": {
         *("Told", "Nacked", "Emit", "Trim", "Finish"),
         *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
-        *("sampled", "certain", "beyond the rows"),
     },
     "drafter_session": {
         *("Drafted", "Shadowed", "Nacked", "Trim", "Learned", "accepted", "shadowing", "no event"),
@@ -93,17 +91,12 @@ def untrimmed(self, event, now, stepped=core_verifier.VerifierSession._stepped):
     return [effect for effect in stepped(self, event, now) if type(effect).__name__ != "Trim"]
 
 
-def trusting(self, rows):
-    """A rule that takes drafts for samples of the target's own law."""
-    return lambda i: rows.offers[i].token if i < len(rows.offers) else self._own(rows, i)
-
-
 def exchanged(self, sent=DrafterSession._send):
     """The laws of drafts that go out together, in another order."""
     return [replace(effect, proposals=effect.proposals[::-1]) for effect in sent(self)]
 
 
-def endless(self, round_trip):
+def endless(self):
     return 10**9
 
 
@@ -111,7 +104,6 @@ BREAKS = [
     pytest.param("verifier_session", (core_verifier, "accept", believing), id="drafts are believed"),
     pytest.param("verifier_session", (core_verifier.VerifierSession, "_stepped", untrimmed), id="nothing is trimmed"),
     pytest.param("verifier_session", (held_drafts, "MOST_HELD", 10**9), id="drafts without bound"),
-    pytest.param("verifier_session", (Probabilistic, "choices", trusting), id="samples are believed"),
     pytest.param("drafter_session", (DrafterSession, "_send", exchanged), id="laws of other drafts"),
     pytest.param("drafter_session", (Prefix, "holds", lambda *_: True), id="any prefix is taken for ours"),
     pytest.param("drafter_session", (DrafterSession, "_credit", endless), id="drafts beyond the credit"),

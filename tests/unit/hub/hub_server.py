@@ -95,9 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         self.hub.asked.append(f"{self.command} {self.path}")
-        if parts[:2] == ["api", "models"] and parts[4:5] == ["tree"]:
-            self._tree("/".join(parts[2:4]))
-        elif parts[:2] == ["api", "models"]:
+        if parts[:2] == ["api", "models"]:
             self._listing("/".join(parts[2:4]), parts[5] if parts[4:5] == ["revision"] else "main")
         elif parts[2:3] == ["resolve"]:
             self._file("/".join(parts[:2]), "/".join(parts[4:]))
@@ -116,15 +114,6 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in {"main", "v1"}:
             return self._refuse(404, "RevisionNotFound")
         told = {"id": hub_id, "modelId": hub_id, "sha": COMMIT, "siblings": [repo.sibling(name) for name in repo.files]}
-        return self._answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
-
-    def _tree(self, hub_id: str) -> None:
-        """What huggingface_hub's own downloads ask for."""
-        repo, told = self.hub.repos[hub_id], []
-        for name, raw in repo.files.items():
-            value, large = repo.checksum(name)
-            entry: dict[str, object] = {"type": "file", "path": name, "size": len(raw), "oid": value[:40]}
-            told.append(entry | ({"lfs": {"oid": value, "size": len(raw), "pointerSize": 100}} if large else {}))
         return self._answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
 
     def _file(self, hub_id: str, name: str) -> None:

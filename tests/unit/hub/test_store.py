@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from hub_command import Models
 
+from specmesh import models as store
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings
 from specmesh.errors import ConfigError
-from specmesh.models import store
-from specmesh.models.directory import read_directory
-from specmesh.models.gguf_header import read_header
-from specmesh.models.store import resolve
+from specmesh.models import resolve
+from specmesh.models.headers import read_header
 
 MakeDirectory = Callable[..., Path]
 
@@ -46,11 +45,6 @@ class TestList:
         assert [model["size_bytes"] for model in told["models"]][:2] == [2 * size, size]
         assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
 
-    def test_damaged(self, root: Path, models: Models) -> None:
-        root.mkdir()
-        (root / "bad.gguf").write_bytes(b"GG")
-        assert "unknown" in models("list").out
-
 
 class TestResolve:
     def test_names(self, filled: Path) -> None:
@@ -77,25 +71,6 @@ class TestResolve:
         with pytest.raises(ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"):
             resolve("tiny-F32", filled)
 
-    def test_out_of_sight(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A path that cannot be looked at, as a home is for the system's service, is told as settings are."""
-        with pytest.raises(ConfigError, match="too long"):
-            resolve("/" + "a" * 300, tmp_path)
-
-        def refused(path: Path) -> bool:
-            raise PermissionError(13, "Permission denied", str(path))
-
-        monkeypatch.setattr(Path, "exists", refused)
-        for value in ("/home/ada/model.gguf", "model.gguf"):
-            with pytest.raises(ConfigError, match="sees no home: keep models in /srv"):
-                resolve(value, tmp_path)
-
-    def test_daemons_take_names(self, filled: Path, models: Models) -> None:
-        for role in ("verifier", "drafter"):
-            done = models.process("--model", "nothing", command=role)
-            assert (done.code, len(done.err.splitlines())) == (78, 1)
-            assert f"tried the 3 names in {filled}" in done.err
-
 
 class TestHeader:
     def test_agrees_with_gguf(self, tiny_gguf: Path) -> None:
@@ -107,23 +82,6 @@ class TestHeader:
         assert header.lengths == arrays
         assert header.values == {key: field.contents() for key, field in fields.items() if key not in arrays}
         assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
-
-    @pytest.mark.parametrize(
-        ("config", "trims"),
-        [
-            ({}, True),
-            ({"model_type": "mamba"}, False),
-            ({"model_type": "qwen3_next"}, False),
-            ({"model_type": "new"}, None),
-            ({"sliding_window": 4096}, None),
-            ({"sliding_window": 4096, "use_sliding_window": False}, True),
-            ({"model_type": "outer", "text_config": {"model_type": "llama"}}, True),
-        ],
-    )
-    def test_trimming_of_directories(
-        self, make_directory: MakeDirectory, tmp_path: Path, config: dict[str, object], trims: bool | None
-    ) -> None:
-        assert read_directory(make_directory(tmp_path / "dir", **config)).can_trim is trims
 
 
 @pytest.mark.models
@@ -137,26 +95,3 @@ class TestInspect:
         assert (report.architecture, report.quantisation, report.context) == ("llama", "F32", 512)
         assert (report.vocabulary_size, report.vocabulary_fingerprint) == (320, vocabulary.fingerprint())
         assert (report.can_trim, report.notes, report.size_bytes) == (True, (), tiny_gguf.stat().st_size)
-
-    def test_recurrent(self, tiny_recurrent_gguf: Path) -> None:
-        pytest.importorskip("llama_cpp")
-        report = store.inspect(tiny_recurrent_gguf)
-        assert (report.architecture, report.can_trim) == ("mamba", True)
-
-    def test_weights_missing(self, tiny_gguf: Path, tmp_path: Path) -> None:
-        pytest.importorskip("llama_cpp")
-        path = tmp_path / "half.gguf"
-        raw = tiny_gguf.read_bytes()
-        path.write_bytes(raw[: len(raw) // 2])
-        report = store.inspect(path)
-        assert (report.architecture, report.can_trim) == ("llama", None)
-        (note,) = report.notes
-        assert "half.gguf" in note
-
-    def test_directory(self, make_directory: MakeDirectory, tmp_path: Path) -> None:
-        report = store.inspect(make_directory(tmp_path / "dir"))
-        assert report.vocabulary_fingerprint is None
-        assert "fingerprint is unknown" in report.notes[1]
-        assert (report.kind, report.architecture, report.parameters, report.context) == ("hf", "llama", 256, 64)
-        assert (report.vocabulary_size, report.quantisation, report.can_trim) == (32, "F16", True)
-        assert any("unknown" not in line for line in report.lines())

@@ -62,39 +62,6 @@ def test_no_line_is_lost(tmp_path: Path):
     assert len(lines) == 602
 
 
-OTHERS = """
-import os, resource, sys, time
-from pathlib import Path
-from specmesh import logs
-
-logs.MAX_LOG_BYTES = 10_000
-path = Path(sys.argv[1])
-logs.configure("info", "json", logs.LogFile(path))
-most = int(sys.argv[2])
-if most:
-    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, max(held) + 1))
-written, deadline = 0, time.monotonic() + 60
-while time.monotonic() < deadline and (written < 30_000 or os.fstat(2).st_size >= 10_000):
-    if os.fstat(2).st_size < 25_000:
-        written += os.write(2, b"Traceback (most recent call last):\\n")
-    else:
-        time.sleep(0.05)
-print(written, flush=True)
-logs.leave(0)
-"""
-
-
-@pytest.mark.parametrize("descriptors", ["some", "none"])
-def test_what_others_write_is_bounded_too(tmp_path: Path, descriptors: str):
-    """Tracebacks and libraries' lines, where no line of ours comes; also where no descriptor is left for a new file."""
-    path = tmp_path / "a.log"
-    subprocess.run([sys.executable, "-c", OTHERS, str(path), "3" if descriptors == "none" else "0"], check=True)
-    assert int(path.read_text().splitlines()[-1]) >= 30_000
-    assert path.stat().st_size < 10_000
-    assert (tmp_path / "a.log.1").exists() == (descriptors == "some")
-
-
 def test_it_cannot_be_written(tmp_path: Path):
     before = os.fstat(2)
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):

@@ -7,10 +7,8 @@ import os
 import queue
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import structlog
 
 from specmesh import logs
 from specmesh.logs import LogWriter
@@ -55,44 +53,9 @@ def pipe() -> Iterator[Pipe]:
     made.stream.close()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
-@pytest.mark.fault("E5.54")
-def test_a_full_disk():
-    with Path("/dev/full").open("w") as full:
-        writer = LogWriter(full, lambda _: None)
-        for number in range(5):
-            writer.write(f"line {number}")
-        assert writer.flush(PATIENCE)
-        assert writer.dropped == 5
-
-
-@pytest.mark.parametrize("blocking", [True, False], ids=["blocking", "not blocking"])
-def test_a_reader_that_stands_still(pipe: Pipe, monkeypatch: pytest.MonkeyPatch, blocking: bool):
-    """Whoever logs goes on; beyond what is kept lines are dropped, and when it reads on it is told how many."""
-    monkeypatch.setattr(logs, "MAX_QUEUED_LINES", 3)
-    taken = pipe.fill()
-    os.set_blocking(pipe.stream.fileno(), blocking)
-    pipe.writer.write("first")
-    while pipe.writer.dropped < 5:
-        pipe.writer.write("more")
-    assert not pipe.writer.flush(0.0)
-    pipe.read(taken)
-    assert pipe.told.get(timeout=PATIENCE) == 5
-    assert pipe.read(len(b"first\nmore\n")) == b"first\nmore\n"
-
-
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     logs.flush()
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-
-
-def test_the_level_can_change(capsys: pytest.CaptureFixture[str]):
-    logs.configure("warning", "json")
-    log = structlog.get_logger("a")
-    log.info("first")
-    logs.set_level("info")
-    log.info("second")
-    assert [line["event"] for line in lines(capsys)] == ["second"]
 
 
 def test_libraries_log_through_it(capsys: pytest.CaptureFixture[str]):

@@ -2,7 +2,6 @@
 
 import ast
 import platform
-import subprocess
 import sys
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -68,10 +67,7 @@ def test_a_violation_is_seen(tmp_path):
     assert foreign(path, "numpy") == {"os.path", "zmq.asyncio"}
 
 
-PURE = {
-    "specmesh/core": ("numpy", "specmesh.core", "specmesh.errors"),
-    "wire": ("specmesh.wire", "specmesh.errors"),
-}
+PURE = {"specmesh/core": ("numpy", "specmesh.core", "specmesh.errors"), "wire": ("specmesh.wire", "specmesh.errors")}
 
 
 @pytest.mark.parametrize("folder", PURE)
@@ -102,12 +98,6 @@ def test_no_module_is_loaded_twice():
     assert [named(path) for path in files if any(within(name, "wire", "daemons") for name in imports(path))] == []
 
 
-LAYERS = {
-    "specmesh/core": ("specmesh.core", {"vocabulary", "sampling", "draft_length", "scheduling", "drafting"}),
-    "daemons": ("specmesh.daemons", {"runtime", "link", "verifier", "drafter"}),
-}
-
-
 def module(path):
     """The name a file is imported by."""
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -122,32 +112,6 @@ def test_no_circle():
         known = {one if one in files else one.rpartition(".")[0] for one in imports(path, everywhere=False)}
         graph[name] = (known & files.keys()) - {name}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
-
-
-@pytest.mark.parametrize("folder", LAYERS)
-def test_no_circle_of_subpackages(folder):
-    """Nor do two subpackages of the core, or of the daemons, need each other."""
-    package, subpackages = LAYERS[folder]
-    graph = {
-        one: {
-            other
-            for path in sources(f"{folder}/{one}")
-            for name in imports(path)
-            for other in subpackages - {one}
-            if within(name, f"{package}.{other}")
-        }
-        for one in subpackages
-    }
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
-
-
-@pytest.mark.parametrize("name", ["cli", "client", "errors"])
-def test_commands_start_light(name):
-    """Importing the command line or the client loads no engine, numpy, ZeroMQ or model, at any remove."""
-    heavy = ("specmesh.engines", "numpy", "zmq", *MODEL)
-    program = [sys.executable, "-c", f"import specmesh.{name}, sys; print(*sys.modules)"]
-    loaded = subprocess.run(program, check=True, capture_output=True, text=True).stdout.split()
-    assert not {module for module in loaded if within(module, *heavy)}
 
 
 WALL = {"time.time", "time.time_ns", "datetime.datetime", "datetime.datetime.now", "datetime.date", "time.localtime"}
@@ -165,13 +129,6 @@ def test_time_is_monotonic():
     files = sources("specmesh", "wire", "daemons")
     assert sorted(named(path) for path in files if clocks(path)) == SHOWN_TO_PEOPLE
     assert not [path for path in files if "time.time" in imports(path)]
-
-
-def test_a_wall_clock_is_seen(tmp_path):
-    """The reader itself sees them, by any of their names."""
-    path = tmp_path / "module.py"
-    path.write_text("import time\nfrom datetime import datetime\nprint(time.time(), datetime.now())\n")
-    assert clocks(path) == {"time.time", "datetime.now"}
 
 
 @pytest.mark.skipif(sys.platform == "darwin" and platform.machine() != "arm64", reason="MLX has no wheel for it")

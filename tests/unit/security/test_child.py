@@ -123,14 +123,6 @@ def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.Mon
     assert not {"HF_TOKEN", "SPECMESH_KEYS"} & set(names)
 
 
-def test_no_process_can_be_started(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
-    def none_left(*_: object, **__: object) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(subprocess, "Popen", none_left)
-    assert failure(make(), do="echo") == "no process could be started: Resource temporarily unavailable"
-
-
 def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
     program = (
         "import os; from specmesh.engines.sandbox import *; child = Child('under_test', Limits(2**28, 9.0));"

@@ -1,13 +1,14 @@
 """The folder of keys: what is in it, and what is refused."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 import zmq
+from click.testing import CliRunner
 from zmq.utils import z85
 
+from specmesh.cli import main
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.security import keys
 from specmesh.security.keys import KeyFolder, Listing, find_keys, parse_key
@@ -72,17 +73,20 @@ def test_a_name_is_one_keys(folder: KeyFolder):
     assert folder.listed(Listing.DRAFTERS) == {OTHER: "studio"}
 
 
-def test_changes_at_once_are_all_kept(folder: KeyFolder):
-    threads = [
-        threading.Thread(target=folder.allow, args=(Listing.DRAFTERS, f"{number:064x}", f"n{number}"))
-        for number in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(folder.listed(Listing.DRAFTERS)) == 8
-    assert {path.name for path in folder.path.iterdir()} == {"secret.key", "drafters"}
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("abc",), 78, "64 hexadecimal digits"),
+        ((KEY, "--verifier", "bigbox"), 78, "tcp://HOST:PORT"),
+        ((KEY, "--verifier", "tcp://a:1", "--name", "b"), 2, "leave one out"),
+        ((KEY, "--name", "two words"), 78, "one word"),
+    ],
+)
+def test_what_cannot_be_allowed(folder: KeyFolder, words: tuple[str, ...], code: int, said: str):
+    """Each mistake is told by what to write, and lets nobody in."""
+    done = CliRunner().invoke(main, ["keys", "allow", "--keys", str(folder.path), *words])
+    assert (done.exit_code, said in done.stderr) == (code, True), done.output
+    assert folder.listed(Listing.DRAFTERS) == folder.listed(Listing.VERIFIERS) == {}
 
 
 @pytest.mark.parametrize("name", ["secret.key", "drafters", "verifiers"])

@@ -1,15 +1,12 @@
 """Property lists as launchd would read them."""
 
 import plistlib
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specmesh.service import Scope
-from specmesh.service.launchd import launchd_service, plist
+from specmesh.service import Scope, plist
 
 # launchd.plist(5): the keys that may be used, and the type of each value
 KEYS: dict[str, type | tuple[type, ...]] = {
@@ -59,25 +56,3 @@ def test_keys_and_types(role: str, scope: Scope):
 def test_any_path_survives():
     config = '/Users/ada/Büro & <Co> "x"/drafter.toml'
     assert config in parsed("drafter", Scope.USER, config)["ProgramArguments"]
-
-
-@pytest.mark.skipif(shutil.which("plistutil") is None, reason="no plistutil on this machine")
-@pytest.mark.parametrize("scope", Scope)
-@pytest.mark.fault("E8.94")
-def test_a_second_parser_agrees(scope: Scope, tmp_path: Path):
-    path = tmp_path / "job.plist"
-    path.write_text(plist("drafter", scope, Path("/x"), Path("/logs")))
-    done = subprocess.run(["plistutil", "-i", path, "-f", "xml"], capture_output=True, check=True)
-    assert plistlib.loads(done.stdout) == plistlib.loads(path.read_bytes())
-
-
-def test_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    log = tmp_path / "Library/Logs/specmesh/drafter.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("newest\n")
-    command = launchd_service("drafter", Scope.USER, "", domain="gui/501").logs
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "newest\n"
-    (log.parent / "drafter.log.1").write_text("".join(f"{number}\n" for number in range(300)))
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert (len(shown), shown[0], shown[-1]) == (200, "101", "newest")

@@ -1,16 +1,11 @@
 """Installing and uninstalling in a scratch root."""
 
-import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from specmesh.cli import main
-from specmesh.errors import ConfigError, EngineError
-from specmesh.service import Scope, Service, ServiceInstaller
-from specmesh.service.launchd import launchd_service
-from specmesh.service.systemd import systemd_service
 
 
 def specmesh(*args: object) -> Result:
@@ -64,35 +59,3 @@ def test_dry_run(command: str, role: str, root: Path):
     assert done.exit_code == 0, done.output
     assert "$ " in done.output
     assert not root.exists()
-
-
-@pytest.mark.parametrize("make", [systemd_service, lambda *args: launchd_service(*args, domain="gui/501")])
-def test_restart(make):
-    """Whatever ran before has ended when it is started again, and that it did not run is no error."""
-    said: list[str] = []
-    service: Service = make("drafter", Scope.USER, "# settings\n")
-    ServiceInstaller(said.append, dry=True).start(service.unload, service.restart)
-    if service.name == "specmesh-drafter":
-        forgiven = "$ systemctl --user reset-failed specmesh-drafter"  # or the fifth within minutes is refused
-        assert said == [forgiven, "$ systemctl --user restart specmesh-drafter"]
-    else:
-        bootout, wait, bootstrap = said
-        assert bootout == "$ launchctl bootout gui/501/org.specmesh.drafter"
-        assert "launchctl print" in wait
-        assert bootstrap.startswith("$ launchctl bootstrap gui/501 ")
-
-
-def test_where_nobody_may_write(tmp_path: Path):
-    (tmp_path / "home").write_text("not a folder")
-    service = systemd_service("drafter", Scope.USER, "")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        ServiceInstaller(lambda _: None, root=tmp_path / "home").install(service)
-
-
-def test_no_session_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    fake = tmp_path / "systemctl"
-    fake.write_text("#!/bin/sh\necho 'Failed to connect to bus: No such file or directory' >&2\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(EngineError, match=r"no systemd for this user here .* --dry-run"):
-        ServiceInstaller(print).run([("systemctl", "--user", "daemon-reload")])

@@ -7,15 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
+from specmesh import service as systemd
 from specmesh.cli import main
 from specmesh.cli.config import keys
-from specmesh.errors import ConfigError
-from specmesh.service import Scope, systemd
-from specmesh.service.systemd import parse_units, service_credential, systemd_service, unit
+from specmesh.service import Scope, systemd_service, unit
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
 
@@ -33,7 +31,7 @@ def analyse(folder: Path, text: str, *command: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.fault(
     "E8.94",
-    "units through systemd-analyze; property lists through two parsers",
+    "units through systemd-analyze; property lists through plistlib",
     "no fault, exposure of 2.0 at most; only keys that launchd knows",
 )
 def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
@@ -102,20 +100,6 @@ def test_a_place_that_does_not_stay(monkeypatch: pytest.MonkeyPatch):
     assert "/opt/specmesh" in done.stderr
 
 
-def test_a_place_that_the_service_may_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A warning with the folder to open; in a home, that folder alone counts."""
-    venv = tmp_path / "closed" / "venv"
-    venv.mkdir(parents=True)
-    venv.parent.chmod(0o700)
-    monkeypatch.setattr(systemd, "_FLEETING", ())
-    monkeypatch.setattr(systemd, "_needed", lambda: [str(venv)])
-    assert f"the user specmesh may not look into {venv.parent}: chmod o+rx '{venv.parent}'" in systemd.check_visible()
-    monkeypatch.setattr(systemd, "_HIDDEN", (str(tmp_path),))
-    assert systemd.check_visible() == []
-    venv.chmod(0o700)
-    assert systemd.check_visible() == [f"the user specmesh may not look into {venv}: chmod o+rx '{venv}'"]
-
-
 @pytest.mark.parametrize("scope", Scope)
 @pytest.mark.fault("E7.74")
 def test_what_a_unit_promises(scope: Scope):
@@ -125,48 +109,3 @@ def test_what_a_unit_promises(scope: Scope):
     told = parser["Service"]
     assert (told["Type"], told["WatchdogSec"], told["KillMode"]) == ("notify", "60", "mixed")
     assert {"2", "77", "78"} == set(told["RestartPreventExitStatus"].split())
-
-
-def test_wrong_usage_is_what_click_leaves_with():
-    """The exit code that the units treat as permanent."""
-    assert click.UsageError.exit_code == 2
-
-
-UNIT = "# /etc/systemd/system/specmesh-verifier.service\n[Service]\nType=notify\nUser=specmesh\n"
-KEY = "LoadCredential=specmesh.key:/etc/specmesh/secret.key\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("", None),
-        (UNIT, None),
-        (UNIT + KEY, "/etc/specmesh/secret.key"),
-        (UNIT + "LoadCredential=api-keys:/etc/specmesh/api-keys\n", None),
-        (UNIT + KEY + "LoadCredential=api-keys:/etc/specmesh/api-keys\n", "/etc/specmesh/secret.key"),
-        (UNIT + KEY + "LoadCredential=\n", None),
-        (UNIT + KEY + "LoadCredential = specmesh.key:/etc/other\n", "/etc/other"),
-        (UNIT + "#" + KEY, None),
-        (UNIT + "LoadCredentialEncrypted=api-keys:/a\n", None),
-    ],
-)
-def test_what_the_units_say(text: str, found: str | None):
-    assert parse_units(text) == (None if found is None else Path(found))
-
-
-@pytest.mark.parametrize(
-    "line", ["LoadCredentialEncrypted=specmesh.key:/etc/specmesh/secret.cred", "LoadCredential=specmesh.key:elsewhere"]
-)
-def test_what_only_systemd_can_read(line: str):
-    """Another key must not be made in its stead."""
-    with pytest.raises(ConfigError, match="only systemd can read"):
-        parse_units(UNIT + line + "\n")
-
-
-def test_through_systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert service_credential() is None
-    program = tmp_path / "systemctl"
-    program.write_text(f"#!/bin/sh\n[ $1 = cat ] && echo '{KEY.strip()}'\n")
-    program.chmod(0o755)
-    assert service_credential() == Path("/etc/specmesh/secret.key")

@@ -54,34 +54,6 @@ def test_faults_excuse_the_missing_rest_and_nothing_else():
     assert verdict(Told(ids=[65], text="A", finish="length"), excused=True) is Verdict.SHORT
 
 
-def test_who_waits_must_have_it_all():
-    assert verdict(Told(ids=[65], text="A", error="x", opened=True), excused=True, waits=True) is Verdict.LOST
-    assert verdict(Told(error="x"), excused=True, waits=True) is Verdict.REFUSED
-    assert verdict(Told(error="x"), waits=True) is Verdict.LOST
-
-
 @pytest.fixture
 def alone():
     return Alone(SimVerifier(SimSettings(n_batch=16)))
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=6.0, seed=1)], ids=["greedy", "sampled"])
-def test_alone(alone, sampling):
-    """The text depends on prompt and sampling only, not on what the engine held before or takes at once."""
-    prompt = "a prompt that is longer than one batch"
-    text = alone.text(prompt, sampling, 30)
-    assert len(text.ids) == 30
-    assert text.prompt_ids == tuple(prompt.encode())
-    alone.text("another", GREEDY, 5)
-    assert alone.text(prompt, sampling, 30) == text
-    assert Alone(SimVerifier(SimSettings())).text(prompt, sampling, 30) == text
-    assert alone.text(prompt, sampling, 7).ids == text.ids[:7]
-    assert alone.shown(text.ids) == bytes(text.ids).decode("utf-8", "replace")
-
-
-def test_near_ties_are_seen_by_the_target(alone):
-    text = alone.text("abc", GREEDY, 10)
-    assert not alone.near_tie(text, text.ids)
-    assert not alone.near_tie(text, (*text.ids[:4], text.ids[4] ^ 1))
-    forged = replace(text, ids=(*text.ids[:4], text.ids[4] ^ 1, *text.ids[5:]))
-    assert alone.near_tie(forged, text.ids)

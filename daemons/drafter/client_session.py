@@ -1,30 +1,88 @@
-"""A session at a drafter, the events that its own client is sent, and its grammar."""
+"""A verifier's session as its drafter's loop knows it: the request of a client here, if any, and what that is sent."""
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import structlog
-
-from specmesh.api.requests import Failed, Finished, Started, Tokens
-from specmesh.core.draft_session import DrafterSession
-from specmesh.core.events import Learned, Predict
+from specmesh.api.requests import EventSink, Failed, Finished, Request, Started, Tokens
+from specmesh.core.events import Learned
 from specmesh.core.report import with_drafting
-from specmesh.core.sampling.acceptance_strategies import uses_proposals
-from specmesh.core.sampling.constraint import SIMPLER, Constraint, DraftConstraint, Grammar
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.sampling.proposal import ProposalSampler
-from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.retry_queue import PendingRequest
-from specmesh.engines.grammar import Grammars
+from specmesh.core.session_params import SessionParams
+from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
 from specmesh.errors import SpecmeshError
-from specmesh.wire.messages import Done, Logprobs, Round
+from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round, Welcome
 
-log = structlog.get_logger("specmesh.drafter")
 
-MAX_EARLY_LOGPROBS = 4096  # most kept for ids that are not here yet: their TRUTH may have been lost
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    """A request of a local client.
+
+    number: order of arrival. started: the client has been sent Started. until: when to give up without a verifier.
+    home: address of the verifier that had the request, and began: its WELCOME, where the text has begun.
+    tried: addresses that have refused the request since, with `error`.
+    """
+
+    request: Request
+    client: EventSink
+    number: int = 0
+    started: bool = False
+    until: float | None = None
+    home: str = ""
+    began: Welcome | None = None
+    tried: tuple[str, ...] = ()
+    error: SpecmeshError | None = None
+
+    def open(self, ref: int) -> Open:
+        request, params = self.request, self.request.params
+        prompt = request.prompt_ids or ()
+        return Open(
+            ref,
+            request.prompt or "",
+            params.max_tokens,
+            draft_n=DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
+            rounds=request.rounds,
+            ids=[*prompt, *request.generated],
+            messages=[message.fields() for message in request.messages],
+            stop=list(params.stop),
+            name=request.id,
+            n_prompt=len(prompt),
+            adopt=request.named_only,
+            priority=request.priority,
+            logprobs=NO_LOGPROBS if params.logprobs is None else params.logprobs,
+            **fields_of(params.sampling, params.grammar),
+            cache_prompt=params.cache_prompt,
+            continued=request.continued,
+        )
+
+    @property
+    def resumes(self) -> bool:
+        return self.started or bool(self.request.generated) or self.request.named_only
+
+    def opened(self, message: Opened) -> "PendingRequest":
+        """Return the request as its verifier opened it; one that resumes by name learns its parameters here."""
+        params = self.request.params
+        if self.request.named_only:
+            params = SessionParams(
+                params_of(message),
+                max(message.max_tokens, 1),
+                stop=tuple(message.stop),
+                logprobs=None if message.logprobs == NO_LOGPROBS else message.logprobs,
+                grammar=grammar_of(message),
+                cache_prompt=message.cache_prompt,
+            )
+        request = replace(self.request, params=params, named_only=False)
+        return replace(self, request=request, until=None, tried=(), error=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedRequest:
+    """A request that a verifier has refused, or begun and lost. again: it may be asked at once for the rest."""
+
+    pending: PendingRequest
+    error: SpecmeshError
+    refused: bool = False
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -69,11 +127,11 @@ class EventBuffer:
             waiting.tokens = replace(waiting.tokens, accepted=accepted, drafts=drafts)
 
     def add_logprobs(self, message: Logprobs) -> None:
+        """Keep what is of ids that are here: what is not comes again after the SYNC that brings them."""
         found = _parsed(message)
-        self._complete = max(self._complete, message.base + len(found))
+        self._complete = max(self._complete, min(message.base + len(found), self._end))
         for position, one in enumerate(found, message.base):
-            early = position >= self._end
-            if position >= self._begin and not (early and len(self._logprobs) >= MAX_EARLY_LOGPROBS):
+            if self._begin <= position < self._end:
                 self._logprobs[position] = one
 
     def give_up_rounds(self) -> None:
@@ -113,30 +171,30 @@ def _parsed(message: Logprobs) -> Sequence[Logprob]:
 
 
 @dataclass(slots=True)
-class DraftSession:
+class ClientSession:
     """A session and, where a client here asked for it, its request.
 
-    seq: sequence in the draft model; None before the prompt is here, and while there is no room. guided: drafts under
-    the grammar, once it is compiled. ref: of the OPEN that asked for it, or 0. broken: the verifier's ERROR about it.
-    undraftable: drafting for it has failed.
+    key: in the core. ref: of the OPEN that asked for it, or 0. draft_n: as last told. n_truth: ids learned, which are
+    kept for a client. broken: the verifier's ERROR about it. ending: its DONE, or why it is interrupted, until all that
+    came before is learned. verifier: that had it in the end.
     """
 
     id: int
-    machine: DrafterSession
-    sampler: Sampler
+    key: int
     n_prompt: int
     end_ids: Collection[int]
     pending: PendingRequest | None
-    grammar: Grammar | None = None
     ref: int = 0
-    cache_prompt: bool = True
-    seq: int | None = None
+    draft_n: int = 0
+    drafted: int = 0
+    draft_seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
-    compiling: Future[Constraint] | None = None
-    guided: DraftConstraint | None = None
+    n_truth: int = 0
     broken: SpecmeshError | None = None
-    undraftable: bool = False
+    ending: Done | SpecmeshError | None = None
+    verifier: Welcome | None = None
+    _truth: list[int] = field(default_factory=list)
     _buffer: EventBuffer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,32 +204,24 @@ class DraftSession:
             logprobs=request is not None and request.params.logprobs is not None,
         )
 
-    def sampler_for(self, plan: Predict) -> Sampler | None:
-        if not plan.guess:
-            return None
-        back = self.sampler.looks_back
-        sampler = self.sampler.after(self.machine.before(plan, back)) if back else self.sampler
-        if self.guided is not None:
-            length = self.machine.end(plan) - self.n_prompt
-            return self.guided.sampler(sampler, length, lambda count: self.machine.before(plan, count))
-        return ProposalSampler(sampler, self.machine.crc_after(plan)) if uses_proposals(sampler.params) else sampler
+    @property
+    def _prompt_ids(self) -> tuple[int, ...]:
+        return tuple(self._truth[: self.n_prompt])
 
     def learned(self, news: Learned) -> int:
         """Take in committed ids, the prompt first; return how many generated ones are new to the client."""
-        begin = self.machine.n_truth - len(news.ids)
-        if begin < self.n_prompt <= self.machine.n_truth:
-            self._start()
-        known = self.pending.request.known if self.pending is not None else 0
-        base = max(begin, self.n_prompt + known)
+        begin, self.n_truth = self.n_truth, self.n_truth + len(news.ids)
+        if self.pending is None:
+            return self.n_truth - max(begin, min(self.n_prompt, self.n_truth))
+        self._truth += news.ids
+        if begin < self.n_prompt <= self.n_truth:
+            self._start(self.pending)
+        base = max(begin, self.n_prompt + self.pending.request.known)
         ids = news.ids[base - begin :]
         if ids:
             self._buffer.add(base, ids, news.accepted, sync=news.sync)
             self._send_ready()
         return len(ids)
-
-    @property
-    def _prompt_ids(self) -> tuple[int, ...]:
-        return self.machine.truth[: self.n_prompt]
 
     def add(self, message: Round | Logprobs) -> None:
         """Add what belongs to committed ids."""
@@ -187,7 +237,7 @@ class DraftSession:
             return
         self._buffer.give_up()
         self._send_ready()
-        report = with_drafting(message.report, self.machine.drafted, self.machine.draft_seconds)
+        report = with_drafting(message.report, self.drafted, self.draft_seconds)
         report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
         self.pending.client.on_event(Finished(message.finish_reason, self._prompt_ids, report))
 
@@ -207,20 +257,18 @@ class DraftSession:
         self._buffer.give_up_rounds()
         self._send_ready()
         pending, self.pending = self.pending, None
-        request, truth = pending.request, self.machine.truth
-        if len(truth) < self.n_prompt:
+        request = pending.request
+        if self.n_truth < self.n_prompt:
             return pending
-        sent = truth[self.n_prompt : self._buffer.first]  # what lacks its log-probabilities is generated again
+        sent = tuple(self._truth[self.n_prompt : self._buffer.first])  # what lacks its log-probabilities comes again
         generated = sent if len(sent) > len(request.generated) else request.generated
         known = max(request.known, len(sent))
         return replace(pending, request=replace(request, prompt_ids=self._prompt_ids, generated=generated, known=known))
 
-    def _start(self) -> None:
-        if self.pending is None or self.pending.started:
-            return
-        self.pending = replace(self.pending, started=True)
-        params = self.pending.request.params
-        self.pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, params))
+    def _start(self, pending: PendingRequest) -> None:
+        if not pending.started:
+            self.pending = replace(pending, started=True)
+            pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params))
 
     def _send_ready(self) -> None:
         for tokens in self._buffer.ready():
@@ -231,37 +279,13 @@ class DraftSession:
                 self.pending.client.on_event(Tokens(shown, accepted, tokens.drafts, tokens.logprobs[: len(shown)]))
 
 
-class DraftGrammars:
-    """Compiles the sessions' grammars on a thread of its own: drafts need not wait for them."""
+def same_model(before: Welcome, now: Welcome) -> bool:
+    """Return True where nothing shows that the models differ: hashes come late."""
+    same = (before.model, before.vocab_fingerprint, before.n_vocab) == (now.model, now.vocab_fingerprint, now.n_vocab)
+    return same and (before.model_hash == now.model_hash or not (before.model_hash and now.model_hash))
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
-        self._grammars: tuple[Vocabulary, Grammars] | None = None
 
-    def update(self, live: DraftSession, vocabulary: Vocabulary | None) -> None:
-        """Begin to compile a session's grammar, attach it once compiled, drop it once its work limit is spent."""
-        if live.guided is not None and (why := live.guided.exhausted) is not None:
-            live.guided = live.grammar = None
-            log.warning("grammar_spent", session=live.id, error=why, meaning="its drafts go without", hint=SIMPLER)
-        if live.grammar is None or live.guided is not None or vocabulary is None:
-            return
-        if live.compiling is None:
-            live.compiling = self._pool.submit(self._compile, vocabulary, live.grammar)
-        elif live.compiling.done():
-            try:
-                live.guided = DraftConstraint(live.compiling.result(), live.end_ids)
-            except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
-                live.grammar = None
-                log.warning("grammar_unknown", session=live.id, error=str(error), meaning="its drafts go without")
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._grammars is not None:
-            self._grammars[1].close()
-
-    def _compile(self, vocabulary: Vocabulary, grammar: Grammar) -> Constraint:
-        if self._grammars is None or self._grammars[0] is not vocabulary:
-            if self._grammars is not None:
-                self._grammars[1].close()
-            self._grammars = vocabulary, Grammars(vocabulary)
-        return self._grammars[1].compile(grammar)
+def same_file(one: Welcome, other: Welcome) -> bool:
+    """Return True where both verifiers surely run the same file; equal names prove nothing across machines."""
+    known = one.model_hash != "" and one.model_hash == other.model_hash
+    return known and (one.vocab_fingerprint, one.n_vocab) == (other.vocab_fingerprint, other.n_vocab)

@@ -1,0 +1,239 @@
+"""What our engine and core add to llama_decode, on a model made for it with 128,000 ids and next to no weights.
+
+    python bench/engine_path.py [--model FILE] [--rounds N] [--busy] [--switch S] [--gpu-layers N]
+
+These take turns, step by step, in one process: `bare` calls llama_decode with a batch that is filled before; `engine`
+cuts as a session would and calls our engine's `decode`; `core` runs a VerifierCore's sessions on it; `guess` is a
+drafter's. The shapes: one row; eight rows of one sequence, as with drafts; eight sequences of a row each. `around` is a
+turn without llama_decode and llama_synchronize, which waits for a GPU, and without `choose`: a greedy argmax, or
+next_step and finish of a core. With --busy another thread computes in Python all the while.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import llama_cpp as lib
+import numpy as np
+import structlog
+
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import Span, Step
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier import VerifierCore
+from specmesh.core.verifier_events import Opening
+from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from harness.tiny_gguf import TinyModel, write
+
+N_VOCAB, N_CTX, N_SEQ = 128_000, 1024, 8
+FULL = N_CTX - 64
+SHAPES = {"1 row": (1, 1), "8 rows": (1, 8), "8 sequences": (8, 1)}  # sequences, rows of each
+
+Turn = Callable[[], float]
+"""One step; returns the seconds of choosing."""
+
+now = time.perf_counter
+inside = 0.0
+
+
+def timed(call: Any) -> Any:
+    """A function of llama.cpp with what it takes added to `inside`."""
+
+    def measuring(*arguments: Any) -> Any:
+        global inside  # noqa: PLW0603
+        started = now()
+        result = call(*arguments)
+        inside += now() - started
+        return result
+
+    return measuring
+
+
+class Bare:
+    """The same context and batch with nothing around them."""
+
+    def __init__(self, model: Any, sequences: int, rows: int) -> None:
+        self._sequences, self._rows, self._held = sequences, rows, 0
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.n_batch, params.n_ubatch = N_CTX * N_SEQ, N_SEQ, 512, 512
+        params.n_threads = params.n_threads_batch = 1
+        params.kv_unified = params.swa_full = params.no_perf = True
+        self._context = lib.llama_init_from_model(model, params)
+        self._memory = lib.llama_get_memory(self._context)
+        self._batch = batch = lib.llama_batch_init(512, 0, 1)
+        batch.n_tokens = sequences * rows
+        for row in range(batch.n_tokens):
+            batch.n_seq_id[row], batch.seq_id[row][0], batch.logits[row] = 1, row // rows, 1
+            batch.token[row] = 40 + row
+
+    def prepare(self) -> None:
+        """Go on by a row."""
+        for seq in range(self._sequences):
+            lib.llama_memory_seq_rm(self._memory, seq, self._held, -1)
+        for row in range(self._batch.n_tokens):
+            self._batch.pos[row] = self._held + row % self._rows
+        self._held = (self._held + 1) % FULL
+
+    def __call__(self) -> float:
+        """Decode it."""
+        lib.llama_cpp.llama_decode(self._context, self._batch)
+        lib.llama_cpp.llama_synchronize(self._context)
+        lib.llama_get_logits(self._context)
+        return 0.0
+
+
+def engine_turn(engine: LlamaVerifier, sequences: int, rows: int) -> Turn:
+    """Steps of our engine, cut as a session would."""
+    held, sampler = 0, Sampler(SamplingParams())
+
+    def turn() -> float:
+        nonlocal held
+        if rows > 1 or held == 0:
+            for seq in range(sequences):
+                engine.trim(seq, held)
+        ids = tuple(range(40, 40 + rows))
+        found = engine.decode([Span(seq, held, ids, logits=True) for seq in range(sequences)])
+        decoded = now()
+        for block in found:
+            assert block is not None
+            sampler.choose(block[0], held)
+        held = (held + 1) % FULL
+        return now() - decoded
+
+    return turn
+
+
+def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
+    """Sessions that nobody drafts for."""
+    for seq in range(N_SEQ):
+        engine.trim(seq, 0)
+    limits = TargetLimits(N_CTX, len(engine.vocabulary), frozenset(), pieces=engine.vocabulary.pieces)
+    core = VerifierCore(limits, StepCosts(), KVSlots(N_SEQ, "copied", 0), 512, n_seq=N_SEQ)
+    params = SessionParams(SamplingParams(), max_tokens=FULL, cache_prompt=False)
+
+    def turn() -> float:
+        while len(core.sessions) < sequences:
+            core.handle(Opening(1, (40, 41), 2, params), now())
+        started = now()
+        step = core.next_step(started)
+        assert isinstance(step, Step)
+        begun = now()
+        for order in step.orders:
+            assert isinstance(order, KVCut)
+            engine.trim(order.seq, order.length)
+        rows = engine.decode(step.spans)
+        decoded = now()
+        core.finish(step, rows, begun, decoded)
+        return begun - started + now() - decoded
+
+    return turn
+
+
+def drafter_turn(engine: LlamaDrafter) -> Turn:
+    """Guesses, one after the other."""
+    held, sampler = 0, Sampler(SamplingParams())
+
+    def turn() -> float:
+        nonlocal held
+        if held == 0:
+            engine.trim(0, 0)
+        engine.predict(0, (40,), sampler)
+        held = (held + 1) % FULL
+        return 0.0
+
+    return turn
+
+
+@contextmanager
+def busy_thread() -> Iterator[None]:
+    """Another thread that computes in Python."""
+    stopping = False
+
+    def work() -> None:
+        while not stopping:
+            sum(range(100))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping = True
+        thread.join()
+
+
+def measured(turns: dict[str, Turn], rounds: int) -> dict[str, list[tuple[float, float, float]]]:
+    """Seconds of each turn, of them in llama_decode, and choosing."""
+    global inside
+    taken: dict[str, list[tuple[float, float, float]]] = {name: [] for name in turns}
+    for _ in range(rounds):
+        for name, turn in turns.items():
+            if isinstance(turn, Bare):
+                turn.prepare()
+            inside, started = 0.0, now()
+            chosen = turn()
+            taken[name].append((now() - started, inside, chosen))
+    return taken
+
+
+def report(shape: str, taken: dict[str, list[tuple[float, float, float]]]) -> None:
+    """Median and 90th percentile in milliseconds."""
+    for name, seconds in taken.items():
+        whole, decoding, choosing = (np.array(seconds) * 1e3).T
+        columns = {"llama_decode": decoding, "around": whole - decoding - choosing, "choose": choosing}
+        told = (f"{key} {np.median(ms):7.3f} p90 {np.percentile(ms, 90):7.3f}" for key, ms in columns.items())
+        print(f"{shape:<12} {name:<7}", "  ".join(told))
+
+
+def main() -> None:
+    """Measure each shape and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--rounds", type=int, default=1500)
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--switch", type=float, default=2e-4, help="sys.setswitchinterval, in seconds")
+    args = parser.parse_args()
+    sys.setswitchinterval(args.switch)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with tempfile.TemporaryDirectory() as folder:
+        path = args.model or write(
+            Path(folder) / "wide.gguf", TinyModel(n_vocab=N_VOCAB, layers=1, width=16, n_ctx=N_CTX)
+        )
+        settings = LlamaSettings(path, n_ctx=N_CTX, n_seq=N_SEQ, threads=1, gpu_layers=args.gpu_layers)
+        for name in ("llama_decode", "llama_synchronize"):
+            setattr(lib.llama_cpp, name, timed(getattr(lib, name)))
+        engine, second, drafter = LlamaVerifier(settings), LlamaVerifier(settings), LlamaDrafter(settings)
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = args.gpu_layers
+        model = lib.llama_model_load_from_file(bytes(path), params)
+        for shape, (sequences, rows) in SHAPES.items():
+            turns: dict[str, Turn] = {
+                "bare": Bare(model, sequences, rows),
+                "engine": engine_turn(engine, sequences, rows),
+            }
+            if rows == 1:
+                turns["core"] = core_turn(second, sequences)
+            if sequences == rows == 1:
+                turns["guess"] = drafter_turn(drafter)
+            measured(turns, 20)
+            if args.busy:
+                with busy_thread():
+                    report(shape, measured(turns, args.rounds))
+            else:
+                report(shape, measured(turns, args.rounds))
+
+
+if __name__ == "__main__":
+    main()

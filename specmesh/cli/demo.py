@@ -1,0 +1,198 @@
+"""`specmesh demo`: the bundled pair beside its target alone, each step as long as on a larger machine."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specmesh.bench import has_drafter
+from specmesh.cli.options import json_option, number, print_json
+from specmesh.client import Client, Fields, Json
+from specmesh.errors import EngineError, SpecmeshError
+from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+START_S = 120.0
+BUSY = 1.1  # steps that last so many times longer than on the machine are mentioned
+DAEMON = ["--model", "bundled", "--engine", "llama", "--gpu-layers", "0", "--threads", "1", "--drain", "0"]
+
+
+@dataclass(slots=True)
+class Side:
+    """A verifier and its output so far: pieces of text with whether they were drafted, and at its end the report."""
+
+    socket: Path
+    pieces: list[tuple[str, bool]] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def stream(self, body: Json) -> None:
+        for chunk in map(Fields, Client(self.socket).complete(body)):
+            [choice], more = chunk.parts("choices"), chunk.part("specmesh")
+            text, drafted = str(choice.raw["text"]), str(more.raw.get("accepted_text", ""))
+            self.pieces += [(drafted, True), (text[len(drafted) :], False)]
+            self.ids += map(int, more.numbers("token_ids"))
+            self.report = more.part("report").raw
+
+
+@click.command()
+@click.argument("prompt", default="def read_config(path):")
+@click.option(
+    "--hardware",
+    type=click.Choice([*STEPS_MS, "this"]),
+    default="h100-70b",
+    help="Machine and size of the target whose step times are imitated; this: none.",
+)
+@number("--max-tokens", click.IntRange(1, 900), 200, "N", "Maximum number of tokens to generate.")
+@json_option
+def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
+    """Continue PROMPT with a verifier alone and, at the same time, with a verifier and a drafter.
+
+    Both use the tiny models that come with specmesh, on llama.cpp (extra `verifier`). They are real, and so are the
+    three daemons and the wire; only the steps are stretched to what large models take.
+    """
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)  # no daemon is left behind
+    if not json:
+        click.echo(explanation(hardware))
+    with ThreadPoolExecutor() as threads, daemons(hardware) as sides:
+        body: Json = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "rounds": True}
+        streams = [threads.submit(side.stream, body) for side in sides]
+        show(sides, streams, quiet=json)
+        for stream in streams:
+            stream.result()
+    found = result(hardware, *sides)
+    if json:
+        print_json(found)
+    else:
+        click.echo("\n".join(lines(Fields(found))))
+
+
+def explanation(hardware: str) -> str:
+    real = "the models, the daemons, the wire and every token are real"
+    if hardware == "this":
+        return f"Nothing is stretched: {real}, and so are the times."
+    one, five = step_ms(hardware, 1), step_ms(hardware, 5)
+    return (
+        f"Stretched to {hardware}: a step to {one:g} ms, with four drafts {five:.1f}, a draft to {DRAFT_MS} ms; {real}."
+    )
+
+
+@contextmanager
+def daemons(hardware: str) -> Iterator[tuple[Side, Side]]:
+    """A verifier alone and one with a drafter, all ready, with keys of their own; they end with the context."""
+    from specmesh.security.keys import KeyFolder
+
+    with tempfile.TemporaryDirectory(prefix="specmesh-") as name, ExitStack() as ends:
+        folder = Path(name)
+        KeyFolder(folder / "keys").new()
+        stretch = [] if hardware == "this" else ["--stretch", hardware]
+        options = [*DAEMON, *stretch, "--keys", str(folder / "keys"), "--config", os.devnull, "--log-level", "warning"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+        with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+            alone, pair = (f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in (first, second))
+        running: list[tuple[subprocess.Popen[bytes], Path]] = []
+        for where in (["verifier", "--bind", alone], ["verifier", "--bind", pair], ["drafter", "--connect", pair]):
+            own = folder / str(len(running))
+            command = [sys.executable, "-m", "specmesh", *where, "--socket", f"{own}.sock", *options]
+            log = ends.enter_context(own.open("wb"))
+            daemon = subprocess.Popen(  # noqa: S603  (in a session of its own: Ctrl-C ends it through us)
+                command, stdin=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
+            )
+            ends.callback(daemon.wait)
+            ends.callback(daemon.terminate)
+            running.append((daemon, own))
+        sides = Side(folder / "0.sock"), Side(folder / "1.sock")
+        until = time.monotonic() + START_S
+        while not _ready(*sides):
+            for daemon, log_path in running:
+                if daemon.poll() is not None or time.monotonic() > until:
+                    said = log_path.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("specmesh: ")
+                    raise EngineError(f"a daemon of the demo does not run: {said}")
+            time.sleep(0.1)
+        yield sides
+
+
+def _ready(alone: Side, pair: Side) -> bool:
+    try:
+        return not has_drafter(Client(alone.socket).get("/stats")) and has_drafter(Client(pair.socket).get("/stats"))
+    except SpecmeshError:
+        return False  # not yet
+
+
+def show(sides: tuple[Side, Side], streams: "list[Future[None]]", *, quiet: bool) -> None:
+    """Show both outputs side by side as they come; a line each second where stdout is no terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(quiet=quiet)
+    plain = quiet or not console.is_terminal or console.is_dumb_terminal
+    with nullcontext() if plain else Live(console=console, auto_refresh=False) as live:
+        while streams:
+            streams = list(wait(streams, 1.0 if live is None else 0.05).not_done)
+            if live is None:
+                console.print(f"alone {len(sides[0].ids)} tokens, with a drafter {len(sides[1].ids)} tokens")
+            else:
+                live.update(screen(sides, min(console.height - 4, 24)), refresh=True)
+
+
+def screen(sides: tuple[Side, Side], height: int) -> "Table":
+    """The last lines of both outputs, accepted drafts in green."""
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    grid, panels = Table.grid(expand=True), list[Panel]()
+    for title, side in zip(("alone", "with a drafter"), sides, strict=True):
+        grid.add_column(ratio=1)
+        text = Text.assemble(*((piece, "green" if drafted else "") for piece, drafted in list(side.pieces)))
+        tail = Text("\n", no_wrap=True).join(text.split("\n", allow_blank=True)[2 - height :])
+        panels.append(Panel(tail, title=f"{title}: {len(side.ids)} tokens", height=height))
+    grid.add_row(*panels)
+    return grid
+
+
+def result(hardware: str, alone: Side, pair: Side) -> Json:
+    """What the two reports say. step_ms: of the verifier alone, as it was in this run."""
+    counts = ("rounds", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length", "tokens_per_second")
+    rate = alone.report["tokens_per_second"]
+    return {
+        "schema_version": 1,
+        "hardware": hardware,
+        "stretched": hardware != "this",
+        "step_ms": round(alone.report["verify_ms"] / max(alone.report["rounds"], 1), 3),
+        "text": "".join(text for text, _ in pair.pieces),
+        "same_text": alone.ids == pair.ids,
+        "tokens": len(pair.ids),
+        "tokens_per_second_alone": rate,
+        "speedup": round(pair.report["tokens_per_second"] / rate, 3) if rate else None,
+        "bytes_per_token": round((pair.report["bytes_sent"] + pair.report["bytes_received"]) / len(pair.ids), 1),
+    } | {name: pair.report[name] for name in counts}
+
+
+def lines(found: Fields) -> list[str]:
+    rows = {
+        "tokens/s": "{tokens_per_second_alone:.1f} alone, {tokens_per_second:.1f} with a drafter",
+        "speed-up": "{speedup:.2f}x",
+        "acceptance": "{acceptance_rate:.0%} of {drafted:.0f} drafts, mean length {mean_acceptance_length:.2f}",
+        "bytes/token": "{bytes_per_token:.1f} between the daemons",
+        "same text": "yes" if found.raw["same_text"] else "no: a near tie, see docs/usage.md",
+    }
+    told = [f"{name:<13}{row.format_map(found.by_name())}" for name, row in rows.items()]
+    hardware, step = found.text("hardware"), found.number("step_ms") or 0.0
+    if hardware in STEPS_MS and step > BUSY * step_ms(hardware, 1):
+        told.append(f"this machine was busy: a step of one token took {step:.1f} ms, not {step_ms(hardware, 1):g}")
+    return told

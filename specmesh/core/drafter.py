@@ -1,0 +1,318 @@
+"""The drafter's sessions with all its verifiers, and the steps of the draft model that they share.
+
+`handle` takes what happens, `next_step` says what the draft model runs next, `finish` takes what came of it; each gives
+what is to be sent, or done by others. One step runs at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import assert_never
+
+from specmesh.core import events as ev
+from specmesh.core.draft_session import DrafterSession
+from specmesh.core.sampling.acceptance_strategies import uses_proposals
+from specmesh.core.sampling.constraint import SIMPLER, DraftConstraint, Grammar
+from specmesh.core.sampling.proposal import ProposalSampler
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KVSlots
+from specmesh.errors import SpecmeshError
+
+UNTOLD = 0.1  # seconds of work without a draft, as a prompt takes, after which it is told of all the same
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """What a step of the draft model can be. batches: of rows of several sequences."""
+
+    n_ctx: int
+    n_batch: int
+    batches: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """A session here, and its sequence, if any. plain: the sampler does for every position. grammar: still to be
+    compiled; guided: drafts keep to it by now. undraftable: drafting for it has failed."""
+
+    key: int
+    upstream: int
+    session: DrafterSession
+    sampler: Sampler
+    asked: ev.DraftFor
+    grammar: Grammar | None
+    plain: bool
+    seq: int | None = None
+    guided: DraftConstraint | None = None
+    undraftable: bool = False
+
+    def sampler_for(self, plan: ev.Predict) -> Sampler | None:
+        """Raises SpecmeshError where the grammar fails."""
+        if not plan.guess:
+            return None
+        session, back = self.session, self.sampler.looks_back
+        sampler = self.sampler.after(session.before(plan, back)) if back else self.sampler
+        if self.guided is not None:
+            length = session.end(plan) - self.asked.n_prompt
+            return self.guided.sampler(sampler, length, lambda count: session.before(plan, count))
+        return ProposalSampler(sampler, session.crc_after(plan)) if uses_proposals(sampler.params) else sampler
+
+
+_Plan = tuple[_Seat, ev.Predict]
+
+
+class DrafterCore:
+    """`slots`: the draft model's sequences. temperature: of drafts for sampled texts; None for the text's own."""
+
+    def __init__(self, limits: DraftLimits, slots: KVSlots, temperature: float | None = None) -> None:
+        self.slots = slots
+        self._limits, self._temperature = limits, temperature
+        self._together = limits.batches
+        self._seats: dict[int, _Seat] = {}  # those who were served last come last
+        self._round_trips: dict[int, float] = {}
+        self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
+        self._cuts: dict[int, int] = {}  # length by sequence, due before its next row
+        self._threads: int | None = None  # of the next step, where that changes
+        self._rows: list[_Plan] = []  # of the step that runs
+        self._troubles: list[ev.CoreEffect] = []  # found while a step was made
+        self._work = 0.0, 0.0, 0  # as `Worked` has it, that nobody was told of
+        self._drafted: dict[int, tuple[int, float]] = {}
+        self._reuse, self._reuse_changed = slots.snapshot(), False
+
+    def handle(self, event: ev.CoreEvent, now: float) -> list[ev.CoreEffect]:
+        match event:
+            case ev.Heard(key, told):
+                seat = self._seats.get(key)
+                return [] if seat is None else self._heard(seat, told, now)
+            case ev.DraftFor():
+                self._open(event)
+            case ev.Aside(key):
+                return [(key, event)]
+            case ev.Dropped(key):
+                return self._drop(key)
+            case ev.CompiledGrammar(key, constraint):
+                if (seat := self._seats.get(key)) is not None:
+                    seat.guided = DraftConstraint(constraint, seat.asked.end_ids)
+            case ev.UpstreamChanged():
+                self._changed(event)
+            case ev.ForgetSlots():
+                self._reuse_changed = True
+                self.slots.clear()
+            case ev.UseThreads(threads):
+                self._threads = threads
+            case _:
+                assert_never(event)
+        return self._reused()
+
+    def _heard(self, seat: _Seat, told: ev.Told | ev.Nacked, now: float) -> list[ev.CoreEffect]:
+        effects = self._of(seat, seat.session.handle(told, now))
+        if seat.grammar is not None and seat.session.active and seat.upstream in self._speaks:
+            effects.append((seat.key, ev.CompileGrammar(seat.upstream, seat.grammar)))
+            seat.grammar = None
+        return effects
+
+    def _open(self, asked: ev.DraftFor) -> None:
+        params, limits = asked.params, self._limits
+        if self._temperature is not None and params.temperature > 0:
+            params = replace(params, temperature=self._temperature)
+        session = DrafterSession(
+            asked.n_vocab,
+            limits.n_ctx,
+            limits.n_batch,
+            shadows=asked.shadows,
+            round_trip=self._round_trips.get(asked.upstream, 0.0),
+        )
+        sampler = Sampler(params)
+        plain = not sampler.looks_back and not uses_proposals(params)
+        self._seats[asked.key] = _Seat(asked.key, asked.upstream, session, sampler, asked, asked.grammar, plain)
+
+    def _drop(self, key: int) -> list[ev.CoreEffect]:
+        if (seat := self._seats.pop(key, None)) is not None:
+            self._release(seat)
+        return [(key, ev.Released()), *self._reused()]
+
+    def _changed(self, event: ev.UpstreamChanged) -> None:
+        self._round_trips[event.upstream] = event.round_trip
+        (self._speaks.add if event.speaks else self._speaks.discard)(event.upstream)
+        for seat in self._seats.values():
+            if seat.upstream == event.upstream:
+                seat.session.set_round_trip(event.round_trip)
+
+    def _of(self, seat: _Seat, effects: list[ev.DrafterEffect]) -> list[ev.CoreEffect]:
+        """What of a session's effects is for others."""
+        told: list[ev.CoreEffect] = []
+        for effect in effects:
+            if not isinstance(effect, ev.Trim):
+                told.append((seat.key, effect))
+            elif seat.seq is not None:
+                self._cut(seat.seq, effect.length)
+        return told
+
+    # --- steps
+
+    def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
+        """Return the step that begins now: first for sessions that drafts are asked for, then to read what others need,
+        then shadows."""
+        plans, rows = self._next_plans(), list[ev.DraftRow]()
+        self._rows = plans
+        for seat, plan in plans:
+            assert seat.seq is not None, "only who has a sequence has a plan"
+            plain = seat.plain and seat.guided is None and plan.guess
+            sampler = seat.sampler if plain else self._sampler(seat, plan)
+            rows.append(ev.DraftRow(seat.seq, seat.session.held, plan.ids, sampler))
+            self._seats[seat.key] = self._seats.pop(seat.key)  # the others come first next time
+        for order in self.slots.orders():
+            assert isinstance(order, KVCut), "a draft model copies nothing"
+            self._cut(order.seq, order.length)
+        threads, self._threads = self._threads, None
+        cuts = tuple([KVCut(*cut) for cut in self._cuts.items()]) if self._cuts else ()
+        self._cuts = {}
+        if not rows and not cuts and threads is None:
+            return ev.Wait(inf)
+        return ev.DraftStep(plans[0][0].upstream if plans else -1, cuts, tuple(rows), threads)
+
+    def _next_plans(self) -> list[_Plan]:
+        seats = self._seats.values()
+        for asked in (True, False):
+            for seat in seats:
+                if (seat.session.draft_n > 0) is asked and (plan := self._plan(seat)) is not None:
+                    return [(seat, plan), *self._beside(seat, plan)] if len(seats) > 1 else [(seat, plan)]
+        due = [(seat, plan) for seat in seats if (plan := self._plan_shadow(seat)) is not None]
+        most = self._limits.n_batch if self._together else 1
+        return [(seat, plan) for seat, plan in due if seat.upstream == due[0][0].upstream][:most]
+
+    def _plan_shadow(self, seat: _Seat) -> ev.Predict | None:
+        seated = seat.seq is not None and seat.upstream in self._speaks
+        return seat.session.plan_shadow() if seated else None
+
+    def _plan(self, seat: _Seat) -> ev.Predict | None:
+        if seat.upstream not in self._speaks or (seat.seq is None and not self._sit(seat)):
+            return None
+        return seat.session.plan()
+
+    def _beside(self, first: _Seat, plan: ev.Predict) -> Iterator[_Plan]:
+        """Others that guess in the same step."""
+        room = self._limits.n_batch - len(plan.ids)
+        if not self._together or not plan.guess:
+            return
+        for seat in self._seats.values():
+            if seat is first or not seat.session.draft_n or seat.upstream != first.upstream:
+                continue
+            other = self._plan(seat)
+            if other is not None and other.guess and len(other.ids) <= room:
+                room -= len(other.ids)
+                yield seat, other
+
+    def _sampler(self, seat: _Seat, plan: ev.Predict) -> Sampler | None:
+        try:
+            return seat.sampler_for(plan)
+        except SpecmeshError as error:
+            seat.guided = None
+            self._troubles.append((seat.key, _without_grammar(error)))
+            return seat.sampler_for(plan)
+
+    def finish(
+        self, step: ev.DraftStep, result: ev.Guesses | SpecmeshError, started: float, ended: float
+    ) -> list[ev.CoreEffect]:
+        effects, self._troubles = self._troubles, []
+        rows, self._rows = self._rows, []
+        if isinstance(result, SpecmeshError):
+            return [*effects, *self._failed(step, rows, result), *self._reused()]
+        for seq, held in result.held.items():
+            self._kept(seq, held)
+        drafts = 0
+        for (seat, plan), row, token in zip(rows, step.rows, result.tokens, strict=True):
+            if seat.session.held != row.position:
+                continue  # what it follows is gone, and comes first
+            before = seat.session.drafted
+            proposal = row.sampler.proposal if isinstance(row.sampler, ProposalSampler) else None
+            told = seat.session.predicted(ev.Predicted(len(plan.ids), token, started, proposal), ended)
+            if told:
+                effects += self._of(seat, told)
+            if seat.session.drafted > before:
+                drafts += 1
+                self._drafted[seat.key] = seat.session.drafted, seat.session.draft_seconds
+            if seat.guided is not None and (why := seat.guided.exhausted) is not None:
+                seat.guided = None
+                effects.append((seat.key, _without_grammar(why)))
+        if rows:
+            work_s, draft_s, before = self._work
+            work_s, draft_s = work_s + ended - started, draft_s + (ended - started if drafts else 0.0)
+            self._work = work_s, draft_s, before + drafts
+            if effects or work_s > UNTOLD:  # others are not woken for each draft, only for those that go out
+                effects.append(ev.Worked(ended, *self._work, self._drafted))
+                self._drafted, self._work = {}, (0.0, 0.0, 0)
+        return effects + self._reused() if self._reuse_changed else effects
+
+    def _kept(self, seq: int, held: int) -> None:
+        """Note what a sequence that was cut holds."""
+        for seat in self._seats.values():
+            if seat.seq == seq:
+                if held != seat.session.held:
+                    seat.session.relocated(held)
+                return
+        self._reuse_changed = True
+        self.slots.relocated(seq, held)
+
+    def _failed(self, step: ev.DraftStep, rows: list[_Plan], error: SpecmeshError) -> Iterator[ev.CoreEffect]:
+        """Several rows: decode one sequence at a time, until it shows which one is to blame."""
+        self._cuts = {cut.seq: cut.length for cut in step.cuts} if rows else {}
+        self._together = self._limits.batches and len(rows) <= 1
+        if len(rows) > 1:
+            meaning = "sessions are drafted for in turn"
+            yield ev.Noted("drafting_together_failed", {"error": str(error), "meaning": meaning}, "warning")
+        for seat, _ in rows:
+            assert seat.seq is not None, "it had a row"
+            if len(rows) > 1:
+                self._cut(seat.seq, seat.session.held)
+            else:
+                self._release(seat, broken=True)
+                seat.undraftable = True
+                yield seat.key, ev.Noted("drafting_failed", {"error": str(error)}, "error")
+
+    # --- KV slots of the draft model
+
+    def _cut(self, seq: int, length: int) -> None:
+        self._cuts[seq] = min(length, self._cuts.get(seq, length))
+
+    def _sit(self, seat: _Seat) -> bool:
+        """Give a session a slot, if need be that of one that no drafts are asked for. Return False where it has none.
+
+        A session without work for the draft model gets none: it would displace another's prompt.
+        """
+        session, n_prompt = seat.session, seat.asked.n_prompt
+        if seat.undraftable or not session.active or session.n_truth < max(n_prompt, 1):
+            return False
+        if not self.slots and session.draft_n:
+            idle = (one for one in self._seats.values() if one.seq is not None and not one.session.draft_n)
+            if (spare := next(idle, None)) is not None:
+                self._release(spare)
+        if not self.slots:
+            return False
+        seat.seq, held = self.slots.acquire(session.truth, n_prompt, cached=seat.asked.cached)
+        session.relocated(held)
+        self._reuse_changed = True
+        return True
+
+    def _release(self, seat: _Seat, *, broken: bool = False) -> None:
+        """Give a session's slot back, with the committed ids that it holds."""
+        if seat.seq is None:
+            return
+        session = seat.session
+        held = min(session.held, session.n_truth) if seat.asked.cached and not broken else 0
+        self._cut(seat.seq, held)
+        self.slots.release(seat.seq, KVContents(session.truth[:held], seat.asked.n_prompt) if held else NO_CONTENTS)
+        seat.seq = None
+        session.relocated(0)
+        self._reuse_changed = True
+
+    def _reused(self) -> list[ev.CoreEffect]:
+        if not self._reuse_changed:
+            return []
+        self._reuse_changed, before, self._reuse = False, self._reuse, self.slots.snapshot()
+        return [self._reuse] if self._reuse != before else []
+
+
+def _without_grammar(why: object) -> ev.Noted:
+    meaning = "its drafts go without"
+    return ev.Noted("grammar_spent", {"error": str(why), "meaning": meaning, "hint": SIMPLER}, "warning")

@@ -1,0 +1,282 @@
+"""Events into the verifier's core, and effects out of it. Clients are numbers to it, drafters identities."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from specmesh.core import events as ev
+from specmesh.core.draft_length.policy import Policy, PolicyInputs
+from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.session_params import SessionParams
+from specmesh.core.snapshot import ReuseSection
+from specmesh.core.statistics import RoundCounts
+from specmesh.errors import SpecmeshError
+
+# --- what happened
+
+DrafterId = bytes  # the identity of a drafter's connection
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """A request for a session, by `client`, a number that its effects name. `ids` are the prompt's and then those of a
+    resumed text; without a prompt the session that `name` names is to be resumed, or nothing.
+
+    owner: the drafter whose client asks, None for a client of the verifier's own. key: it was asked with; may be empty.
+    known: so many ids of the text the client has already. priority: lower goes first. label: for the log."""
+
+    client: int
+    ids: tuple[int, ...]
+    n_prompt: int
+    params: SessionParams
+    constraint: Constraint | None = None
+    owner: DrafterId | None = None
+    name: str = ""
+    key: str = ""
+    known: int = 0
+    priority: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FromDrafter:
+    drafter: DrafterId
+    session: int
+    event: ev.Drafted | ev.Shadowed | ev.Nacked
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLeft:
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """A drafter has heard the end of a session, or wants no more of it."""
+
+    drafter: DrafterId
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterJoined:
+    drafter: DrafterId
+    n_ctx: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterLeft:
+    drafter: DrafterId
+    may_return: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterStuck:
+    """A drafter does not get on, or does again."""
+
+    drafter: DrafterId
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    drafter: DrafterId
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    session: int
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsShared:
+    """The engine is to compute with so many CPU threads."""
+
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Nothing new begins, and nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAsked:
+    """Somebody wants to know how it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUp:
+    """The time has come that the core wanted to be woken at."""
+
+
+# --- what is to be done
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """There is no session of the name that this client gave."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """This client gets no session, or no more of it."""
+
+    client: int
+    error: SpecmeshError
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A client has a session; a resumed one has said ids that the client lacks."""
+
+    client: int
+    session: int
+    owner: DrafterId | None
+    prompt_ids: tuple[int, ...]
+    params: SessionParams
+    name: str
+    opened: float  # when
+    cached: int
+    resumed: int  # ids that the client brought
+    adopted: bool  # it was here already
+    said: tuple[int, ...] = ()
+    logprobs: tuple[Logprob | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A session's round. client: None while it is kept for whoever resumes it. sought: it may draft."""
+
+    session: int
+    client: int | None
+    emit: ev.Emit
+    at: float
+    draft_n: int
+    attached: bool
+    sought: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """A session is over; its drafter has been told, and may tell its own part of the report."""
+
+    session: int
+    client: int | None
+    owner: DrafterId | None
+    drafter: DrafterId | None
+    reason: str
+    error: SpecmeshError | None
+    prompt_ids: tuple[int, ...]
+    report: dict[str, object]
+    seconds: float  # since it was opened
+    again: bool = False  # it had ended before: the client asked for its end once more
+
+    def once_more(self, client: int | None) -> "SessionEnded":
+        return replace(self, client=client, owner=None, drafter=None, again=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A session that was kept cannot be resumed any more."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A session waits for whoever resumes it."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a drafter must know of a session that it did not ask for."""
+
+    n_prompt: int
+    params: SessionParams
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A session is over for a drafter, with so many ids."""
+
+    reason: str
+    length: int
+    report: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobsTold:
+    base: int
+    logprobs: tuple[Logprob | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToDrafter:
+    drafter: DrafterId
+    session: int
+    what: ev.Told | ev.Nacked | Announced | Over | LogprobsTold
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A drafter drafts for a session from now on; why: see `AttachReason`."""
+
+    session: int
+    drafter: DrafterId
+    why: Literal["first", "alone", "gone", "silent", "better"]
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """A policy is to be solved, which takes milliseconds."""
+
+    session: int
+    inputs: PolicyInputs
+    old: Policy | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A step of the target is over."""
+
+    started: float
+    ended: float
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoreReport:
+    """How it stands, for `stats`. sessions: a row for each; drafters: by identity, what was measured of each."""
+
+    sessions: list[dict[str, object]]
+    drafters: dict[DrafterId, dict[str, object]]
+    kept: int
+    waiting: int
+    stray_frames: int
+    stale: int  # drafts, of all sessions ever
+    draft_n: int | None  # of the newest session
+    reuse: ReuseSection
+    totals: RoundCounts  # of all sessions ever
+    step_s: float
+    row_s: float  # that one more row takes
+    steps: dict[int, dict[int, float]]  # seconds by rows, by the least context of each table
+
+
+Noted = ev.Noted
+
+Happened = (
+    Opening | FromDrafter | ClientLeft | SessionClosed | DrafterJoined | DrafterLeft | DrafterStuck | RoundTrip
+    | Solved | ThreadsShared | Stopping | ReportAsked | TimeUp
+)  # fmt: skip
+Effect = (
+    NotHeld | RequestRefused | Began | Committed | SessionEnded | Forgotten | Kept | ToDrafter | Assigned | Solve | Ran
+    | Noted | CoreReport
+)  # fmt: skip

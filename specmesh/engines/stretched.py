@@ -1,0 +1,50 @@
+"""llama.cpp whose steps last as long as on another machine: what is left of the time is slept."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from specmesh.core.events import Span
+from specmesh.engines.base import Ask, EngineInfo, Progress
+from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.machines import DRAFT_MS, step_ms
+
+log = structlog.get_logger("specmesh")
+
+
+class StretchedVerifier(LlamaVerifier):
+    def __init__(self, settings: LlamaSettings, progress: Progress, machine: str) -> None:
+        super().__init__(settings, progress)
+        self._machine, self.info = machine, _marked(self.info, machine)
+
+    def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
+        started = time.perf_counter()
+        rows = super().decode(spans)
+        _sleep_until(started + step_ms(self._machine, sum(len(span.ids) for span in spans)) / 1e3)
+        return rows
+
+
+class StretchedDrafter(LlamaDrafter):
+    def __init__(self, settings: LlamaSettings, progress: Progress, machine: str) -> None:
+        super().__init__(settings, progress)
+        self.info = _marked(self.info, machine)
+
+    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+        started = time.perf_counter()
+        tokens = super().predict_many(asks)
+        _sleep_until(started + DRAFT_MS / 1e3)
+        return tokens
+
+
+def _sleep_until(end: float) -> None:
+    time.sleep(max(end - time.perf_counter(), 0.0))
+
+
+def _marked(info: EngineInfo, machine: str) -> EngineInfo:
+    """Let all that name the model, statistics too, say that its speed is not this machine's."""
+    log.warning("stretched", machine=machine, meaning="steps last as long as there: no speed shown is this machine's")
+    return replace(info, model=f"{info.model}, stretched to {machine}")

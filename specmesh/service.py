@@ -1,0 +1,366 @@
+"""The daemons as services of systemd or launchd, rendered from the templates in systemd/ and launchd/."""
+
+import getpass
+import grp
+import os
+import plistlib
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import specmesh
+from specmesh.errors import ConfigError, EngineError
+from specmesh.paths import config_folders, write_whole
+from specmesh.security.keys import CREDENTIAL
+
+Command = tuple[str, ...]
+"""A program and its arguments."""
+
+
+class Scope(StrEnum):
+    """Whose service it is: one of the user that is logged in, or the machine's own."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file to write. kept: it holds what a person may have changed, so it is written only where there is none."""
+
+    path: Path
+    text: str
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A daemon as a service.
+
+    files: the unit or job, and the settings. shared: of both daemons' services, removed with the last one; `other`
+    exists while the other has one. Installing runs prepare, reload and enable, uninstalling reload. unload runs before
+    `start` and `restart`, and may fail.
+    """
+
+    name: str
+    files: tuple[File, File]
+    shared: tuple[File | Path, ...]
+    other: Path
+    unload: tuple[Command, ...]
+    uninstalled: tuple[Command, ...]
+    start: tuple[Command, ...]
+    restart: tuple[Command, ...]
+    stop: tuple[Command, ...]
+    status: Command
+    logs: Command
+    prepare: tuple[Command, ...] = ()
+    reload: tuple[Command, ...] = ()
+    enable: tuple[Command, ...] = ()
+
+    @property
+    def settings(self) -> Path:
+        return self.files[1].path
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInstaller:
+    """Carries a plan out. dry: only says what it would do. root: files lie under it, and no command is run."""
+
+    say: Callable[[str], None]
+    dry: bool = False
+    root: Path | None = None
+
+    def install(self, service: Service) -> None:
+        """Write what differs and tell the manager, also where nothing does: it may not have heard the last time.
+
+        Raises ConfigError where something cannot be written, EngineError where the manager refuses.
+        """
+        files = [*service.files, *(one for one in service.shared if isinstance(one, File))]
+        if not [file for file in files if self._write(file)]:
+            self.say(f"{service.name} is installed already: nothing to change")
+        self.run([*service.prepare, *service.reload, *service.enable])
+
+    def start(self, unload: Sequence[Command], start: Sequence[Command]) -> None:
+        self.run(unload, may_fail=True)
+        self.run(start)
+
+    def uninstall(self, service: Service) -> None:
+        """Stop it and remove everything that it had; what is not there is no error."""
+        self.run(service.uninstalled, may_fail=True)
+        for file in service.files:
+            self._remove(self.at(file.path))
+        if not self.at(service.other).exists():
+            for one in service.shared:
+                self._remove(self.at(one.path if isinstance(one, File) else one))
+        folder = self.at(service.settings.parent)
+        if folder.is_dir() and not any(folder.iterdir()):
+            self._remove(folder)
+        self.run(service.reload, may_fail=True)
+
+    def run(self, commands: Sequence[Command], *, may_fail: bool = False) -> None:
+        for command in commands:
+            self.say("$ " + " ".join(command))
+            if self.dry or self.root is not None:
+                continue
+            try:
+                done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own
+            except FileNotFoundError:
+                raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
+            if not done.returncode:
+                continue
+            why = done.stderr.strip() or done.stdout.strip()
+            if "Failed to connect to bus" in why:
+                raise EngineError(
+                    "there is no systemd for this user here (no login session, or a container): log in as this user, "
+                    "use --system, or start the daemon by hand: `specmesh service install --dry-run` shows how"
+                )
+            if not may_fail:
+                raise EngineError(f"{' '.join(command)} failed: {why}")
+            self.say(f"  it said: {why}")
+
+    def at(self, path: Path) -> Path:
+        return path if self.root is None else self.root / path.relative_to("/")
+
+    def _write(self, file: File) -> bool:
+        path = self.at(file.path)
+        try:
+            if path.exists() and (file.kept or path.read_text(encoding="utf-8") == file.text):
+                return False
+            self.say(f"write {path}")
+            if self.dry:
+                self.say(file.text)
+                return True
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, file.text.encode(), 0o644)  # the service's own user reads it, whatever root's umask is
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ConfigError(f"{path} cannot be written ({why}): --system needs root, use sudo") from None
+        return True
+
+    def _remove(self, path: Path) -> None:
+        if not path.exists() and not path.is_symlink():
+            return
+        self.say(f"remove {path}")
+        if self.dry:
+            return
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)  # safe where somebody else may write in it
+            else:
+                path.unlink()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be removed ({error.strerror})") from None
+
+
+TEMPLATES = resources.files("specmesh.systemd")
+
+_HIDDEN = ("/home", "/root", "/run/user")  # by ProtectHome
+_FLEETING = ("/tmp", "/var/tmp")  # noqa: S108 - hidden by PrivateTmp, removed at a restart
+_GPU_GROUPS = {"render", "video"}
+
+
+def systemd_service(role: str, scope: Scope, settings: str) -> Service:
+    """A daemon as a unit; `settings` is the file of settings to begin with."""
+    name = f"specmesh-{role}"
+    system = scope is Scope.SYSTEM
+    config = (Path("/etc/specmesh") if system else config_folders()[0]) / f"{role}.toml"
+    units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
+    control: Command = ("systemctl",) if system else ("systemctl", "--user")
+    forgiven: Command = (*control, "reset-failed", name)  # a person's starts count towards StartLimitBurst too
+    prepare: tuple[Command, ...] = ()
+    shared: list[File | Path] = []
+    if system:
+        users = File(Path("/etc/sysusers.d/specmesh.conf"), (TEMPLATES / "sysusers.conf").read_text(encoding="utf-8"))
+        shared = [users, Path("/run/specmesh"), Path("/var/lib/specmesh"), Path("/var/cache/specmesh")]
+        prepare = (("systemd-sysusers", str(users.path)),)
+    other = "drafter" if role == "verifier" else "verifier"
+    return Service(
+        name=name,
+        files=(File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True)),
+        shared=tuple(shared),
+        other=units / f"specmesh-{other}.service",
+        prepare=prepare,
+        reload=((*control, "daemon-reload"),),
+        enable=((*control, "enable", name),),
+        unload=(forgiven,),
+        uninstalled=((*control, "stop", name), forgiven, (*control, "disable", name)),
+        start=((*control, "start", name),),
+        restart=((*control, "restart", name),),
+        stop=((*control, "stop", name),),
+        status=(*control, "status", "--no-pager", name),
+        logs=("journalctl", *(() if system else ("--user",)), "--unit", name, "--no-pager", "--lines", "200"),
+    )
+
+
+def unit(role: str, scope: Scope, config: Path) -> str:
+    values = {
+        "ROLE": role,
+        "COMMAND": f"{quoted(sys.executable, program=True)} -P -m specmesh",
+        "CONFIG": str(config),
+        "CONFIG_ARGUMENT": quoted(str(config)),
+        "HOME": _protect_home(),
+        "GROUPS": " ".join(sorted(_GPU_GROUPS & {group.gr_name for group in grp.getgrall()})),
+    }
+    text = (TEMPLATES / f"{scope}.service").read_text(encoding="utf-8")
+    rendered = re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
+    return rendered.replace("SupplementaryGroups=\n", "")
+
+
+def check_visible() -> list[str]:
+    """Return what keeps the system's service from running this Python. Raise ConfigError if it never can from here."""
+    told = []
+    for path in _needed():
+        if path.startswith(tuple(f"{folder}/" for folder in _FLEETING)):
+            raise ConfigError(
+                f"specmesh lies in {path}, which a service of the system does not see and a restart removes: install "
+                "it where it stays, with python3 -m venv /opt/specmesh, and run `service install` from there"
+            )
+        hidden = path.startswith(tuple(f"{folder}/" for folder in _HIDDEN))  # it alone is put back then
+        closed = [one for one in (Path(path), *(() if hidden else Path(path).parents)) if not _open_to_all(one)]
+        told += [f"the user specmesh may not look into {one}: chmod o+rx '{one}'" for one in closed]
+    return list(dict.fromkeys(told))
+
+
+def quoted(argument: str, program: bool = False) -> str:
+    """Quote an argument for ExecStart, see systemd.service(5). In the first word systemd expands no variables."""
+    plain = argument.replace("%", "%%")
+    plain = plain if program else plain.replace("$", "$$")
+    if re.fullmatch(r"[\w@+=:,./%$-]+", plain):
+        return plain
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _protect_home() -> str:
+    """`yes`, or where Python itself lies in a home: nothing of homes but Python."""
+    inside = [path for path in _needed() if path.startswith(tuple(f"{hidden}/" for hidden in _HIDDEN))]
+    if not inside:
+        return "yes"
+    paths = (quoted(path.replace(":", "\\:"), program=True) for path in inside)
+    return f"tmpfs\nBindReadOnlyPaths={' '.join(paths)}"
+
+
+def _needed() -> list[str]:
+    """Folders without which this Python does not run."""
+    source = Path(specmesh.__file__).resolve().parents[1]  # in a checkout of its own, where it is installed editable
+    python = Path(sys.executable).resolve().parents[1]
+    return list(dict.fromkeys([sys.prefix, sys.base_prefix, str(python), str(source)]))
+
+
+def _open_to_all(folder: Path) -> bool:
+    """Whether any user may go through it; a folder that is not there is somebody else's trouble."""
+    try:
+        return bool(folder.stat().st_mode & stat.S_IXOTH)
+    except FileNotFoundError:
+        return True
+
+
+_SETTING = re.compile(r"^LoadCredential(Encrypted)?[ \t]*=[ \t]*(\S*)", re.MULTILINE)
+
+_UNITS = ("specmesh-verifier", "specmesh-drafter")
+
+
+def service_credential() -> Path | None:
+    """The file that a unit's LoadCredential= names; None where none does. Raises ConfigError where it is encrypted."""
+    try:
+        ran = subprocess.run(  # noqa: S603
+            ["systemctl", "cat", *_UNITS],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_units(ran.stdout)
+
+
+def parse_units(text: str) -> Path | None:
+    """The same out of what `systemctl cat` prints: the last setting counts, an empty one takes back those before it."""
+    found: tuple[bool, str] | None = None
+    for encrypted, value in _SETTING.findall(text):
+        name, _, path = value.partition(":")
+        if not value:
+            found = None
+        elif name == CREDENTIAL:
+            found = bool(encrypted), path
+    if found is None:
+        return None
+    encrypted, path = found
+    if encrypted or not path.startswith("/"):
+        raise ConfigError(
+            f"the service's key is the credential {path}, which only systemd can read: name the folder with the key it "
+            "was made of by --keys"
+        )
+    return Path(path)
+
+
+TEMPLATE = resources.files("specmesh.launchd") / "job.plist"
+
+_NOT_IN = {Scope.USER: "UserName", Scope.SYSTEM: "LimitLoadToSessionType"}  # for the other scope only
+
+_WAIT = 'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; do sleep 0.2; n=$((n + 1)); done'
+"""bootout returns before the job has ended, and until then bootstrap fails: ExitTimeOut and some seconds are enough."""
+
+
+def launchd_service(role: str, scope: Scope, settings: str, domain: str | None = None) -> Service:
+    """A daemon as a LaunchAgent or LaunchDaemon. settings: initial file; domain: launchd's, such as gui/501."""
+    system = scope is Scope.SYSTEM
+    label, other = f"org.specmesh.{role}", "drafter" if role == "verifier" else "verifier"
+    where = domain or ("system" if system else _user_domain(label))
+    home = Path("/") if system else Path.home()
+    jobs = home / "Library" / ("LaunchDaemons" if system else "LaunchAgents")
+    logs = home / "Library/Logs/specmesh"
+    config = config_folders()[int(system)] / f"{role}.toml"
+    job, log = jobs / f"{label}.plist", logs / f"{role}.log"
+    bootout: Command = ("launchctl", "bootout", f"{where}/{label}")
+    ended: tuple[Command, ...] = (bootout, ("sh", "-c", _WAIT, f"{where}/{label}"))
+    begun: tuple[Command, ...] = (("launchctl", "bootstrap", where, str(job)),)
+    return Service(
+        name=label,
+        files=(File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
+        shared=(logs,),
+        other=jobs / f"org.specmesh.{other}.plist",
+        prepare=(("mkdir", "-p", str(logs)),),
+        unload=ended,
+        uninstalled=ended,
+        start=begun,
+        restart=begun,
+        stop=(bootout,),
+        status=("launchctl", "print", f"{where}/{label}"),
+        logs=("sh", "-c", 'cat "$0.1" "$0" 2>/dev/null | tail -n 200', str(log)),
+    )
+
+
+def plist(role: str, scope: Scope, config: Path, logs: Path) -> str:
+    values = {
+        "ROLE": role,
+        "LABEL": f"org.specmesh.{role}",
+        "PYTHON": sys.executable,
+        "CONFIG": str(config),
+        "LOGS": str(logs),
+        "USER": os.environ.get("SUDO_USER") or getpass.getuser(),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    job = plistlib.loads(re.sub(r"@([A-Z]+)@", lambda found: escape(values[found[1]]), text).encode())
+    del job[_NOT_IN[scope]]
+    return plistlib.dumps(job, sort_keys=False).decode()
+
+
+def _user_domain(label: str) -> str:
+    """Where the job is loaded, else where it can be: `gui` (at the screen) and `user` (SSH) do not see each other."""
+    domains = [f"{kind}/{os.getuid()}" for kind in ("gui", "user")]
+    loaded = [domain for domain in domains if _launchctl("print", f"{domain}/{label}")]
+    there = [domain for domain in domains if _launchctl("print", domain)]
+    return [*loaded, *there, *domains][0]
+
+
+def _launchctl(*words: str) -> bool:
+    return subprocess.run(["launchctl", *words], capture_output=True, check=False).returncode == 0  # noqa: S603, S607

@@ -1,0 +1,68 @@
+"""`specmesh demo`: its daemons are real, and they end with it."""
+
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+from processes import PATIENCE, SPECMESH, Mesh, cache, command, environment, until
+
+from specmesh.client import Client
+
+
+def folder_of(mesh: Mesh) -> dict[str, str]:
+    return cache(mesh.folder) | {"TMPDIR": str(mesh.folder)}
+
+
+def test_drafts_and_the_same_text(mesh: Mesh):
+    done = command("demo", "--json", "--hardware", "h100-70b", "--max-tokens", 96, env=folder_of(mesh))
+    assert done.code == 0, done.err
+    found = done.json
+    names = "schema_version hardware stretched step_ms text same_text tokens tokens_per_second_alone tokens_per_second"
+    names += " speedup bytes_per_token rounds drafted accepted acceptance_rate mean_acceptance_length"
+    assert set(found) == set(names.split())
+    assert (found["hardware"], found["stretched"], found["same_text"], found["tokens"]) == ("h100-70b", True, True, 96)
+    assert 0 < found["accepted"] <= found["drafted"]  # type: ignore[operator]
+    assert found["step_ms"] >= 18.9  # type: ignore[operator]
+    assert found["text"]
+
+
+def test_without_a_terminal(mesh: Mesh):
+    done = command("demo", "class Stack:", "--hardware", "this", "--max-tokens", 16, env=folder_of(mesh))
+    assert (done.code, done.out.partition(":")[0]) == (0, "Nothing is stretched"), done.err
+    rows = ("tokens/s", "speed-up", "acceptance", "bytes/token", "same text")
+    assert [row for row in rows if row not in done.out] == []
+    assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_no_daemon_is_left_behind(mesh: Mesh, ending: signal.Signals):
+    """Interrupted while it generates. Its daemons say that they are stretched."""
+    words = [*SPECMESH, "demo", "--hardware", "spark-7b", "--max-tokens", "900", "--json"]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment(folder_of(mesh)))
+    live: list[Any] = []
+
+    def generating() -> bool:
+        assert running.poll() is None
+        live[:] = [Client(path).get("/stats") for path in sorted(mesh.folder.glob("specmesh-*/*.sock"))]
+        return len(live) == 3 and all("loading" not in one and one["sessions"]["live"] for one in live)
+
+    until(generating, "three daemons with a session each")
+    running.send_signal(ending)
+    assert (running.wait(PATIENCE), running.communicate()[0]) == (130, b"")
+    assert [one["model"]["name"] for one in live] == [
+        "target, stretched to spark-7b",
+        "target, stretched to spark-7b",
+        "drafter, stretched to spark-7b",
+    ]
+    for one in live:
+        with pytest.raises(ProcessLookupError):
+            os.kill(one["pid"], 0)
+    assert list(mesh.folder.glob("specmesh-*")) == []
+
+
+def test_only_the_demo_is_stretched(mesh: Mesh):
+    """No help shows the option, and no other engine takes it."""
+    assert "--stretch" not in command("verifier", "--help").out
+    mesh.cannot_start("verifier", "--stretch", "h100-8b").refused(78, "--stretch")

@@ -1,0 +1,227 @@
+"""The verifier's clients and its core, each hearing late of what the other does: nothing is left when all is over."""
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
+from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import Step
+from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier import VerifierCore
+from specmesh.daemons.runtime.prompts import ClientRequest, EncodedPrompt
+from specmesh.daemons.runtime.request_queue import RequestQueue
+from specmesh.daemons.verifier.clients import Clients
+from specmesh.errors import Busy, EngineError, RequestError
+
+LIMITS = TargetLimits(64, 8, frozenset({7}), 2)
+GRACE = 0.5
+PROMPT = (1, 2, 3)
+
+
+class Client:
+    """Hears events; one end at most, and nothing after it."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.over = False
+
+    def on_event(self, event: ClientEvent) -> None:
+        assert not self.over, event
+        match event:
+            case Started(_, _, prompt_ids, _):
+                assert prompt_ids == PROMPT
+            case Tokens(ids):
+                self.ids += ids
+            case Finished() | Failed():
+                self.over = True
+
+
+class SpentGrammar(Constraint):
+    """One that takes more than it may as soon as a row is masked."""
+
+    complete, exhausted = False, None
+
+    def allowed(self) -> Any:
+        raise RequestError("too much")
+
+    def allows(self, token: int) -> bool:
+        return False
+
+    def count_allowed(self, ids: Sequence[int]) -> int:
+        return 0
+
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
+
+class World:
+    """Both sides, and what is under way between them."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.now = random.Random(seed), 0.0
+        self.events: deque[tuple[vev.Happened, float]] = deque()
+        self.effects: deque[vev.Effect] = deque()
+        self.encoding: list[tuple[ClientRequest, Future[None]]] = []
+        self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, n_seq=3, grace=GRACE)
+        self.step: Step | None = None
+        queue = RequestQueue(SimpleNamespace(add=self._encode), LIMITS, 3, 4)
+        self.clients = Clients(queue, self.tell)
+        self.asked: list[tuple[Client, Request, bytes | None, int]] = []
+        self.there: set[bytes] = set()
+        self.told: list[tuple[bytes, int]] = []
+        self.numbers = itertools.count(1)
+        self.stopped_with: Busy | None = None
+
+    def tell(self, event: vev.Happened) -> None:
+        assert self.stopped_with is None or not isinstance(event, vev.Opening), "nothing new begins"
+        self.events.append((event, self.now))
+
+    def _encode(self, asked: ClientRequest) -> "Future[None]":
+        self.encoding.append((asked, Future()))
+        return self.encoding[-1][1]
+
+    # --- what may happen
+
+    def ask(self) -> None:
+        owner = self.rng.choice((None, *self.there))
+        name = self.rng.choice(("", "a", "b", "c"))
+        said = tuple(self.rng.choices(range(7), k=self.rng.choice((0, 0, 2, 9)))) if name else ()
+        params = SessionParams(SamplingParams(), self.rng.choice((0, 1, 9)), None)
+        ids = self.rng.choice((PROMPT, PROMPT, None))
+        request = Request(
+            "text", ids, params, id=name, generated=said, named_only=bool(name) and self.rng.random() < 0.2
+        )
+        client, ref = Client(), next(self.numbers)
+        self.asked.append((client, request, owner, ref))
+        self.clients.open(request, client, owner, ref, "", self.now)
+
+    def cancel(self) -> None:
+        if self.asked:
+            gone, _, owner, ref = self.rng.choice(self.asked)
+            if owner is None:
+                self.clients.cancel(lambda asked: asked.client is gone)
+            else:
+                self.clients.cancel(lambda asked: (asked.owner, asked.ref) == (owner, ref) and not asked.session)
+
+    def encode(self) -> None:
+        if self.encoding:
+            asked, done = self.encoding.pop(self.rng.randrange(len(self.encoding)))
+            error = EngineError("no text") if self.rng.random() < 0.2 else None
+            constraint = SpentGrammar() if self.rng.random() < 0.2 else None
+            if not done.cancelled():
+                self.clients.encoded(EncodedPrompt(asked, PROMPT, constraint, error), self.now)
+
+    def drafter(self) -> None:
+        drafter = self.rng.choice((b"x", b"y"))
+        if drafter not in self.there:
+            self.there.add(drafter)
+            self.tell(vev.DrafterJoined(drafter, 64))
+            return
+        self.there.discard(drafter)
+        self.clients.withdraw(lambda asked: asked.owner == drafter)
+        self.tell(vev.DrafterLeft(drafter, may_return=self.rng.random() < 0.8))
+
+    def close(self) -> None:
+        """A drafter's CLOSE of a session that it was told of."""
+        if self.told:
+            drafter, session = self.rng.choice(self.told)
+            if drafter in self.there:
+                self.clients.closed(session, drafter, 1, 0.1, self.now)
+                self.tell(vev.SessionClosed(drafter, session))
+
+    def hear(self) -> None:
+        """The core hears all, and has a step begun or one end."""
+        if self.step is not None:
+            failed = self.rng.random() < 0.1
+            rows = [np.eye(8, dtype=np.float32)[self._next(span.end, span.ids)] if span.logits else None
+                    for span in self.step.spans]  # fmt: skip
+            result = EngineError("out of memory") if failed else rows
+            self.effects += self.core.finish(self.step, result, self.now, self.now)
+        while self.events:
+            self.effects += self.core.handle(*self.events.popleft())
+        step = self.core.next_step(self.now)
+        self.step = step if isinstance(step, Step) else None
+        if self.step is None:
+            self.effects += self.core.handle(vev.TimeUp(), self.now)
+
+    def _next(self, end: int, ids: tuple[int, ...]) -> list[int]:
+        return [7 if position % 13 == 0 else position % 7 for position in range(end - len(ids), end)]
+
+    def carry_out(self, most: int = 3) -> None:
+        for _ in range(min(most, len(self.effects))):
+            match self.effects.popleft():
+                case vev.Committed() as effect:
+                    self.clients.committed(effect)
+                case vev.Began() as effect:
+                    self.clients.began(effect, self.now)
+                case vev.SessionEnded() as effect:
+                    self.clients.ended(effect, self.now)
+                case vev.RequestRefused(client, error):
+                    self.clients.refuse(client, error, self.now)
+                case vev.NotHeld(client):
+                    self.clients.not_held(client, self.now)
+                case vev.Kept(session):
+                    self.clients.left(session)
+                case vev.Forgotten(session):
+                    self.clients.forgotten(session)
+                case vev.ToDrafter(drafter, session):
+                    self.told.append((drafter, session))
+
+    def wait(self, seconds: float = 0.1) -> None:
+        self.now += seconds
+        self.clients.expire(self.now)
+
+    def settle(self, over: Callable[[], bool]) -> None:
+        for _ in range(400):
+            if over():
+                return
+            self.encode()
+            self.hear()
+            self.carry_out(10**9)
+            self.wait(0.01)
+        pytest.fail(f"left: {self.left()}")
+
+    def left(self) -> list[Any]:
+        clients, core = self.clients, self.core
+        parts = (
+            clients.sessions,
+            clients._requests,
+            clients._named,
+            clients._reports,
+            clients._queue._waiting,
+            core.sessions,
+            core._waiting,
+            core._steps.sessions,
+            core._steps._seqs,
+            core._kept.sessions,
+        )
+        return [part for part in parts if part]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_nothing_is_left(seed: int, stopped: bool) -> None:
+    world = World(seed)
+    happens = [world.ask, world.ask, world.cancel, world.encode, world.drafter, world.close, world.hear, world.hear,
+               world.carry_out, world.carry_out, world.wait]  # fmt: skip
+    for _ in range(400):
+        world.rng.choice(happens)()
+    if stopped:
+        world.stopped_with = Busy("stopping")
+        world.clients.stop(world.stopped_with)
+        world.tell(vev.Stopping())
+        world.settle(lambda: not (world.clients or world.events or world.effects))
+        assert not world.core.sessions
+    world.settle(lambda: not world.left() and not world.events)

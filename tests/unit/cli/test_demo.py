@@ -1,0 +1,67 @@
+"""What `specmesh demo` shows, and the step times that it imitates."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from specmesh.cli.demo import Side, explanation, lines, result, screen
+from specmesh.client import Fields
+from specmesh.machines import STEPS_MS, step_ms
+
+REPORT = {
+    "rounds": 4.0,
+    "drafted": 8.0,
+    "accepted": 6.0,
+    "acceptance_rate": 0.75,
+    "mean_acceptance_length": 2.5,
+    "tokens_per_second": 100.0,
+    "verify_ms": 76.0,
+    "bytes_sent": 90.0,
+    "bytes_received": 70.0,
+}
+
+
+def sides(second: list[int]) -> tuple[Side, Side]:
+    alone = Side(Path("a"), [("one\ntwo\nthree", False)], [1, 2], REPORT | {"tokens_per_second": 40.0})
+    return alone, Side(Path("b"), [("one\n", False), ("two", True)], second, REPORT)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(0, 18.9), (1, 18.9), (3, 21.9), (5, 28.75), (9, 36.9), (32, 48.7), (512, 48.7)]
+)
+def test_step_times(rows: int, expected: float):
+    assert step_ms("h100-70b", rows) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("machine", STEPS_MS)
+def test_what_is_stretched(machine: str):
+    assert f"{step_ms(machine, 1):g} ms" in explanation(machine)
+    assert explanation("this").startswith("Nothing is stretched")
+
+
+def test_table():
+    told = "\n".join(lines(Fields(result("h100-70b", *sides([1, 2])))))
+    for part in ("40.0 alone, 100.0 with", "2.50x", "75% of 8 drafts, mean length 2.50", " 80.0 between", " yes"):
+        assert part in told
+    assert "busy" not in told
+
+
+def test_another_text_and_a_busy_machine():
+    alone, pair = sides([1, 3])
+    alone.report = alone.report | {"verify_ms": 100.0}
+    told = "\n".join(lines(Fields(result("h100-70b", alone, pair))))
+    assert "no: a near tie" in told
+    assert "busy: a step of one token took 25.0 ms, not 18.9" in told
+    assert "busy" not in "\n".join(lines(Fields(result("this", alone, pair))))
+
+
+def test_screen():
+    """The last lines of both, side by side, drafts in green."""
+    console = Console(width=60, force_terminal=True, color_system="standard")
+    with console.capture() as captured:
+        console.print(screen(sides([1, 2]), 4))
+    _, first, second, _ = captured.get().splitlines()
+    assert ("two" in first, "one" in first, "three" in second) == (True, True, True)
+    assert "\x1b[32mtwo" in second
+    assert "\x1b[32m" not in first

@@ -1,0 +1,141 @@
+"""The drafter's core: its steps, and what comes of them. Whole texts through it are in tests/properties."""
+
+from dataclasses import replace
+
+import pytest
+from harness.sessions import crc
+
+from specmesh.core import events as ev
+from specmesh.core.drafter import DrafterCore, DraftLimits
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
+from specmesh.errors import EngineError
+
+PROMPT = (5, 6, 7)
+GREEDY = SamplingParams()
+SPEAKS = ev.UpstreamChanged(0, 0.0, speaks=True)
+
+
+def made(n_seq=2, *, batches=True, temperature=None):
+    core = DrafterCore(DraftLimits(64, 16, batches), KVSlots(n_seq, "cut", 64), temperature)
+    core.handle(SPEAKS, 0.0)
+    return core
+
+
+def told(core, key, *ids, after=(), draft_n=4, sync=False):
+    return core.handle(ev.Heard(key, ev.Told(len(after), crc(*after), ids, draft_n, sync)), 0.0)
+
+
+def opened(core, *keys, upstream=0, prompt=PROMPT, params=GREEDY, draft_n=4):
+    for key in keys:
+        core.handle(ev.DraftFor(key, upstream, 256, len(prompt), params), 0.0)
+        told(core, key, *prompt, draft_n=draft_n, sync=True)
+
+
+def finish(core, step, *tokens, held=None):
+    held = {cut.seq: cut.length for cut in step.cuts} if held is None else held
+    return core.finish(step, ev.Guesses(held, tokens), 0.0, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "drafted"), [(None, 0.8, 0.8), (0.3, 0.8, 0.3), (0.0, 0.8, 0.0), (0.3, 0.0, 0.0), (None, 0.0, 0.0)]
+)
+def test_drafts_may_have_a_temperature_of_their_own(own, asked, drafted):
+    """Where a text is sampled; of a greedy text the most likely token is drafted whatever was said."""
+    core = made(temperature=own)
+    opened(core, 7, params=SamplingParams(asked, 40, 0.9, 5))
+    [row] = core.next_step(0.0).rows
+    assert row.sampler.params == SamplingParams(drafted, 40, 0.9, 5)
+
+
+def test_sessions_share_a_step():
+    core = made()
+    opened(core, 1, 2)
+    step = core.next_step(0.0)
+    assert [(row.position, row.ids, row.sampler is not None) for row in step.rows] == [(0, PROMPT, True)] * 2
+    assert len({row.seq for row in step.rows}) == 2
+    finish(core, step, 8, 9)
+    assert sorted(row.ids for row in core.next_step(0.0).rows) == [(8,), (9,)]
+
+
+def test_a_step_is_in_the_ids_of_one_verifier():
+    core = made()
+    core.handle(replace(SPEAKS, upstream=1), 0.0)
+    opened(core, 2)
+    opened(core, 3, upstream=1)
+    first = core.next_step(0.0)
+    finish(core, first, 8)
+    second = core.next_step(0.0)
+    assert [len(step.rows) for step in (first, second)] == [1, 1]
+    assert [first.upstream, second.upstream] == [0, 1]
+
+
+def test_nothing_is_done_where_no_drafts_are_asked_for():
+    """Nor before the verifier's vocabulary is known; what was told meanwhile is read at once."""
+    core = made()
+    core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams(), shadows=False), 0.0)
+    known = PROMPT
+    told(core, 1, *known, draft_n=0, sync=True)
+    for token in range(10):
+        told(core, 1, token, after=known, draft_n=0)
+        known = (*known, token)
+        assert isinstance(core.next_step(0.0), ev.Wait)
+    core.handle(replace(SPEAKS, speaks=False), 0.0)
+    told(core, 1, 99, after=known)
+    assert isinstance(core.next_step(0.0), ev.Wait)
+    core.handle(SPEAKS, 0.0)
+    [row] = core.next_step(0.0).rows
+    assert row.ids == (*known, 99)[:8]
+
+
+def test_a_memory_that_cannot_go_back_so_far_is_filled_again():
+    core = made()
+    opened(core, 1)
+    finish(core, core.next_step(0.0), 8)
+    finish(core, core.next_step(0.0), 9)
+    told(core, 1, 4, after=PROMPT)
+    step = core.next_step(0.0)
+    [cut], [row] = step.cuts, step.rows
+    assert (cut.length, row.position, row.ids) == (3, 3, (4,))
+    assert finish(core, step, None, held={cut.seq: 0}) == []
+    [row] = core.next_step(0.0).rows
+    assert (row.position, row.ids) == (0, (*PROMPT, 4))
+
+
+def test_who_is_to_blame_for_a_failed_step():
+    """After a failed step of several each has one of its own; who fails alone gets no more drafts, the others do."""
+    core = made()
+    opened(core, 1, 2)
+    step = core.next_step(0.0)
+    failed = core.finish(step, EngineError("no"), 0.0, 0.0)
+    assert [effect.name for effect in failed if isinstance(effect, ev.Noted)] == ["drafting_together_failed"]
+    step = core.next_step(0.0)
+    [row] = step.rows
+    assert set(step.cuts) == {KVCut(0, 0), KVCut(1, 0)}
+    blamed = [effect for effect in core.finish(step, EngineError("no"), 0.0, 0.0) if isinstance(effect, tuple)]
+    assert [effect.name for _, effect in blamed] == ["drafting_failed"]
+    step = core.next_step(0.0)
+    [other] = step.rows
+    assert other.seq != row.seq
+    finish(core, step, 8)
+    assert [row.ids for row in core.next_step(0.0).rows] == [(8,)]
+
+
+def test_what_belongs_to_ids_comes_back_after_them():
+    core = made()
+    core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams()), 0.0)
+    effects = told(core, 1, *PROMPT, sync=True)
+    effects += core.handle(ev.Aside(1, "round"), 0.0)
+    effects += core.handle(ev.Dropped(1), 0.0)
+    assert effects == [(1, ev.Learned(PROMPT, 0, True)), (1, ev.Aside(1, "round")), (1, ev.Released())]
+
+
+def test_a_session_for_which_drafts_are_asked_takes_the_slot_of_another():
+    core = made(n_seq=1)
+    opened(core, 1)
+    finish(core, core.next_step(0.0), 8)
+    told(core, 1, 8, after=PROMPT, draft_n=0)
+    opened(core, 2, prompt=(9, 9, 9))
+    step = core.next_step(0.0)
+    assert [row.ids for row in step.rows] == [(9, 9, 9)]
+    assert [cut.length for cut in step.cuts] == [0]

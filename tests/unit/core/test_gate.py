@@ -1,0 +1,64 @@
+"""Whether drafting pays: by the measured rates of steps with drafts and without, whatever the estimates promised."""
+
+import random
+
+import pytest
+
+from specmesh.core.draft_length.gate import SharedStep, SpeculationGate
+
+
+def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone: float, sessions: int = 1) -> float:
+    """Steps of so many seconds with drafts, of `alone` without; return the share of steps with drafts."""
+    luck, drafting = random.Random(2), 0
+    for _ in range(steps):
+        with_drafts = gate.drafts
+        drafting += with_drafts
+        stood = sum(luck.random() < (tokens - 1) / 4 for _ in range(4 * sessions)) if with_drafts else 0
+        spent = seconds if with_drafts else alone
+        gate.stepped(
+            SharedStep(sessions, sessions + stood, spent, with_drafts, with_drafts, left_out=False), alone / sessions
+        )
+    return drafting / steps
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 16])
+@pytest.mark.parametrize(
+    ("seconds", "least", "most"), [(1.1, 0.9, 1.0), (1.8, 0.8, 1.0), (3.5, 0.0, 0.4), (9.0, 0.0, 0.15)]
+)
+def test_what_is_faster_goes_on(sessions: int, seconds: float, least: float, most: float):
+    """Two tokens a step and session: they pay below twice the seconds."""
+    gate = SpeculationGate()
+    assert least <= run(gate, seconds, 2.0, 3000, 1.0, sessions) <= most
+    assert gate.verdict == (seconds < 2)
+
+
+def test_what_is_clear_is_not_interrupted():
+    gate = SpeculationGate()
+    assert run(gate, 1.0, 2.0, 3000, 1.0) == 1.0
+    assert gate.verdict
+
+
+def test_a_verdict_changes_with_what_is_measured():
+    gate = SpeculationGate()
+    run(gate, 5.0, 2.0, 400, 1.0)
+    assert gate.verdict is False
+    run(gate, 1.0, 2.0, 3000, 1.0)
+    assert gate.verdict is True
+    run(gate, 5.0, 2.0, 3000, 1.0)
+    assert gate.verdict is False
+
+
+def test_longer_pauses_while_it_stays():
+    gate = SpeculationGate()
+    shares = [run(gate, 5.0, 2.0, 3000, 1.0) for _ in range(4)]
+    assert shares[0] > 2 * shares[-1]
+    assert shares[-1] < 0.02
+
+
+def test_no_drafts_no_verdict():
+    """Where no session asks for drafts nothing is measured, and nothing withheld."""
+    gate = SpeculationGate()
+    for _ in range(3000):
+        gate.stepped(SharedStep(1, 1, 1.0, drafting=False, drafts=False, left_out=False), 1.0)
+    assert gate.drafts
+    assert gate.verdict is None
