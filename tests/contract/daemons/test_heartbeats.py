@@ -100,9 +100,10 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     answer(router, 8)
     assert running.progress == stood
     engine.go_on.release(10_000)
-    router.expect(m.Draft)
-    answer(router, 9)
-    assert running.progress > stood
+    for number in itertools.count(9):  # it may draft ahead, a step after the other
+        answer(router, number)
+        if running.progress > stood:
+            break
     watchdog.close()
 
 
