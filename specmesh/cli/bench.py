@@ -1,11 +1,10 @@
 """`specmesh bench`, `audit` and `plan`: what drafting brings and costs, measured, checked and forecast."""
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any
 
 import click
 
@@ -30,9 +29,6 @@ from specmesh.cli.options import (
 )
 from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
-
-if TYPE_CHECKING:
-    from specmesh.core.simulation import Deployment, Forecast, Workload
 
 _first_prompts = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
 
@@ -189,88 +185,10 @@ def audit(
 PAYS = 1.02
 """Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
 
-
-class Level(NamedTuple):
-    drafting: "Forecast"
-    alone: "Forecast"
-
-    @property
-    def speedup(self) -> float:
-        return self.drafting.total / self.alone.total
-
-    def line(self) -> str:
-        ours, alone = self
-        acceptance = "-" if ours.acceptance is None else f"{ours.acceptance:.0%}"
-        return (
-            f"{ours.users:>6}{ours.total:>10.1f}{ours.mean:>8.2f}{ours.slowest:>9.2f}{alone.total:>10.1f}"
-            f"{alone.mean:>8.2f}{f'{self.speedup:.2f}x':>10}{ours.drafts:>8.2f}{acceptance:>8}{ours.rows:>7.1f}"
-        )
-
-    def as_json(self) -> Json:
-        told: Json = {"users": self.alone.users, "speedup": round(self.speedup, 4)}
-        for name, one in self._asdict().items():
-            rounded = {key: value and round(value, 4) for key, value in asdict(one).items() if key != "users"}
-            told[name] = rounded | {"fairness": round(one.slowest / one.mean, 4) if one.mean else 0.0}
-        return told
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What was simulated, and the result of each number of users, fewest first."""
-
-    site: "Deployment"
-    texts: "Workload"
-    alpha: float
-    levels: Sequence[Level]
-
-    @property
-    def stops_at(self) -> int | None:
-        """The fewest users for whom drafts do not pay."""
-        return next((level.alone.users for level in self.levels if level.speedup < PAYS), None)
-
-    @property
-    def pays_up_to(self) -> int | None:
-        """The most users before `stops_at`."""
-        paying = itertools.takewhile(lambda level: level.speedup >= PAYS, self.levels)
-        return max((level.alone.users for level in paying), default=None)
-
-    def as_json(self) -> Json:
-        site = self.site
-        return {
-            "schema_version": 1,
-            "step_ms": round(site.costs.seconds(1) * 1e3, 4),
-            "draft_ms": site.draft * 1e3,
-            "round_trip_ms": site.round_trip * 1e3,
-            "pause_ms": site.pause * 1e3,
-            "alpha": self.alpha,
-            "drafters": site.drafters,
-            "max_sessions": site.places,
-            "prompt_tokens": self.texts.prompt,
-            "tokens": self.texts.tokens,
-            "levels": [level.as_json() for level in self.levels],
-            "drafting_pays_up_to": self.pays_up_to,
-            "drafting_stops_paying_at": self.stops_at,
-        }
-
-    def lines(self) -> list[str]:
-        site, texts = self.site, self.texts
-        drafters = "a drafter for each user" if site.drafters is None else f"drafters {site.drafters}"
-        if self.stops_at is None:
-            verdict = f"Drafting pays with all these numbers of users, up to {self.pays_up_to}."
-        elif self.pays_up_to is None:
-            verdict = f"Drafting does not pay, not with {self.stops_at} either."
-        else:
-            verdict = f"Drafting pays up to {self.pays_up_to} users, and stops paying by {self.stops_at}."
-        times = f"one row {site.costs.seconds(1) * 1e3:.3g} ms, a draft {site.draft * 1e3:.3g} ms"
-        link = f"round trip {site.round_trip * 1e3:.3g} ms, {self.alpha:.0%} of drafts accepted; {drafters}"
-        return [
-            f"{times}, {link}",
-            f"texts of {texts.tokens} tokens after prompts of {texts.prompt}, one after the other; simulated\n",
-            " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows",
-            *(level.line() for level in self.levels),
-            "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n",
-            verdict,
-        ]
+_LEVEL = (
+    "{users:>6}{drafting[total]:>10.1f}{drafting[mean]:>8.2f}{drafting[slowest]:>9.2f}{alone[total]:>10.1f}"
+    "{alone[mean]:>8.2f}{speedup:>9.2f}x{drafting[drafts]:>8.2f}{accept:>8}{drafting[rows]:>7.1f}"
+)
 
 
 @click.command()
@@ -320,15 +238,42 @@ def plan(
     from specmesh.bench.steps import costs_of, measured, read_costs
     from specmesh.core.simulation import Deployment, Workload, simulate
 
-    def run(count: int, draft_n: int | None) -> "Forecast":
+    def run(count: int, draft_n: int | None) -> dict[str, Any]:
         chance = Random(1)  # noqa: S311 - luck, not a secret
         found = simulate(site, replace(texts, draft_n=draft_n), count, lambda _: chance.random() < alpha)
         advance()
-        return found
+        rounded = {key: value and round(value, 4) for key, value in asdict(found).items() if key != "users"}
+        return rounded | {"fairness": round(found.slowest / found.mean, 4) if found.mean else 0.0}
 
     costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
     site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
     texts = Workload(prompt_tokens, tokens)
+    levels: list[dict[str, Any]] = []
     with bar(2 * len(users)) as advance:
-        levels = [Level(run(count, None), run(count, 0)) for count in sorted(users)]
-    print_result(Plan(site, texts, alpha, levels), as_json=json)
+        for count in sorted(users):
+            drafting, alone = run(count, None), run(count, 0)
+            speedup = round(drafting["total"] / alone["total"], 4)
+            levels.append({"users": count, "speedup": speedup, "drafting": drafting, "alone": alone})
+    paying = list(itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels))
+    most, stops = paying[-1]["users"] if paying else None, next(iter(levels[len(paying) :]), {}).get("users")
+    if json:
+        told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "draft_ms": draft_ms}
+        told |= {"round_trip_ms": rtt_ms, "pause_ms": pause_ms, "alpha": alpha, "drafters": drafters}
+        told |= {"max_sessions": max_sessions, "prompt_tokens": prompt_tokens, "tokens": tokens, "levels": levels}
+        print_json(told | {"drafting_pays_up_to": most, "drafting_stops_paying_at": stops})
+        return
+    shared = "a drafter for each user" if drafters is None else f"drafters {drafters}"
+    click.echo(
+        f"one row {costs.seconds(1) * 1e3:.3g} ms, a draft {draft_ms:.3g} ms, round trip {rtt_ms:.3g} ms, "
+        f"{alpha:.0%} of drafts accepted; {shared}\n"
+        f"texts of {tokens} tokens after prompts of {prompt_tokens}, one after the other; simulated\n\n"
+        " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows"
+    )
+    for level in levels:
+        accept = "-" if level["drafting"]["acceptance"] is None else f"{level['drafting']['acceptance']:.0%}"
+        click.echo(_LEVEL.format(accept=accept, **level))
+    click.echo(
+        "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n\n"
+        + ("Drafting does not pay" if most is None else f"Drafting pays up to {most} users")
+        + ("." if stops is None else f", and not with {stops}.")
+    )

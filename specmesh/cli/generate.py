@@ -1,20 +1,14 @@
 """`specmesh generate`: one completion, or several, streamed to stdout; everything else goes to stderr."""
 
-import itertools
 import json as json_module
 import os
 import secrets
 import sys
-import threading
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator
-from contextlib import closing, nullcontext
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
-from statistics import median
-from typing import Self
 
 import click
 
@@ -33,77 +27,11 @@ SEEDS = 2**32
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 
-LATE = 0.05
-"""Seconds over which the rest of a paced block is spread once the next has come."""
-LONGEST = 1.0
-"""Maximum time in seconds over which a block is spread."""
-
-
-class PacedOutput:
-    """A context that writes text at an even pace on a thread of its own; its end writes what is left.
-
-    A block is spread over the time until the next is expected: the median of the latest gaps. `add` and the end raise
-    what `write` raised.
-    """
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-        self._gaps = deque[float](maxlen=8)
-        self._last: float | None = None
-        self._blocks = SimpleQueue[tuple[list[str], float] | None]()
-        self._over = threading.Event()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="paced output", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._blocks.put(None)
-        self._thread.join()
-        self._raise()
-
-    def add(self, text: str, tokens: int) -> None:
-        self._raise()
-        if not text:
-            return
-        now = time.monotonic()
-        if self._last is not None:
-            self._gaps.append(now - self._last)
-        self._last = now
-        parts = min(max(tokens, 1), len(text))
-        cuts = [len(text) * number // parts for number in range(parts + 1)]
-        spread = min(median(self._gaps), LONGEST) if self._gaps else 0.0
-        self._blocks.put(([text[begin:end] for begin, end in itertools.pairwise(cuts)], spread / parts))
-
-    def _raise(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _run(self) -> None:
-        try:
-            while (block := self._blocks.get()) is not None:
-                self._show(*block)
-        except Exception as error:  # noqa: BLE001  (raised again on the thread that adds text)
-            self._error = error
-
-    def _show(self, pieces: list[str], pause: float) -> None:
-        for shown, piece in enumerate(pieces):
-            self._write(piece)
-            if not self._blocks.empty():
-                pause = min(pause, LATE / (len(pieces) - shown))
-            self._over.wait(pause)
-
-
 @dataclass(frozen=True, slots=True)
 class Output:
     as_json: bool = False
     verbose: bool = False
     show_drafts: bool = False
-    pace: bool = False
 
 
 @dataclass(slots=True)
@@ -135,7 +63,6 @@ class _Text:
 )
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @json_option
-@click.option("--pace", is_flag=True, help="Print at an even pace instead of a round at a time.")
 @click.option("--verbose", is_flag=True, help="Print a line per round and a summary to stderr.")
 @number(
     "--reconnect-timeout",
@@ -163,7 +90,6 @@ def generate(
     logprobs: int | None,
     show_drafts: bool,
     json: bool,
-    pace: bool,
     verbose: bool,
     reconnect_timeout: float,
     resume: str | None,
@@ -174,8 +100,7 @@ def generate(
     for wrong, message in (
         ((prompt is None) == (resume is None), "give either PROMPT or --resume ID"),
         (logprobs is not None and not json, "--logprobs needs --json: give both"),
-        (pace and (json or show_drafts), "--pace is for plain text: leave out --json and --show-drafts"),
-        (n > 1 and (resume is not None or pace or show_drafts), "--n works without --resume, --pace and --show-drafts"),
+        (n > 1 and (resume is not None or show_drafts), "--n works without --resume and --show-drafts"),
         (model is not None and resume is not None, "--resume keeps its model: leave out --model"),
     ):
         if wrong:
@@ -193,7 +118,7 @@ def generate(
         "rounds": (verbose or show_drafts) and n == 1,
     }
     body = {"seed": secrets.randbits(32)} | body
-    output = Output(as_json=json, verbose=verbose, show_drafts=show_drafts, pace=pace)
+    output = Output(as_json=json, verbose=verbose, show_drafts=show_drafts)
     client = daemon.Client(socket_path, waits=say_waiting)
     if n > 1:
         _run_several(client, body, output, n, reconnect_timeout)
@@ -228,10 +153,9 @@ def _run(client: Client, body: Json, output: Output, timeout: float) -> None:
     """
     so_far = _Text(seed=body["seed"])
     try:
-        paced = PacedOutput(_show) if output.pace else nullcontext()
-        with closing(Answer(client, body, timeout, say).chunks()) as chunks, paced as pace:
+        with closing(Answer(client, body, timeout, say).chunks()) as chunks:
             for chunk in chunks:
-                _take(chunk, so_far, output, pace)
+                _take(chunk, so_far, output)
     finally:
         if output.as_json:
             print(json_module.dumps(_as_json(so_far)))
@@ -256,7 +180,7 @@ def _run_several(client: Client, body: Json, output: Output, count: int, timeout
         with closing(client.complete(body | {"n": count, "reconnect_timeout": timeout})) as chunks:
             for chunk in chunks:
                 index: int = chunk["choices"][0]["index"]  # type: ignore[index]
-                _take(chunk, texts[index], Output(as_json=True), None)
+                _take(chunk, texts[index], Output(as_json=True))
                 next(printing, None)
     finally:
         printing.close()
@@ -287,7 +211,7 @@ def _show(text: str) -> None:
     sys.stdout.flush()
 
 
-def _take(chunk: Json, so_far: _Text, output: Output, pace: PacedOutput | None) -> None:
+def _take(chunk: Json, so_far: _Text, output: Output) -> None:
     choice = chunk["choices"][0]  # type: ignore[index]
     told: Json = chunk["specmesh"]  # type: ignore[assignment]
     so_far.text += choice["text"]
@@ -307,9 +231,7 @@ def _take(chunk: Json, so_far: _Text, output: Output, pace: PacedOutput | None) 
             fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
             print(fresh + _round_line(so_far.rounds, told), file=sys.stderr)
     text = choice["text"]
-    if pace is not None:
-        pace.add(text, len(ids) if isinstance(ids, list) else 1)
-    elif not output.as_json:
+    if not output.as_json:
         _show(_marked(text, told) if output.show_drafts and "accepted_text" in told else text)
 
 

@@ -12,12 +12,10 @@ from pathlib import Path
 import click
 
 from specmesh import __version__, paths
-from specmesh.bench.steps import costs_of
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found, way_to
 from specmesh.client import Fields, printable
 from specmesh.config import parse_port
-from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.doctor import Check, fail, ok, warn
 from specmesh.errors import BadVariable, ConfigError, InsecureKeys
 from specmesh.paths import ROLES
@@ -26,13 +24,9 @@ from specmesh.security.keys import Listing, find_keys
 
 CONNECT_TIMEOUT_S = 2.0
 
-GOOD_ACCEPTANCE = 0.9
-"""Acceptance rate at which drafting must pay, or it cannot pay at all."""
-
 MACOS_NO_ROUTE = 65
 """EHOSTUNREACH on macOS: also what a program gets that may not use the local network."""
 
-_DRAFTS = 8
 _PRIVACY = (
     "System Settings > Privacy & Security > Local Network: allow what starts specmesh (the terminal, Python); launchd "
     "jobs may get no prompt: give the verifier's tailnet address to --connect instead"
@@ -232,51 +226,15 @@ def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | N
 
 
 def _links(stats: Fields) -> list[Check]:
-    """Judge a daemon's links; a drafter knows nothing of its verifiers' steps."""
-    drafts, steps = stats.text("role") == "drafter", _steps(stats.by_name("steps_ms"))
-    key, peers = ("name", stats.parts("verifiers")) if drafts else ("drafter", stats.parts("peers"))
     told = []
-    for peer in peers:
-        trip = peer.part("round_trip_ms")
-        times = [trip.number("p50"), trip.number("p99"), peer.number("draft_interval_ms")]
-        p50, p99, interval = (None if ms is None else ms / 1e3 for ms in times)
-        if name := peer.text(key):
-            told.append(judge_link(name, p50, p99, interval, () if drafts else steps))
+    for peer in (*stats.parts("verifiers"), *stats.parts("peers")):
+        if name := peer.text("name") or peer.text("drafter"):
+            p50, p99 = (peer.number("round_trip_ms", key) for key in ("p50", "p99"))
+            found = "no round trip was measured yet"
+            if p50 is not None and p99 is not None:
+                found = f"round trip p50 {p50:.3g} ms, p99 {p99:.3g} ms, jitter {p99 - p50:.3g} ms"
+            told.append(ok("network", f"link to {name}", found))
     return told
-
-
-def judge_link(
-    peer: str, p50: float | None, p99: float | None, interval: float | None, steps: tuple[float, ...]
-) -> Check:
-    """Judge the round trip to a peer: can drafting pay? Jitter is p99 less p50.
-
-    In seconds. interval: per draft; steps: per step with 0, 1, ... drafts, if known.
-    """
-    name = f"link to {peer}"
-    if p50 is None or p99 is None:
-        return ok("network", name, "no round trip was measured yet")
-    told = f"round trip p50 {_ms(p50)}, p99 {_ms(p99)}, jitter {_ms(p99 - p50)}"
-    if steps and not _pays(steps, interval, p50):
-        alone = _ms(steps[0])
-        if _pays(steps, interval, 0.0):
-            fix = "specmesh ping  # find a shorter way: a cable, the same network, a direct tailnet connection"
-            return warn("network", name, f"{told}: too long for drafting to pay where a step takes {alone}", fix)
-        fix = "specmesh bench run  # a faster draft model, or a slower target, is what drafting is for"
-        return warn("network", name, f"{told}; drafting cannot pay where a step takes {alone}, at any distance", fix)
-    return ok("network", name, told)
-
-
-def _pays(steps: tuple[float, ...], interval: float | None, round_trip: float) -> bool:
-    """Apply the verifier's own rule at this distance, with a good acceptance rate."""
-    restart = round_trip + 1.5 * (interval or 0.0)
-    rates = (GOOD_ACCEPTANCE,) * len(steps)
-    return solve(PolicyInputs(steps, rates, interval or steps[0] / 4, restart, steps[0])).wanted > 0
-
-
-def _steps(told: dict[str, float]) -> tuple[float, ...]:
-    """Return the seconds of a step with 0, 1, ... drafts, from milliseconds by rows."""
-    costs = costs_of({0: {int(rows): ms for rows, ms in told.items()}})
-    return tuple(costs.seconds(drafts + 1) for drafts in range(_DRAFTS + 1)) if told else ()
 
 
 def _addresses(settings: Iterable[RoleSettings], running: Iterable[Fields]) -> list[tuple[str, str]]:
@@ -320,7 +278,3 @@ def _tried(address: str) -> tuple[Reach, int | None]:
         routeless = error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}
         return Reach.NO_ROUTE if routeless else Reach.OTHER, error.errno
     return Reach.OPEN, None
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specmesh.errors import ConfigError, EngineError
@@ -108,12 +108,14 @@ def _found(root: Path) -> Iterator[Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport(ModelSummary):
-    """What is known of a model. notes: why something is not."""
+    """What is known of a model. can_trim: part of its context can be removed, as loading has shown, a GGUF file only.
+    notes: why something is not known."""
 
     path: str
     kind: str
-    vocabulary_fingerprint: str | None
-    notes: tuple[str, ...]
+    vocabulary_fingerprint: str | None = None
+    can_trim: bool | None = None
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         return {"schema_version": 1, "path": self.path, "kind": self.kind} | asdict(self)
@@ -140,15 +142,14 @@ def inspect(path: Path) -> ModelReport:
 
     if not path.exists():
         raise ConfigError(f"no model at {path}: check the path")
-    found, kind, fingerprint, notes = asdict(summary(path)), "hf" if path.is_dir() else "gguf", None, list[str]()
-    if kind == "hf":
-        notes.append("whether it can trim is told by its architecture, not tried")
+    report = ModelReport(**asdict(summary(path)), path=str(path), kind="hf" if path.is_dir() else "gguf")
     try:
-        fingerprint = load_tokenizer(path).vocabulary.fingerprint()
-        if kind == "gguf":
-            from specmesh.engines.llama.engine import probe_trim
+        report = replace(report, vocabulary_fingerprint=load_tokenizer(path).vocabulary.fingerprint())
+        if report.kind == "hf":
+            return report
+        from specmesh.engines.llama.engine import probe_trim
 
-            found["can_trim"] = probe_trim(path)
+        return replace(report, can_trim=probe_trim(path))
     except (ConfigError, EngineError) as error:
-        notes.append(f"{'whether it can trim' if fingerprint else 'the fingerprint'} is unknown: {error}")
-    return ModelReport(**found, path=str(path), kind=kind, vocabulary_fingerprint=fingerprint, notes=tuple(notes))
+        what = "whether it can trim" if report.vocabulary_fingerprint else "the fingerprint"
+        return replace(report, notes=(f"{what} is unknown: {error}",))

@@ -51,7 +51,7 @@ class GgufHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSummary:
-    """What a model is; None: unknown. can_trim: whether part of its context can be removed."""
+    """What a model is; None: unknown."""
 
     architecture: str | None
     parameters: int | None
@@ -59,7 +59,6 @@ class ModelSummary:
     quantisation: str | None
     context: int | None
     vocabulary_size: int | None
-    can_trim: bool | None = None
 
 
 def summary(path: Path, *, whole: bool = False) -> ModelSummary:
@@ -208,21 +207,6 @@ _FILES = (
 )
 _MAX_CONFIG = 10_000_000
 
-# By `model_type`. A type that is not told here is not guessed at.
-_ATTENTION = frozenset(
-    """
-    cohere deepseek deepseek_v2 deepseek_v3 ernie4_5 falcon gemma glm glm4 gpt2 gpt_bigcode gpt_neox granite
-    granitemoe internlm2 llama minicpm mixtral olmo olmo2 opt phi qwen2 qwen2_moe qwen3 qwen3_moe smollm3
-    stablelm starcoder2
-    """.split()  # noqa: SIM905 - one a line would fill a page
-)
-_RECURRENT = frozenset(
-    """
-    bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba mamba2 nemotron_h plamo2
-    qwen3_5 qwen3_5_moe qwen3_next recurrent_gemma rwkv rwkv7 zamba2
-    """.split()  # noqa: SIM905 - one a line would fill a page
-)
-
 
 def is_model(names: list[str]) -> bool:
     weights = any(fnmatchcase(name, WEIGHTS) for name in names)
@@ -258,16 +242,7 @@ def read_directory(path: Path) -> ModelSummary:
         quantisation=packed or weights.most_common(1)[0][0],
         context=_int(config.get("max_position_embeddings")),
         vocabulary_size=_int(config.get("vocab_size")),
-        can_trim=_can_trim(config),
     )
-
-
-def _can_trim(config: dict[str, object]) -> bool | None:
-    """As far as the architecture tells."""
-    if config.get("model_type") in _RECURRENT:
-        return False
-    windowed = config.get("sliding_window") is not None and config.get("use_sliding_window", True)
-    return True if config.get("model_type") in _ATTENTION and not windowed else None
 
 
 def _elements(path: Path) -> Counter[str]:

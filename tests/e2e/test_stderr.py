@@ -116,7 +116,7 @@ FULL, CLOSED = 'exec "$@" >/dev/full', 'exec "$@" >&-'
         *(
             pytest.param(FULL, words, marks=NEEDS_FULL)
             for words in (
-                *("generate hi", "generate hi --json", "generate hi --pace", "chat --raw", "stats", "stats --watch"),
+                *("generate hi", "generate hi --json", "chat --raw", "stats", "stats --watch"),
                 *("ping --count 1", "ps", "config show verifier", "doctor", "completion bash", "--help", "--version"),
             )
         ),

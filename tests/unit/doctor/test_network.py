@@ -2,7 +2,7 @@
 
 import pytest
 
-from specmesh.doctor.mesh import Reach, judge_link, judge_reach, judge_wire
+from specmesh.doctor.mesh import Reach, judge_reach, judge_wire
 from specmesh.security import Way
 
 LAN = {"reach": Reach.OPEN, "code": None, "kind": Way.LOCAL, "attached": None, "macos": False}
@@ -52,26 +52,3 @@ def test_wire(way: Way, status: str | None):
     keyed = judge_wire("verifier", "tcp://somewhere:7071", way, encrypted=True)
     assert keyed is not None
     assert (keyed.status, "allowed keys" in keyed.found) == ("ok", True)
-
-
-STEPS = tuple(0.034 + 0.001 * drafts for drafts in range(9))
-LINK = {"p50": 0.0004, "p99": 0.0011, "interval": 0.005, "steps": STEPS}
-
-
-@pytest.mark.parametrize(
-    ("changes", "status", "found"),
-    [
-        ({}, "ok", "p50 0.4 ms, p99 1.1 ms, jitter 0.7 ms"),
-        ({"p50": 0.02, "p99": 0.03}, "ok", "p50 20 ms"),
-        ({"p50": 5.0, "p99": 6.0}, "warn", "too long for drafting to pay where a step takes 34 ms"),
-        ({"interval": 0.5}, "warn", "at any distance"),
-        ({"interval": None}, "ok", "p50"),
-        ({"steps": (), "p50": 5.0, "p99": 5.0}, "ok", "p50 5e+03 ms"),
-        ({"p50": None}, "ok", "no round trip"),
-    ],
-)
-def test_link(changes: dict[str, object], status: str, found: str):
-    """Whether drafting can pay is judged by the verifier's own rule."""
-    check = judge_link("mac:1", **(LINK | changes))  # type: ignore[arg-type]
-    assert check.status == status
-    assert found in check.found
