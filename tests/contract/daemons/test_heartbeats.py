@@ -1,5 +1,6 @@
 """Signs of life of loops that work, and none of those that hang."""
 
+import itertools
 import queue
 import threading
 import time
