@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.core.vocabulary.vocabulary import TextStream
 from specmesh.engines.base import VerifyEngine
 
 TIE = 0.05
@@ -77,8 +76,7 @@ class Alone:
         return Text(prompt, sampling, prompt_ids, said, len(said) < tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
-        stream = TextStream(self._engine.vocabulary)
-        return "".join(stream.feed(ids)) + stream.finish()
+        return self._engine.vocabulary.text(ids)
 
     def near_tie(self, text: Text, ids: Sequence[int]) -> bool:
         """Whether the first id that differs was, for the target, as good a choice but for TIE: of its own logit, or of

@@ -1,18 +1,17 @@
 """A session's events as an answer: all at once or as server-sent events, with one choice or several."""
 
 import asyncio
-import json
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import ClientDisconnect
 
 from specmesh.api import fields, shapes
 from specmesh.api.fields import Prompt
 from specmesh.api.requests import Finished, Request, Started, Tokens
-from specmesh.api.shapes import AnswerToken, Json, Shape, new_id
+from specmesh.api.shapes import AnswerToken, Json, Shape, new_id, server_sent
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
@@ -21,9 +20,9 @@ from specmesh.errors import DaemonUnreachable, SpecmeshError
 
 DISCONNECT_POLL_S = 0.25
 Event = Started | Tokens | Finished
-Batches = AsyncGenerator[list[Event], None]
-Merged = AsyncGenerator[tuple[int, list[Event]], None]
-"""Batches of one or more answers, each with the number of its own."""
+Batches = AsyncGenerator[tuple[int, list[Event]], None]
+"""Events that came together, with the number of their choice."""
+T = TypeVar("T")
 
 _SEEDS = 2**32
 
@@ -42,10 +41,12 @@ def _numbered(request: Request, number: int) -> Request:
     return replace(request, params=replace(request.params, sampling=sampling), choice=number)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
+    """ids: told with the text. tokens: the same, and those of an echoed prompt, where log-probabilities are wanted."""
+
     text: str
-    tokens: tuple[AnswerToken, ...]
+    ids: Sequence[int]
+    tokens: Sequence[AnswerToken]
     extra: Json
 
 
@@ -69,7 +70,8 @@ class ChoiceStream:
         """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
         self.logprobs = params.logprobs is not None
         self._text = StopTextFilter(self._vocabulary, params.stop)
-        self._pending = deque[tuple[int, Logprob | None]]()
+        self._pending: list[int] = []
+        self._logprobs: list[Logprob | None] = []  # of those pending
         before = self._request.generated
         self._skipped = len(before) - len(self._text.feed(before).begins)
 
@@ -82,7 +84,7 @@ class ChoiceStream:
             case Finished():
                 self.end = event
                 part = self._next_part(self._text.finish())
-                return part if part.tokens else Part(part.text, (), {})
+                return part if part.ids else part._replace(extra={})
 
     def _started(self, event: Started) -> Part:
         if event.params is not None:
@@ -92,7 +94,7 @@ class ChoiceStream:
             extra["known_tokens"] = self._request.known
         if self._resumable and event.params is not None:
             extra |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params, chat=self._chat)}
-        return self._echoed(event.prompt_ids, extra) if self._echo else Part("", (), extra)
+        return self._echoed(event.prompt_ids, extra) if self._echo else Part("", (), (), extra)
 
     def _echoed(self, ids: tuple[int, ...], extra: Json) -> Part:
         """The prompt as it was given, or the text of its ids; their log-probabilities are not known."""
@@ -104,33 +106,42 @@ class ChoiceStream:
             AnswerToken(token, min(begin, len(text)), None, self._vocabulary, echoed=True)
             for token, begin in zip(ids, begins, strict=True)
         ]
-        return Part(text, tuple(tokens), extra)
+        return Part(text, (), tokens if self.logprobs else (), extra)
 
     def _tokens(self, event: Tokens) -> Part:
         """What may be the beginning of a stop string waits, ids and text; a round is told as it was."""
-        found = event.logprobs or (None,) * len(event.ids)
-        self._pending += zip(event.ids, found, strict=True)
+        self._pending += event.ids
+        if self.logprobs:
+            self._logprobs += event.logprobs or (None,) * len(event.ids)
+        if event.drafts is None or not self._request.rounds:
+            part = self._next_part(self._text.feed(event.ids))
+            part.extra["accepted"] = event.accepted
+            return part
         accepted = self._text.feed(event.ids[: event.accepted])
         own = self._text.feed(event.ids[event.accepted :])
-        part = self._next_part(ShownText(accepted.text + own.text, accepted.begins + own.begins))
+        part = self._next_part(ShownText(accepted.text + own.text, [*accepted.begins, *own.begins]))
         part.extra["accepted"] = event.accepted
-        if event.drafts is not None:
-            part.extra["drafts"] = list(event.drafts)
-            part.extra["drafted_text"] = self._vocabulary.text(event.drafts)
-            part.extra["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
-            part.extra["accepted_text"] = accepted.text
+        part.extra["drafts"] = list(event.drafts)
+        part.extra["drafted_text"] = self._vocabulary.text(event.drafts)
+        part.extra["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
+        part.extra["accepted_text"] = accepted.text
         return part
 
-    def _next_part(self, passage: ShownText) -> Part:
-        tokens = []
-        for begin in passage.begins:
-            if self._skipped:
-                self._skipped -= 1  # its client knows the id, but not yet all of its text
-            else:
-                token, logprob = self._pending.popleft()
-                tokens.append(AnswerToken(token, self._offset + begin, logprob, self._vocabulary))
-        self.generated += len(tokens)
-        return Part(passage.text, tuple(tokens), {"token_ids": [one.id for one in tokens]})
+    def _next_part(self, shown: ShownText) -> Part:
+        begins = shown.begins
+        if self._skipped:  # its client knows these ids, but not yet all of their text
+            known = min(self._skipped, len(begins))
+            self._skipped -= known
+            begins = begins[known:]
+        count = len(begins)
+        self.generated += count
+        ids, tokens = self._pending[:count], list[AnswerToken]()
+        del self._pending[:count]
+        if self.logprobs:
+            places = zip(ids, begins, self._logprobs, strict=False)
+            tokens = [AnswerToken(token, self._offset + at, one, self._vocabulary) for token, at, one in places]
+            del self._logprobs[:count]
+        return Part(shown.text, ids, tokens, {"token_ids": ids})
 
     def result(self) -> Json:
         assert self.end is not None
@@ -176,13 +187,17 @@ def _usage(streams: Sequence[ChoiceStream]) -> Json:
 
 
 async def whole(
-    batches: Merged, shape: Shape, streams: Sequence[ChoiceStream], gone: Callable[[], Awaitable[bool]]
+    batches: Batches, shape: Shape, streams: Sequence[ChoiceStream], gone: Callable[[], Awaitable[bool]]
 ) -> Json:
     """Return the whole answer. Raise the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
     parts: list[list[Part]] = [[] for _ in streams]
-    async with aclosing(batches), aclosing(_while_heard(batches, gone)) as heard:
-        async for number, batch in heard:
-            parts[number] += map(streams[number].part, batch)
+
+    async def collect() -> None:
+        async with aclosing(batches):
+            async for number, batch in batches:
+                parts[number] += map(streams[number].part, batch)
+
+    await _while_heard(collect(), gone)
     answers = [_whole(shape, stream, parts[number], number) for number, stream in enumerate(streams)]
     answer = answers[0]
     if len(answers) > 1:
@@ -195,39 +210,32 @@ def _whole(shape: Shape, stream: ChoiceStream, parts: list[Part], number: int) -
     if stream.end is None:
         raise DaemonUnreachable("the session ended without a result")
     tokens = [one for part in parts for one in part.tokens]
-    extra = stream.result() | {"token_ids": [one.id for one in tokens if not one.echoed]}
+    extra = stream.result() | {"token_ids": [token for part in parts for token in part.ids]}
     text = "".join(part.text for part in parts)
     return shape.whole(text, stream.end.reason, extra, tokens if stream.logprobs else None, number)
 
 
-async def beginning(batches: Merged, gone: Callable[[], Awaitable[bool]]) -> tuple[int, list[Event]]:
+async def beginning(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> tuple[int, list[Event]]:
     """Return the first batch, which may take as long as a queue. Raise as `whole` does, and then leave the session."""
-    async with aclosing(_while_heard(batches, gone)) as heard:
-        try:
-            return await anext(heard)
-        except BaseException:
-            await batches.aclose()
-            raise
-
-
-async def _while_heard(batches: Merged, gone: Callable[[], Awaitable[bool]]) -> Merged:
-    """The batches; raises ClientDisconnect soon after the client left, also while none comes."""
-    left, fresh = asyncio.ensure_future(_until(gone)), None
     try:
-        while True:
-            fresh = asyncio.ensure_future(anext(batches, None))
-            await asyncio.wait({fresh, left}, return_when=asyncio.FIRST_COMPLETED)
-            if not fresh.done():
-                raise ClientDisconnect
-            batch = fresh.result()
-            if batch is None:
-                return
-            yield batch
+        return await _while_heard(anext(batches), gone)
+    except BaseException:
+        await batches.aclose()
+        raise
+
+
+async def _while_heard(work: Coroutine[Any, Any, T], gone: Callable[[], Awaitable[bool]]) -> T:
+    """Return what `work` does; cancel it and raise ClientDisconnect soon after the client left."""
+    working, left = asyncio.ensure_future(work), asyncio.ensure_future(_until(gone))
+    try:
+        await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
     finally:
         left.cancel()
-        if fresh is not None and not fresh.done():  # also where the server ends: what runs cannot be closed
-            fresh.cancel()
-            await asyncio.wait({fresh})
+        working.cancel()
+        await asyncio.wait({working})  # also where the server ends: what runs cannot be closed
 
 
 async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
@@ -236,28 +244,41 @@ async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def streamed(
-    first: tuple[int, list[Event]], batches: Merged, shape: Shape, streams: Sequence[ChoiceStream], *, usage_apart: bool
+    first: tuple[int, list[Event]],
+    batches: Batches,
+    shape: Shape,
+    streams: Sequence[ChoiceStream],
+    *,
+    usage_apart: bool,
 ) -> AsyncIterator[str]:
     """Server-sent events: a chunk at the start, one per round or batch of rounds, one with finish_reason, [DONE].
 
     The usage is in the last chunk of the answer that ends last; with `usage_apart` it comes in one of its own before
     [DONE] (`stream_options.include_usage`). An error in mid-stream ends it as an event of its own.
     """
+    writers = [shape.writer(number) for number in range(len(streams))]
 
     def chunks(number: int, batch: list[Event]) -> str:
-        return "".join(server_sent(chunk) for event in batch for chunk in _chunks(number, event))
+        stream, write, written = streams[number], writers[number], ""
+        for event in batch:
+            part = stream.part(event)
+            if isinstance(event, Finished):
+                written += last(number, event, part)
+            elif part.text and not part.tokens:
+                written += write(part.text, part.extra)
+            else:
+                written += server_sent(shape.chunk(part.text, None, part.extra, part.tokens, number))
+        return written
 
-    def _chunks(number: int, event: Event) -> list[Json]:
-        stream = streams[number]
-        part = stream.part(event)
-        tokens = part.tokens if stream.logprobs else ()
-        if not isinstance(event, Finished):
-            return [shape.chunk(part.text, None, part.extra, tokens, number)]
-        chunk = shape.chunk(part.text, event.reason, part.extra | stream.result(), tokens, number)
+    def last(number: int, event: Finished, part: Part) -> str:
+        extra = part.extra | streams[number].result()
+        chunk = shape.chunk(part.text, event.reason, extra, part.tokens, number)
         if any(one.end is None for one in streams):
-            return [chunk]
+            return server_sent(chunk)
         usage = {"usage": _usage(streams)}
-        return [chunk, shape.chunk("", None, {}) | {"choices": []} | usage] if usage_apart else [chunk | usage]
+        if not usage_apart:
+            return server_sent(chunk | usage)
+        return server_sent(chunk) + server_sent(shape.chunk("", None, {}) | {"choices": []} | usage)
 
     try:
         async with aclosing(batches):
@@ -280,9 +301,7 @@ async def as_events(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIte
 
 
 def append(batch: list[Event], event: Event, rounds: bool) -> None:
-    """Add an event; where nobody asked for rounds their drafts are left out, and ids that follow ids join them."""
-    if not rounds and isinstance(event, Tokens):
-        event = Tokens(event.ids, event.accepted, None, event.logprobs)
+    """Add an event; where nobody asked for rounds, ids that follow ids join them."""
     if not rounds and batch and isinstance(event, Tokens) and isinstance(batch[-1], Tokens):
         batch[-1] = batch[-1].joined(event)
     else:
@@ -294,46 +313,35 @@ def error_body(error: SpecmeshError) -> Json:
     return shapes.error(str(error), kind, error.code, getattr(error, "param", None), error)
 
 
-def server_sent(value: Json) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+def merged(sources: Sequence[Batches]) -> Batches:
+    """The batches of all. Raises what one of them raises; the others are left then, as all are by whoever closes
+    this."""
+    return _several(sources) if len(sources) > 1 else sources[0]
 
 
-def merged(sources: Sequence[Batches]) -> Merged:
-    """The batches of all, each with its choice's number. Raises what one of them raises; the others are left then, as
-    all are by whoever closes this."""
-    return _several(sources) if len(sources) > 1 else _only(sources[0])
+async def _several(sources: Sequence[Batches]) -> Batches:
+    come: asyncio.Queue[tuple[int, list[Event]] | Exception | None] = asyncio.Queue(len(sources))
 
-
-async def _only(batches: Batches) -> Merged:
-    async with aclosing(batches):
-        async for batch in batches:
-            yield 0, batch
-
-
-async def _several(sources: Sequence[Batches]) -> Merged:
-    come: asyncio.Queue[tuple[int, list[Event] | None] | Exception] = asyncio.Queue(len(sources))
-
-    async def pass_on(number: int, batches: Batches) -> None:
+    async def pass_on(batches: Batches) -> None:
         try:
             async with aclosing(batches):
                 async for batch in batches:
-                    await come.put((number, batch))
-            await come.put((number, None))
+                    await come.put(batch)
+            await come.put(None)
         except Exception as error:  # noqa: BLE001  (raised again where the batches are merged)
             await come.put(error)
 
-    tasks = [asyncio.ensure_future(pass_on(number, batches)) for number, batches in enumerate(sources)]
+    tasks = [asyncio.ensure_future(pass_on(batches)) for batches in sources]
     left = len(sources)
     try:
         while left:
             what = await come.get()
             if isinstance(what, Exception):
                 raise what
-            number, batch = what
-            if batch is None:
+            if what is None:
                 left -= 1
             else:
-                yield number, batch
+                yield what
     finally:
         for task in tasks:
             task.cancel()

@@ -138,7 +138,7 @@ class _Api:
         if body.ignored:
             headers["X-Specmesh-Ignored"] = shown(body.ignored)
             log.info("fields_ignored", request=request.label, fields=headers["X-Specmesh-Ignored"])
-        batches = answer.merged([self._events(one) for one in requests])
+        batches = answer.merged([self._events(*one) for one in enumerate(requests)])
         options = {"chat": chat, "resumable": body.resumable, "echo": body.echo}
         streams = [answer.ChoiceStream(vocabulary, one, **options) for one in requests]
         if not body.stream:
@@ -148,11 +148,11 @@ class _Api:
         chunks = answer.streamed(first, batches, shape, streams, usage_apart=body.usage_apart)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
 
-    async def _events(self, request: Request) -> answer.Batches:
+    async def _events(self, number: int, request: Request) -> answer.Batches:
         """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""
         client = LocalClient()
         self._backend.submit(Submit(request, client))
-        over = False
+        over, last = False, -math.inf
         watch = asyncio.create_task(self._watch(client))
         try:
             while not over:
@@ -166,13 +166,15 @@ class _Api:
                     answer.append(batch, event, request.rounds)
                     if isinstance(event, Finished):
                         break  # what is said after it came too late
+                now = client.unread_since = time.monotonic()
                 if batch:
-                    client.unread_since = time.monotonic()
-                    yield batch
-                    client.unread_since = None
+                    yield number, batch
+                client.unread_since = None
                 if error is not None:
                     raise error
-                await asyncio.sleep(0 if over else PACE)
+                if now - last < 1.5 * PACE and not over:  # slower rounds would only wake this thread twice
+                    await asyncio.sleep(PACE)
+                last = now
         finally:
             watch.cancel()
             if not over:

@@ -1,7 +1,8 @@
 """What OpenAI's clients expect answers to look like: a completion, a chat, their chunks and log-probabilities."""
 
+import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specmesh import __version__
@@ -13,6 +14,9 @@ from specmesh.errors import SpecmeshError
 Json = dict[str, object]
 
 SCHEMA_VERSION = 1
+
+_written = json.JSONEncoder(ensure_ascii=False).encode
+_MARK = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,12 @@ class Shape:
         choice: Json = {"delta": delta, "logprobs": _chat_logprobs(tokens) if tokens else None}
         return self._answer("chat.completion.chunk", choice, finish, extra, index)
 
+    def writer(self, index: int) -> Callable[[str, Json], str]:
+        """Return what writes chunks with a text and without log-probabilities, of which little else changes."""
+        same = _written(self.chunk(_MARK, None, {}, (), index)).removesuffix("{}}")
+        before, between = same.split(_written(_MARK))
+        return lambda text, extra: f"data: {before}{_written(text)}{between}{_written(extra)}}}\n\n"
+
     def whole(
         self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None = None, index: int = 0
     ) -> Json:
@@ -138,3 +148,7 @@ def error(message: str, kind: str, code: str | None, param: str | None, own: Spe
     """OpenAI's error object; under `specmesh` is what lets our own client raise the same error again."""
     ours = {"error": type(own).__name__, "exit_code": own.exit_code}
     return {"error": {"message": message, "type": kind, "param": param, "code": code, "specmesh": ours}}
+
+
+def server_sent(value: Json) -> str:
+    return f"data: {_written(value)}\n\n"

@@ -1,10 +1,11 @@
 """Stop strings: noticed in ids as they come, and never shown, not even in part."""
 
-from collections import deque
+import codecs
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from specmesh.core.vocabulary.vocabulary import TextStream, Vocabulary
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
 MAX_STOPS, MAX_LENGTH = 16, 1024  # most stop strings of a session, and their most characters
@@ -45,48 +46,50 @@ class StopScan:
         return any(stop in seen for stop in self._stops)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownText:
+class ShownText(NamedTuple):
     """Text that can be shown, and the ids that are told with it: where the text of each begins in the whole."""
 
     text: str
-    begins: tuple[int, ...]
+    begins: list[int]
 
 
 class StopTextFilter:
     """Text of ids as they come, up to the first stop string; what may be the start of one is kept back. The ids that
-    are told are as few as have the whole text that is shown."""
+    are told are as few as have the whole text that is shown. Never half a UTF-8 character."""
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
-        self._stream = TextStream(vocabulary)
+        self._pieces = vocabulary.pieces
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = tuple(stops)
         self._kept = ""
         self._over = False
         self._come = self._shown = 0  # characters
-        self._begins: deque[int] = deque()  # of the ids that are not told yet
+        self._begins: list[int] = []  # of the ids that are not told yet
 
     def feed(self, ids: Iterable[int]) -> ShownText:
-        texts = self._stream.feed(ids)
-        for piece in texts:
+        decode, pieces = self._decoder.decode, self._pieces
+        come = ""
+        for token in ids:
             self._begins.append(self._come)
-            self._come += len(piece)
+            text = decode(pieces[token])
+            self._come += len(text)
+            come += text
         if self._stops:
-            return self._passage(self._show("".join(texts)), rest=False)
-        begins = tuple(self._begins)
-        self._begins.clear()
-        return ShownText("".join(texts), begins)
+            return self._passage(self._show(come), rest=False)
+        begins, self._begins = self._begins, []
+        return ShownText(come, begins)
 
     def finish(self) -> ShownText:
-        text = self._show(self._stream.finish()) + self._kept
+        text = self._show(self._decoder.decode(b"", final=True)) + self._kept
         self._kept = ""
         return self._passage(text, rest=not self._over)
 
     def _passage(self, text: str, *, rest: bool) -> ShownText:
         self._shown += len(text)
-        told = []
-        while self._begins and (rest or self._begins[0] < self._shown):
-            told.append(self._begins.popleft())
-        return ShownText(text, tuple(told))
+        count = len(self._begins) if rest else bisect_left(self._begins, self._shown)
+        told = self._begins[:count]
+        del self._begins[:count]
+        return ShownText(text, told)
 
     def _show(self, text: str) -> str:
         if self._over:

@@ -1,6 +1,5 @@
 """A vocabulary as bytes per id: what text and fingerprints are made of."""
 
-import codecs
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,22 +32,6 @@ class Vocabulary:
 def framed(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The bytes that a fingerprint is taken over: each piece behind its length as u32."""
     return (len(piece).to_bytes(4, "little") + piece for piece in pieces)
-
-
-class TextStream:
-    """Turns ids into text as they come, never emitting half a UTF-8 character."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._pieces = vocabulary.pieces
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, ids: Iterable[int]) -> list[str]:
-        """Per id the text that became complete with it."""
-        decode, pieces = self._decoder.decode, self._pieces
-        return [decode(pieces[token]) for token in ids]
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
 
 
 NONE = -1  # in `said`: this id of the draft model has no counterpart

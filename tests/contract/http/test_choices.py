@@ -1,12 +1,11 @@
 """Several answers to one request, and one that begins with its prompt."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 import pytest
 from asgi_calls import LETTERS
 
-from specmesh.api.answer import ChoiceStream, Event, choices, merged, whole
+from specmesh.api.answer import Batches, ChoiceStream, Event, choices, merged, whole
 from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
 from specmesh.core.sampling.sampler import SamplingParams
@@ -25,11 +24,11 @@ class Source:
         self._batches, self._error, self._stays = batches, error, stays
         self.left = False
 
-    async def batches(self) -> AsyncGenerator[list[Event], None]:
+    async def batches(self, number: int = 0) -> Batches:
         try:
             for batch in self._batches:
                 await asyncio.sleep(0)
-                yield batch
+                yield number, batch
             if self._error is not None:
                 raise self._error
             while self._stays:
@@ -54,7 +53,9 @@ def test_one_that_fails_ends_all():
     sources = Source([Started(1, 2)], stays=True), Source(error=Busy("full")), Source(stays=True)
 
     async def told() -> None:
-        await whole(merged([source.batches() for source in sources]), SHAPE, tellings(3), never)
+        await whole(
+            merged([source.batches(number) for number, source in enumerate(sources)]), SHAPE, tellings(3), never
+        )
 
     with pytest.raises(Busy):
         asyncio.run(told())
@@ -65,7 +66,7 @@ def test_who_leaves_leaves_all():
     sources = Source([Started(1, 2)], stays=True), Source([Started(2, 2)], stays=True)
 
     async def left() -> None:
-        batches = merged([source.batches() for source in sources])
+        batches = merged([source.batches(number) for number, source in enumerate(sources)])
         await anext(batches)
         await anext(batches)
         await batches.aclose()

@@ -6,7 +6,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.vocabulary.vocabulary import TextStream, Vocabulary
+from specmesh.core.sampling.stop import StopTextFilter
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -21,8 +22,8 @@ def pieces_of(raw, cuts):
 @given(st.binary(max_size=40), st.lists(st.integers(0, 200), max_size=20))
 def test_stream_of_any_bytes_equals_the_whole(raw, cuts):
     vocabulary = pieces_of(raw, cuts)
-    stream = TextStream(vocabulary)
-    shown = "".join(stream.feed(range(len(vocabulary)))) + stream.finish()
+    stream = StopTextFilter(vocabulary, ())
+    shown = stream.feed(range(len(vocabulary))).text + stream.finish().text
     assert shown == raw.decode("utf-8", "replace") == vocabulary.text(range(len(vocabulary)))
 
 
