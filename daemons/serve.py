@@ -14,14 +14,14 @@ from specmesh.api.requests import AskStats, ClientOrder, EventBridge, ModelInfo
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.snapshot import Snapshot
-from specmesh.daemons.drafter.daemon import DrafterLoop
+from specmesh.daemons.drafter.daemon import DrafterLoop, DraftOrder
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.api_thread import serving_api
 from specmesh.daemons.runtime.calibration import CostCache, calibrate
 from specmesh.daemons.runtime.engine_loop import ModelThread, on_own_thread
-from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.runtime.io_loop import Mailbox
 from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
 from specmesh.engines.base import EngineInfo
@@ -122,10 +122,10 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         with about("connect"):
             for route in routes:
                 close_dealer(route.open())  # a bad address, or bad keys, are told before loading
-        mailbox: Mailbox[ClientOrder] = Mailbox()
+        mailbox: Mailbox[DraftOrder] = Mailbox()
         addresses = ", ".join(settings.connect)
         backend = LoopBackend(process.loading, mailbox.put)
-        ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
+        event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
         thread = ModelThread()
         load = thread.do(lambda: load_drafter(settings.model, process.loading.progress))
         engine = process.loaded(load.result)
@@ -144,12 +144,11 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             explicit_threads=settings.model.threads is not None,
             thread=thread,
         )
-        ends.callback(loop.close)
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         backend.loop = loop
         _log_ready("drafter", settings, engine.info, keys, connect=addresses)
         with process.watched(lambda: loop.progress, f"{engine.info.model} for {addresses}"):
-            idle = loop.run()
+            idle = asyncio.run_coroutine_threadsafe(loop.serve(), event_loop).result()
     log.info("stopped", role="drafter")
     if not idle:
         leave(0)  # a step still runs, and the library is not taken down under it

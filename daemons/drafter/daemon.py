@@ -1,15 +1,15 @@
-"""The drafter's loop: frames and orders in, frames and clients' events out; the draft model has a thread of its own."""
+"""The drafter's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import AskStats, Cancel, ClientOrder, Failed, ModelInfo, Peer, PingPeers, Submit, refuse
+from specmesh.api.requests import AskStats, Cancel, ClientOrder, Failed, ModelInfo, Peer, PingPeers, Submit
 from specmesh.core import events as ev
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.scheduling.kv_slots import KVSlots
@@ -19,10 +19,10 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.draft_sessions import DrafterStats
 from specmesh.daemons.drafter.request_router import RequestRouter
 from specmesh.daemons.drafter.upstream import Upstream
-from specmesh.daemons.link.transport import Route, Traffic, wait_for_any
+from specmesh.daemons.link.transport import Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, VocabularyHandshake
-from specmesh.daemons.runtime.engine_loop import EngineLoop, ModelThread
-from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop, ModelThread
+from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine, predict_all
@@ -40,7 +40,6 @@ from specmesh.wire import messages as m
 log = structlog.get_logger("specmesh.drafter")
 
 CONNECTING = 1.0  # seconds after the start in which the verifier counts as not found yet
-LONGEST_STEP = 180.0  # seconds of a step after which the loop, which turns on, no longer counts as getting on
 CLOSING = 2.0  # seconds that a step may take after the end
 
 _FETCHING = "the vocabulary is still being fetched from the verifier: try again in a moment"
@@ -69,14 +68,14 @@ class DraftModel:
         return ev.Guesses(held, tokens)
 
 
-class DrafterLoop:
-    """A drafter of the verifiers at `routes`, the preferred first.
+DraftOrder = ClientOrder | CoreSays[ev.CoreEffect] | Crashed
 
-    Sockets and clients belong to the thread that calls `run`; the core and the draft model to `thread`.
+
+class DrafterLoop(DaemonLoop[DraftOrder]):
+    """A drafter of the verifiers at `routes`, the preferred first. Its core and the draft model run on `thread`.
 
     least_overlap: share of tokens that must have a counterpart in a verifier's vocabulary. temperature: of drafts for
-    sampled texts; None for the text's own. drain: seconds for the texts of its own clients after `stop`. max_queue: see
-    `RequestRouter`.
+    sampled texts; None for the text's own. max_queue: see `RequestRouter`.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class DrafterLoop:
         name: str,
         routes: Sequence[Route],
         engine: DraftEngine,
-        mailbox: Mailbox[ClientOrder],
+        mailbox: Mailbox[DraftOrder],
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
         temperature: float | None = None,
@@ -94,12 +93,11 @@ class DrafterLoop:
         explicit_threads: bool = False,
         thread: ModelThread | None = None,
     ) -> None:
-        self._engine, self._mailbox = engine, mailbox
+        super().__init__(mailbox, drain, WentAway("the drafter is stopping"))
+        self._engine = engine
         self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
         self._thread = thread or ModelThread()
-        self._begun, self._due = time.monotonic(), 0.0
-        self._stopping: float | None = None
-        self._drain, self._incoming = drain, True
+        self._begun = time.monotonic()
         self._traffic = Traffic()
         self.stats = DrafterStats(self._begun)
         info = engine.info
@@ -108,9 +106,7 @@ class DrafterLoop:
         slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots, temperature)
         self._model = DraftModel(engine)
-        self._outbox = deque[ev.CoreEffect]()
-        self._crash: BaseException | None = None
-        self._loop = EngineLoop(core, self._model.step, None, self._deliver, self._crashed, self._thread)
+        self._core = EngineLoop(core, self._model.step, None, mailbox.put, self._thread)
         self._upstreams = tuple(
             Upstream(
                 name,
@@ -120,17 +116,13 @@ class DrafterLoop:
                 self.stats,
                 self._traffic,
                 self._model.speaking,
-                self._loop,
+                self._core,
+                lambda: self.progress,
             )
             for number, route in enumerate(routes)
         )
         self._router = RequestRouter(self._upstreams, max_queue)
         self._active = list(self._upstreams)
-
-    @property
-    def progress(self) -> int:
-        """What changes while the loop gets on, and no step is endless."""
-        return self.stats.turns
 
     @property
     def verifier(self) -> m.Welcome | None:
@@ -179,110 +171,69 @@ class DrafterLoop:
         away = [one.trouble for one in self._upstreams if one.last_model == name]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
 
-    def stop(self) -> None:
-        """Refuse new requests and end after those of its own clients; safe in a signal handler."""
-        if self._stopping is None:
-            self._stopping = time.monotonic()
-            self._due = 0.0
+    # --- the loop
 
-    def run(self) -> bool:
-        """Draft until stopped; return False if a step of the draft model still runs. Raises ConfigError where no
-        verifier will ever accept this drafter."""
-        self._loop.start()
-        try:
-            while self._stopping is None or not self._drained():
-                self._turn()
-        finally:
-            self._mailbox.end(self._late)
-            self._router.stop(_stopping())
-            for one in self._upstreams:
-                one.stop(_stopping())
-            idle = self._loop.close(CLOSING)
-        return idle
+    def _begin(self) -> None:
+        self._core.start()
+        for one in self._upstreams:
+            one.dealer.listen(partial(self._turn, partial(self._receive, one)))
 
-    def _late(self, order: ClientOrder) -> None:
-        refuse(order, _stopping())
-        if isinstance(order, AskStats):
-            order.tell(self.snapshot(time.monotonic()))
-
-    def _turn(self) -> None:
-        if self._crash is not None:
-            raise self._crash
-        since = self._loop.step_since
-        if since is None or time.monotonic() - since < LONGEST_STEP:
-            self.stats.turns += 1
-        if self._incoming or time.monotonic() >= self._due:
-            self._each(self._receive)
-        if self._outbox:
-            self._carry_out()
-        for order in self._mailbox.drain():
-            self._due = 0.0
-            self._order(order)
-        now = time.monotonic()
-        if now >= self._due:
-            self._tick(now)
-        inlets = [one.dealer.inlet for one in self._active]
-        self._incoming = wait_for_any(inlets, self._mailbox, max(self._due - now, 0.0))
+    def _settle(self) -> None:
+        for one in self._active:
+            one.dealer.inlet.check()
 
     def _receive(self, one: Upstream) -> None:
-        if one.receive():
-            self._due = 0.0
+        self._due |= self._attempt(one, one.receive)
 
-    def _carry_out(self) -> None:
-        """Carry out what the core has said; each session's key tells its verifier."""
-        while self._outbox:
-            match self._outbox.popleft():
-                case (key, effect):
-                    if self._upstreams[key % len(self._upstreams)].sessions.carry_out(key, effect):
-                        self._due = 0.0
-                case ev.Worked() as work:
-                    self.stats.worked(work)
-                    for key, drafted in work.sessions.items():
-                        self._upstreams[key % len(self._upstreams)].sessions.drafted(key, *drafted)
-                case ReuseSection() as reuse:
-                    self.stats.reuse = reuse
-                case ev.Noted(name, fields, level):
-                    getattr(log, level)(name, **fields)
-                case odd:
-                    assert_never(odd)
+    def _take(self, order: DraftOrder, now: float) -> None:
+        match order:
+            case CoreSays(effects):
+                for effect in effects:
+                    self._due |= self._carry_out(effect)
+                return
+            case Crashed(error):
+                raise error
+            case Submit(request, client) if self._stopping is None:
+                if self._first.welcome is None:
+                    client.on_event(Failed(DaemonUnreachable(self.trouble)))
+                else:
+                    self._router.ask(request, client, now)
+            case Submit(_, client):
+                client.on_event(Failed(self._refusal))
+            case Cancel(client):
+                self._router.cancel_of(client)
+            case PingPeers():
+                there = [(one, Peer(one.welcome.verifier, one.address)) for one in self._upstreams if one.welcome]
+                order.sent(peer for _, peer in there)
+                for one, peer in there:
+                    one.probe(order, peer, now)
+            case AskStats(tell):
+                tell(self.snapshot(now))
+            case _:
+                assert_never(order)
+        self._due = True
 
-    def _deliver(self, effects: list[ev.CoreEffect]) -> None:
-        self._outbox.extend(effects)
-        self._mailbox.wake()
+    def _carry_out(self, effect: ev.CoreEffect) -> bool:
+        """Carry out what the core says; each session's key tells its verifier. Return whether a session ended by it."""
+        match effect:
+            case (key, what):
+                return self._upstreams[key % len(self._upstreams)].sessions.carry_out(key, what)
+            case ev.Worked():
+                self.stats.worked(effect)
+                for key, drafted in effect.sessions.items():
+                    self._upstreams[key % len(self._upstreams)].sessions.drafted(key, *drafted)
+            case ReuseSection():
+                self.stats.reuse = effect
+            case ev.Noted(name, fields, level):
+                getattr(log, level)(name, **fields)
+            case _:
+                assert_never(effect)
+        return False
 
-    def _crashed(self, error: BaseException) -> None:
-        self._crash = error
-        self._mailbox.wake()
-
-    def _drained(self) -> bool:
-        assert self._stopping is not None, "asked only once it is to end"
-        self._router.refuse(_stopping())
-        texts = any(one.sessions.own for one in self._active)
-        return not texts or time.monotonic() >= self._stopping + self._drain
-
-    def _each(self, act: Callable[[Upstream], None]) -> None:
-        """Call `act` for each verifier; give up an unusable one, raise its error where it was the last."""
+    def _tick(self, now: float) -> float:
+        self.progress += not self._core.stuck
         for one in list(self._active):
-            try:
-                act(one)
-            except (ConfigError, RemoteProtocolError) as error:
-                if len(self._active) == 1:
-                    raise
-                log.error("verifier_given_up", connect=one.address, error=str(error))
-                self._active.remove(one)
-                one.leave(error)
-
-    def close(self) -> None:
-        """Free the model, on its thread, and the connections."""
-        freed = self._thread.do(self._engine.close)
-        self._thread.end()
-        wait([freed], CLOSING if self._loop.step_since is None else 0.0)
-        for one in self._active:
-            one.dealer.close()
-
-    def _tick(self, now: float) -> None:
-        """Do what is due, and find out when that is again."""
-        self._each(lambda one: one.tick(now))
+            self._attempt(one, partial(one.tick, now))
         for one in self._upstreams:
             if one.sessions.returned:
                 self._router.take_back(one, now)
@@ -290,31 +241,38 @@ class DrafterLoop:
         self._router.reopen(now)
         threads = self._cores.beside(one.welcome for one in self._upstreams if one.welcome is not None)
         if threads is not None:
-            self._loop.put(ev.UseThreads(threads), now)
-        due = [one.next_due() for one in self._active]
-        due += [self._stopping + self._drain] if self._stopping is not None else []
-        self._due = min([*due, self._router.next_due(now) or due[0]])
+            self._core.put(ev.UseThreads(threads), now)
+        return FLUSH_INTERVAL if any(one.dealer.behind for one in self._active) else LOOK_INTERVAL
 
-    def _order(self, order: ClientOrder) -> None:
-        match order:
-            case Submit() if self._stopping is not None:
-                refuse(order, _stopping())
-            case Submit(request, client):
-                if self._first.welcome is None:
-                    client.on_event(Failed(DaemonUnreachable(self.trouble)))
-                else:
-                    self._router.ask(request, client, time.monotonic())
-            case Cancel(client):
-                self._router.cancel_of(client)
-            case PingPeers():
-                there = [(one, Peer(one.welcome.verifier, one.address)) for one in self._upstreams if one.welcome]
-                order.sent(peer for _, peer in there)
-                for one, peer in there:
-                    one.probe(order, peer, time.monotonic())
-            case AskStats(tell):
-                tell(self.snapshot(time.monotonic()))
-            case _:
-                assert_never(order)
+    def _drained(self, now: float) -> bool:
+        assert self._stopping is not None, "asked only once it is to end"
+        self._router.refuse(self._refusal)
+        return not any(one.sessions.own for one in self._active) or now >= self._stopping + self._drain
+
+    def _leave(self) -> None:
+        self._router.stop(self._refusal)
+        for one in self._upstreams:
+            one.stop(self._refusal)
+
+    def _close(self) -> bool:
+        """Free the model too, on its thread, where it is idle."""
+        idle = self._core.close(CLOSING)
+        freed = self._thread.do(self._engine.close)
+        self._thread.end()
+        wait([freed], CLOSING if idle else 0.0)
+        return idle
+
+    def _attempt(self, one: Upstream, act: Callable[[], bool]) -> bool:
+        """Let a verifier act; give up an unusable one, and raise its error where it was the last."""
+        try:
+            return act()
+        except (ConfigError, RemoteProtocolError) as error:
+            if len(self._active) == 1:
+                raise
+            log.error("verifier_given_up", connect=one.address, error=str(error))
+            self._active.remove(one)
+            one.leave(error)
+            return True
 
     @property
     def _first(self) -> Upstream:
@@ -338,7 +296,3 @@ class DrafterLoop:
             refusal=first.refusal,
             verifiers=[one.describe(now) for one in self._upstreams],
         )
-
-
-def _stopping() -> WentAway:
-    return WentAway("the drafter is stopping")

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -43,11 +44,8 @@ MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those
 
 
 class DrafterStats(DaemonStats):
-    """turns: of the loop, as PONG tells them."""
-
     def __init__(self, now: float) -> None:
         super().__init__(now)
-        self.turns = 0
         self.reuse = told.ReuseSection(0, 0)
         self.draft_seconds = RecentSamples()
         self.drafts = Histogram(SHORT)
@@ -126,7 +124,7 @@ class DraftSessions:
     ) -> None:
         self.live: dict[int, ClientSession] = {}
         self.asked: dict[int, PendingRequest] = {}
-        self.returned: list[ReturnedRequest] = []
+        self.returned = deque[ReturnedRequest]()
         self.known: m.Welcome | None = None
         self.load, self.meter = ReportedLoad(), PaceMeter()
         self.vocabulary: Vocabulary | None = None

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 import structlog
 
@@ -35,9 +36,6 @@ class RetryQueue:
         due = now if pending.until is None else now + RETRY_S
         until = now + pending.request.reconnect_timeout if pending.until is None else pending.until
         self._waiting.append((due, replace(pending, until=until)))
-
-    def next_due(self, ready: Callable[[PendingRequest], object]) -> float | None:
-        return min((due for due, pending in self._waiting if ready(pending)), default=None)
 
     def due(self, now: float, ready: Callable[[PendingRequest], object]) -> list[PendingRequest]:
         found = [(due, pending) for due, pending in self._waiting if now >= due and ready(pending)]
@@ -90,6 +88,7 @@ class RequestRouter:
         self._queue: list[PendingRequest] = []
         self._room = QueueLimits(max_queue)
         self._most_ahead = AHEAD  # fewer while verifiers take no more
+        self._full: float = inf  # with so many of ours, all begun, they did not: ask again once one of these has ended
         self._arrived = 0
 
     def ask(self, request: Request, client: EventSink, now: float) -> None:
@@ -123,8 +122,9 @@ class RequestRouter:
 
     def take_back(self, upstream: Upstream, now: float) -> None:
         """Take back what is not this verifier's any more."""
-        returned, upstream.sessions.returned = upstream.sessions.returned, []
-        for one in returned:
+        returned = upstream.sessions.returned
+        while returned:
+            one = returned.popleft()
             if one.refused:
                 self._refused(one.pending, one.error, now, upstream.address)
             else:
@@ -155,13 +155,9 @@ class RequestRouter:
         else:
             self._give_up(pending, error)
 
-    def next_due(self, now: float) -> float | None:
-        if self._queue and self._ahead() < self._most_ahead:
-            return now
-        return self.retries.next_due(lambda pending: self._candidates(pending, now))
-
     def reopen(self, now: float) -> None:
-        while self._queue and self._ahead() < self._most_ahead:
+        while self._queue and self._ahead() < self._most_ahead and self._own() < self._full:
+            self._full = inf
             self._room.left(now)
             pending = self._queue.pop(0)
             if self._candidates(pending, now):
@@ -169,7 +165,7 @@ class RequestRouter:
             else:
                 self._lost(pending, DaemonUnreachable("the verifier went away"), now, again=False)
         if not self._queue:
-            self._most_ahead = AHEAD
+            self._most_ahead, self._full = AHEAD, inf
         for pending in self.retries.due(now, lambda pending: self._candidates(pending, now)):
             self._put(pending, now)
 
@@ -185,7 +181,10 @@ class RequestRouter:
             self._give_up(pending, DaemonUnreachable(why or went))
 
     def _ahead(self) -> int:
-        return sum(len(one.sessions.asked) for one in self.upstreams)
+        return sum(len(one.sessions.asked) + len(one.sessions.returned) for one in self.upstreams)
+
+    def _own(self) -> int:
+        return sum(one.sessions.own for one in self.upstreams)
 
     def _enqueue(self, pending: PendingRequest, now: float) -> None:
         full = f"{len(self._queue)} requests wait at this drafter: try again, or start it with a larger --max-queue"
@@ -209,8 +208,10 @@ class RequestRouter:
         fresh = replace(pending, tried=(), error=None)
         if pending.until is not None and (others_only or isinstance(error, Busy)):
             self.retries.add(fresh, now)
-        elif isinstance(error, Busy) and self._ahead():  # others of this drafter's fill it: after one of them
-            self._most_ahead = self._ahead()
+        elif isinstance(error, Busy) and self._own() and (self._ahead() or self._queue):
+            # Others of this drafter's fill it: after one of them.
+            self._most_ahead = max(self._ahead(), 1)
+            self._full = inf if self._ahead() else self._own()
             self._enqueue(fresh, now)
         elif isinstance(error, DaemonUnreachable):
             self._give_up(pending, error)

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -11,7 +12,7 @@ from specmesh.core import events as ev
 from specmesh.core.drafting.verifier_choice import HelloTimer, PaceMeter, ReportedLoad, VerifierLoad
 from specmesh.daemons.drafter.client_session import same_model
 from specmesh.daemons.drafter.draft_sessions import CoreInbox, DrafterStats, DraftSessions
-from specmesh.daemons.link.dealer import FLUSH_INTERVAL, Dealer
+from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.peers import U32, Link
 from specmesh.daemons.link.transport import UPDATE, Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -25,7 +26,8 @@ log = structlog.get_logger("specmesh.drafter")
 class Upstream:
     """The verifier at `route`, over a socket of its own, in place `number` of `count`.
 
-    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it.
+    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it. progress: what PONG
+    tells of it.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Upstream:
         traffic: Traffic,
         speaking: dict[int, DraftEngine],
         core: CoreInbox,
+        progress: Callable[[], int],
     ) -> None:
         now = time.monotonic()
         self.address, self._name = route.address, name
@@ -51,7 +54,7 @@ class Upstream:
         self._told = ev.UpstreamChanged(self._number, 0.0, speaks=False)
         self._greeting = HelloTimer(random.random, now)
         self._round_trip, self._met, self._refused_version = 0.0, False, False
-        self._own_at_load = 0
+        self._own_at_load, self._progress = 0, progress
 
     # --- what it is
 
@@ -109,14 +112,6 @@ class Upstream:
 
     # --- the connection
 
-    def next_due(self) -> float:
-        if self.given_up is not None:
-            return float("inf")
-        due = self._greeting.due if self.welcome is None else self.link.next_ping
-        if self.dealer.behind:
-            due = min(due, time.monotonic() + FLUSH_INTERVAL)
-        return min(due, self.dealer.next_look)
-
     def receive(self) -> bool:
         """Handle what has come; return whether any was more than ids. Raises ConfigError or RemoteProtocolError where
         this verifier is unusable."""
@@ -130,7 +125,7 @@ class Upstream:
                 self._message(message, size, now)
         return more
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> bool:
         """Send what is due. Raises as `receive` does."""
         refusal = self.dealer.look(now)
         if refusal is not None:
@@ -151,6 +146,7 @@ class Upstream:
         if self.welcome is not None:
             self._ask_vocabulary(self.introduction.overdue(now))
         self._tell_changes(now)
+        return False
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
         self.dealer.send(m.Ping(self.link.ping(now, order.answer(peer)), *self._state(now)))
@@ -165,6 +161,7 @@ class Upstream:
         self.sessions.stop(error)
         if self.given_up is None:
             self.dealer.send(m.Bye())
+            self.dealer.close()
 
     def _say_hello(self, now: float) -> None:
         if self._greeting.unanswered(now) and self.dealer.refusal is None:
@@ -204,7 +201,7 @@ class Upstream:
                 self.dealer.traffic.rejected["direction"] += 1
 
     def _state(self, now: float) -> tuple[int, float]:
-        return self._stats.turns & U32, self._stats.minute.busy(now)
+        return self._progress() & U32, self._stats.minute.busy(now)
 
     def _tell_changes(self, now: float) -> None:
         """Tell the core the round trip, and whether the vocabulary is known."""

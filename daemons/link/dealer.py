@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import zmq
 
@@ -16,7 +16,6 @@ MAX_FRAMES_PER_TURN = 64
 CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, and until a refused key is tried again
 LONGEST_RETRY = 1.0  # seconds between two tries that fail for another reason
 MAX_BACKLOG = 2**20  # bytes kept beyond ZeroMQ's queue where an OPEN is added; CLOSEs are small, and few
-FLUSH_INTERVAL = 5e-3  # seconds until it is tried again to send them
 
 _NO_ANSWER = (
     "nothing answers there with the key that is known for it: is it running, and is its key, which "
@@ -44,6 +43,7 @@ class Dealer:
         self._route = route
         self.socket = route.open()
         self.inlet = Inlet(self.socket)
+        self._heard: Callable[[], None] | None = None
         self.traffic = traffic or Traffic()
         self.refusal: str | None = None
         self.cut = False
@@ -60,6 +60,11 @@ class Dealer:
     @property
     def behind(self) -> bool:
         return bool(self._backlog)
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """See `Inlet.listen`; it holds for fresh connections too."""
+        self._heard = heard
+        self.inlet.listen(heard)
 
     def look(self, now: float) -> str | None:
         """Return why the verifier refuses this drafter, once when it begins to; `refusal` says so as long as it lasts.
@@ -138,12 +143,15 @@ class Dealer:
             self._leave()
             self.refusal, self._retry_at = str(error), 0.0
             return
-        old, self.socket, self.inlet = self.socket, fresh, Inlet(fresh)
-        close_dealer(old)
+        self.close(linger=0)
+        self.socket, self.inlet = fresh, Inlet(fresh)
+        if self._heard is not None:
+            self.inlet.listen(self._heard)
         self._retry_at, self.cut = None, False
 
     def close(self, linger: int = 100) -> None:
         """Close the connection; what is on its way has `linger` milliseconds to leave."""
+        self.inlet.close()
         close_dealer(self.socket, linger)
 
     def _hand_over(self, frame: bytes) -> bool:

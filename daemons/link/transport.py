@@ -1,23 +1,19 @@
-"""ZeroMQ sockets of both ends: their options, how they are opened, received from and waited for."""
+"""ZeroMQ sockets of both ends: their options, how they are opened, received from and listened to."""
 
+import asyncio
 import re
-import select
 from collections import Counter
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable
 
 import zmq
 
 from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.curve import HANDSHAKES, Context, Socket, protect_client, unwatch, watch
-from specmesh.daemons.runtime.mailbox import Mailbox
 from specmesh.errors import ConfigError
 from specmesh.security import check_bind, check_connect
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire.codec import MAX_FRAME
-
-T = TypeVar("T")
 
 UPDATE = "update specmesh on the machine with the lower version"
 MAX_PARTS = 3  # one more than a message of ours has with its sender's identity: enough to know that it is none
@@ -149,10 +145,34 @@ class Inlet:
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
-        self.fd = socket.FD  # edge-triggered, see `wait_for_any`
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._last: zmq.Frame | None = None
+        self._close: Callable[[], object] = lambda: None
+        self._again: asyncio.TimerHandle | None = None
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """Have `heard` called on the running event loop when there may be messages, until `close`."""
+        loop, descriptor = asyncio.get_running_loop(), self._socket.FD
+        loop.add_reader(descriptor, heard)
+        self._call_later, self._heard = loop.call_later, heard
+        self._close = lambda: loop.remove_reader(descriptor)
+
+    def check(self, pause: float = 0.0) -> None:
+        """See to it that messages are heard of, after the pause. To be called after each turn that may have used the
+        socket: its descriptor tells of changes only, and receiving or sending may have taken one."""
+        if self._again is None and self.ready():
+            self._again = self._call_later(pause, self._hear_again)
+
+    def _hear_again(self) -> None:
+        self._again = None
+        self._heard()
+
+    def close(self) -> None:
+        """Listen no more; to be called before the socket is closed."""
+        self._close()
+        if self._again is not None:
+            self._again.cancel()
 
     def ready(self) -> bool:
         return bool(self._poller.poll(0))
@@ -182,25 +202,6 @@ class Inlet:
         """Return the last message, for what libzmq knows of its sender; only after `receive` gave one."""
         assert self._last is not None, "nothing was received yet"
         return self._last
-
-
-def wait_for_any(inlets: Sequence[Inlet], mailbox: Mailbox[T], seconds: float) -> bool:
-    """Sleep until there may be a message for one of them, or an item in the mailbox, at most `seconds`; return whether
-    there may be a message.
-
-    select() because zmq_poll and poll() count whole milliseconds, longer than a draft may take. A socket's own
-    descriptor is edge-triggered: the caller has received until there was none, and what came since is asked for first.
-    """
-    wakeup = mailbox.fileno()
-    descriptors = [wakeup]
-    for inlet in inlets:
-        if inlet.ready():
-            return True
-        descriptors.append(inlet.fd)
-    ready, _, _ = select.select(descriptors, [], [], seconds)
-    if wakeup in ready:
-        mailbox.quiet()
-    return len(ready) > (wakeup in ready)
 
 
 def plain(address: str) -> str:

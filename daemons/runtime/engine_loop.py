@@ -9,11 +9,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from specmesh.core.events import Wait
 from specmesh.errors import EngineError, SpecmeshError
+
+STEP_PATIENCE = 180.0  # seconds until a step is stuck: a part of a prompt takes a large model on a slow CPU a minute
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -34,6 +37,20 @@ class Core(Protocol[E_contra, F, S, R_contra]):
 
     def finish(self, step: S, result: R_contra | SpecmeshError, started: float, ended: float, /) -> list[F]:
         """Take in what came of a step, or why nothing did."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSays(Generic[F]):
+    """The effects of one turn."""
+
+    effects: list[F]
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The engine's thread has ended by a defect of ours."""
+
+    error: BaseException
 
 
 class ModelThread:
@@ -72,9 +89,8 @@ class ModelThread:
 class EngineLoop(Generic[E, F, S, R]):
     """Runs `core` and `run`, its engine, on a thread of its own, or on the one given.
 
-    time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: takes the effects of one
-    turn, on that thread; must not block. crashed: told of a defect of ours, which ends the loop. in_order: the core
-    hears what came during a step before the step's end, as it happened; else after it.
+    time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: called on that thread, so
+    it must not block. in_order: the core hears what came during a step before its end, as it happened; else after it.
     """
 
     def __init__(
@@ -82,15 +98,14 @@ class EngineLoop(Generic[E, F, S, R]):
         core: Core[E, F, S, R],
         run: Callable[[S], R],
         time_up: E | None,
-        deliver: Callable[[list[F]], None],
-        crashed: Callable[[BaseException], None],
+        deliver: Callable[[CoreSays[F] | Crashed], None],
         thread: ModelThread | None = None,
         *,
         in_order: bool = False,
     ) -> None:
         self._in_order = in_order
         self._core, self._run, self._time_up = core, run, time_up
-        self._deliver, self._crashed = deliver, crashed
+        self._deliver = deliver
         self._inbox: deque[tuple[E, float]] = deque()
         self._arrived = threading.Event()
         self._ending = False
@@ -109,6 +124,12 @@ class EngineLoop(Generic[E, F, S, R]):
         self._arrived.set()
 
     @property
+    def stuck(self) -> bool:
+        """Return True if a step has run for too long."""
+        since = self.step_since
+        return since is not None and time.monotonic() - since > STEP_PATIENCE
+
+    @property
     def behind(self) -> int:
         """Events that the core has not heard."""
         return len(self._inbox)
@@ -123,7 +144,7 @@ class EngineLoop(Generic[E, F, S, R]):
         try:
             self._turn_until_closed()
         except BaseException as error:
-            self._crashed(error)
+            self._deliver(Crashed(error))
             raise
 
     def _turn_until_closed(self) -> None:
@@ -132,7 +153,7 @@ class EngineLoop(Generic[E, F, S, R]):
             effects += self._heard()
             step = core.next_step(time.monotonic())
             if effects:
-                self._deliver(effects)  # its reader works while the engine does
+                self._deliver(CoreSays(effects))  # its reader works while the engine does
             if isinstance(step, Wait):
                 effects = []
                 if not self._wait(step.until) and self._time_up is not None:

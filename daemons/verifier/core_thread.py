@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import assert_never
 
 from specmesh.core import verifier_events as vev
@@ -15,23 +14,9 @@ from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVSlots
 from specmesh.core.scheduling.steps import Rows
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.runtime.engine_loop import EngineLoop
+from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop
 from specmesh.engines.base import CpuEngine, EngineInfo, VerifyEngine
 from specmesh.errors import SpecmeshError
-
-STEP_PATIENCE = 180.0  # seconds until a step is stuck: a part of a prompt takes a large model on a slow CPU a minute
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSays:
-    effects: list[vev.Effect]
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed:
-    """The engine's thread has ended by a defect."""
-
-    error: BaseException
 
 
 class CoreThread:
@@ -43,14 +28,13 @@ class CoreThread:
         limits: TargetLimits,
         costs: StepCosts,
         grace: float,
-        deliver: Callable[[CoreSays | Crashed], None],
+        deliver: Callable[[CoreSays[vev.Effect] | Crashed], None],
     ) -> None:
         self._loop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]](
             _core(engine.info, limits, costs, grace),
             lambda step: _run(engine, step),
             vev.TimeUp(),
-            lambda effects: deliver(CoreSays(effects)),
-            lambda error: deliver(Crashed(error)),
+            deliver,
             in_order=True,  # by drafts in hand a session knows what its drafter is at
         )
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
@@ -60,9 +44,7 @@ class CoreThread:
 
     @property
     def stuck(self) -> bool:
-        """Whether a step has run for too long."""
-        since = self._loop.step_since
-        return since is not None and time.monotonic() - since > STEP_PATIENCE
+        return self._loop.stuck
 
     def tell(self, event: vev.Happened, at: float | None = None) -> None:
         """Hand over what happened, now or then; from any thread."""

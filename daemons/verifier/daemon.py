@@ -1,8 +1,6 @@
 """The verifier's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
 
-import asyncio
 import time
-from collections.abc import Callable
 from typing import assert_never
 
 import structlog
@@ -15,7 +13,6 @@ from specmesh.api.requests import (
     ModelInfo,
     PingPeers,
     Submit,
-    refuse,
 )
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
@@ -26,11 +23,12 @@ from specmesh.core.statistics import RoundCounts
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import to_drafter
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed
+from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
 from specmesh.daemons.runtime.prompts import EncodedPrompt, PromptEncoder
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
 from specmesh.daemons.verifier.clients import Clients
-from specmesh.daemons.verifier.core_thread import CoreSays, CoreThread, Crashed, limits_of
+from specmesh.daemons.verifier.core_thread import CoreThread, limits_of
 from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.engines.base import VerifyEngine
@@ -40,21 +38,18 @@ from specmesh.wire import messages as m
 log = structlog.get_logger("specmesh.verifier")
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
-FLUSH_INTERVAL = 0.005
-LOOK_INTERVAL = 0.1  # seconds between two looks for what is due
 CLOSE_TIMEOUT = 1.0  # seconds that a prompt being encoded, or a step, may hold up the end
 
 NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCounts(), 0.0, 0.0, {})
 
 
-Order = ClientOrder | EncodedPrompt | CoreSays | Crashed
+Order = ClientOrder | EncodedPrompt | CoreSays[vev.Effect] | Crashed
 
 
-class VerifierLoop:
-    """A verifier. All but the core and the engine runs on the thread that calls `run`.
+class VerifierLoop(DaemonLoop[Order]):
+    """A verifier. All but the core and the engine runs on the event loop.
 
     grace: seconds that a session is kept for its lost drafter. max_queue: most requests that wait for a session.
-    drain: seconds for sessions to finish after `stop`.
     """
 
     def __init__(
@@ -71,12 +66,10 @@ class VerifierLoop:
         drain: float = 10.0,
         explicit_threads: bool = False,
     ) -> None:
-        self._router, self._mailbox, self._engine = Router(socket, guard), mailbox, engine
+        super().__init__(mailbox, drain, Busy("the verifier is stopping: try again when it is back"))
+        self._router, self._engine = Router(socket, guard), engine
         self._prompts = PromptEncoder(engine, mailbox.put)
-        self._turns = 0
-        self._stopping: float | None = None
         self._told_to_stop = False
-        self._drain = drain
         self.stats = VerifierStats(time.monotonic())
         self._report = NO_REPORT
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
@@ -91,83 +84,32 @@ class VerifierLoop:
             self._clients,
             self.stats,
             self._core.tell,
-            lambda: self._turns,
+            lambda: self.progress,
             explicit_threads=explicit_threads,
         )
 
     # --- the loop
 
-    _loop: asyncio.AbstractEventLoop
-    _ended: asyncio.Future[None]
-    _timer: asyncio.TimerHandle | None = None
-    _next_frames: asyncio.TimerHandle | None = None  # where some wait to be read
-
-    def run(self) -> bool:
-        """`serve`, on an event loop of its own."""
-        return asyncio.run(self.serve())
-
-    async def serve(self) -> bool:
-        """Serve on the running event loop until stopped and drained; return True where the engine is idle and may be
-        freed."""
-        self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
-        self._loop.add_reader(self._mailbox.fileno(), self._guarded, self._hear_orders)
-        self._loop.add_reader(self._router.inlet.fd, self._guarded, self._hear_frames)
+    def _begin(self) -> None:
+        self._router.inlet.listen(lambda: self._turn(self._drafters.receive))
         self._core.start()
         self._core.tell(vev.ReportAsked())  # what drafters, and whoever asks during a step, are told at first
-        self._guarded(self._look)
-        try:
-            await self._ended
-        finally:
-            self._loop.remove_reader(self._mailbox.fileno())
-            self._loop.remove_reader(self._router.inlet.fd)
-            if self._timer is not None:
-                self._timer.cancel()
+
+    def _settle(self) -> None:
+        if (self._router.gate.gone or self._router.behind) and not self._ended.done():
+            self._look()
+        self._router.inlet.check(self._router.paused(time.monotonic()))
+
+    def _leave(self) -> None:
+        self._router.inlet.close()
         self._clients.end(WentAway("the verifier is stopping: the text ends here"))
         for _, asked in self._asked:
             self._late(asked)
-        self._mailbox.end(self._late)
         self._drafters.send_all(m.Bye())
-        return await asyncio.to_thread(self._close)
 
     def _close(self) -> bool:
         encoded = self._prompts.close(CLOSE_TIMEOUT)
         return self._core.close(CLOSE_TIMEOUT) and encoded
-
-    def _guarded(self, turn: Callable[[], None]) -> None:
-        """Take a turn; a defect in it ends the daemon."""
-        if self._ended.done():
-            return
-        try:
-            self._turns += 1
-            turn()
-            if self._router.gate.gone or self._router.behind:
-                self._look()
-            # its descriptor tells of changes only, and sending may have taken one
-            if self._next_frames is None and self._router.inlet.ready():
-                pause = self._router.paused(time.monotonic())
-                self._next_frames = self._loop.call_later(pause, self._guarded, self._hear_frames)
-        except Exception as error:  # noqa: BLE001  (raised anew by `serve`)
-            self._ended.set_exception(error)
-
-    def _hear_orders(self) -> None:
-        self._mailbox.quiet()
-        orders, now = self._mailbox.drain(), time.monotonic()
-        for order in orders:
-            self._order(order, now)
-        if not orders or self._stopping is not None:  # woken for something else
-            self._look()
-
-    def _hear_frames(self) -> None:
-        if self._next_frames is not None:
-            self._next_frames.cancel()
-            self._next_frames = None
-        self._drafters.receive()
-
-    def _late(self, order: Order) -> None:
-        refuse(order, _stopping())
-        if isinstance(order, AskStats):
-            order.tell(self.snapshot(time.monotonic()))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -179,27 +121,15 @@ class VerifierLoop:
     def served(self, _: str) -> ModelInfo:
         return ModelInfo(self._engine.info.model, self._engine.vocabulary)
 
-    @property
-    def progress(self) -> int:
-        """Changes while the loop and the engine get on; from any thread."""
-        return -1 if self._core.stuck or not self._router.guarded else self._turns
-
-    def stop(self) -> None:
-        """Take no new sessions and end after the live ones; safe in a signal handler."""
-        if self._stopping is None:
-            self._stopping = time.monotonic()
-            self._mailbox.wake()
-
     def _drained(self, now: float) -> bool:
-        if self._stopping is None:
-            return False
+        assert self._stopping is not None, "asked only once it is to end"
         if not self._told_to_stop:
             self._told_to_stop = True
-            self._clients.stop(_stopping())
+            self._clients.stop(self._refusal)
             self._core.tell(vev.Stopping())
         return not self._clients or now >= self._stopping + self._drain
 
-    def _order(self, order: Order, now: float) -> None:
+    def _take(self, order: Order, now: float) -> None:
         match order:
             case CoreSays(effects):
                 for effect in effects:
@@ -220,18 +150,8 @@ class VerifierLoop:
             case _:
                 assert_never(order)
 
-    def _look(self) -> None:
-        """Do what is due, and see to it that it is looked for again."""
-        now = time.monotonic()
-        if self._ended.done():
-            return
-        if self._drained(now):
-            self._ended.set_result(None)
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        pause = FLUSH_INTERVAL if self._router.behind else LOOK_INTERVAL
-        self._timer = self._loop.call_later(pause, self._guarded, self._look)
+    def _tick(self, now: float) -> float:
+        self.progress += self._router.guarded and not self._core.stuck
         self._router.flush()
         self._drafters.look(now)
         self._clients.expire(now)
@@ -239,6 +159,7 @@ class VerifierLoop:
             self.stats.throughput.idle()
         while self._asked and now >= self._asked[0][0]:
             self._asked.pop(0)[1].tell(self.snapshot(now))
+        return FLUSH_INTERVAL if self._router.behind else LOOK_INTERVAL
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         return self.stats.snapshot(
@@ -311,7 +232,3 @@ class VerifierLoop:
         if assigned.why in ("better", "silent"):
             name = self._drafters.name(assigned.drafter)
             log.info("drafter_changed", session=assigned.session, drafter=name, why=assigned.why)
-
-
-def _stopping() -> Busy:
-    return Busy("the verifier is stopping: try again when it is back")

@@ -26,7 +26,7 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link import peers
 from specmesh.daemons.link.transport import Route, bind_router
-from specmesh.daemons.runtime.mailbox import Mailbox
+from specmesh.daemons.runtime.io_loop import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine
@@ -161,7 +161,7 @@ class Bench:
         mailbox: Mailbox[Any] = Mailbox()
         routes = [Route(self.context, address) for address in addresses or (self.address,)]
         loop = DrafterLoop("d", routes, engine, mailbox, drain=0.0)
-        return self._run(loop, mailbox, loop.close)
+        return self._run(loop, mailbox, lambda: None)
 
     def pair(
         self, engine: SimVerifier | None = None, draft: DraftEngine | None = None, **more: Any

@@ -12,7 +12,8 @@ from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, 
 from specmesh.api.requests import ClientEvent, Finished
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.daemons.drafter import daemon, draft_sessions
+from specmesh.daemons.drafter import draft_sessions
+from specmesh.daemons.runtime import engine_loop
 from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
@@ -94,7 +95,7 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     for number in range(5):
         beats.heard.get(timeout=PATIENCE)
         answer(router, number)
-    monkeypatch.setattr(daemon, "LONGEST_STEP", 0.0)
+    monkeypatch.setattr(engine_loop, "STEP_PATIENCE", 0.0)
     answer(router, 6)
     answer(router, 7)
     stood = running.progress

@@ -76,7 +76,7 @@ def test_a_drafters_queue():
     """What its verifier is not asked for yet waits by priority, then in the order it came; who is one too many is told
     when those will have been asked for."""
     asked, refusals = list[int](), list[ClientEvent]()
-    sessions = SimpleNamespace(asked=asked, ask=lambda one: asked.append(one.request.priority))
+    sessions = SimpleNamespace(own=0, asked=asked, returned=(), ask=lambda one: asked.append(one.request.priority))
     router = RequestRouter([SimpleNamespace(address="a", welcome=True, target="", sessions=sessions)], 4)
     sink = SimpleNamespace(on_event=refusals.append)
     ask = lambda priority: router.ask(Request(None, (1,), PARAMS, priority=priority), sink, now)  # noqa: E731
