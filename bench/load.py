@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from foreign import Foreign
@@ -33,7 +34,7 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.load import LoadLevel, LoadPlan, LoadText, Server, crowd, levels, lines
+from specmesh.bench.load import LoadPlan, LoadText, Server, crowd, levels, lines
 from specmesh.client import Client
 from specmesh.errors import SpecmeshError
 from specmesh.paths import bundled
@@ -119,12 +120,12 @@ def measure(contenders: dict[str, Contender], load: LoadPlan, repeats: int) -> R
         for name in names[first:] + names[:first]:
             runs[name].append((count, texts(name, count)))
             level = _level(runs[name][-1])
-            said = f"{name:20} {count:3} sessions {level.tokens_per_second:8.1f} tokens/s, {level.fairness:.2f}"
+            said = f"{name:20} {count:3} sessions {level['tokens_per_second']:8.1f} tokens/s, {level['fairness']:.2f}"
             print(said, file=sys.stderr, flush=True)
     return runs
 
 
-def _level(run: tuple[int, list[LoadText]]) -> LoadLevel:
+def _level(run: tuple[int, list[LoadText]]) -> dict[str, Any]:
     """By itself: prompts of other turns are others."""
     return levels([run])[0]
 
@@ -135,14 +136,14 @@ def ratios(runs: Runs) -> list[dict[str, object]]:
     told: list[dict[str, object]] = []
     for count in dict.fromkeys(count for run in runs.values() for count, _ in run):
         of_count = {name: [_level(one) for one in run if one[0] == count] for name, run in runs.items()}
-        speeds = {name: fmean(level.tokens_per_second for level in found) for name, found in of_count.items()}
+        speeds = {name: fmean(level["tokens_per_second"] for level in found) for name, found in of_count.items()}
         theirs = max((speed for name, speed in speeds.items() if name.startswith("llama-server")), default=None)
         told.append(
             {
                 "sessions": count,
                 "tokens_per_second": {name: round(speed, 2) for name, speed in speeds.items()},
                 "over_llama_server": _over(speeds.get("specmesh auto"), theirs),
-                "fairness": {name: min(level.fairness for level in found) for name, found in of_count.items()},
+                "fairness": {name: min(level["fairness"] for level in found) for name, found in of_count.items()},
             }
         )
     return told

@@ -9,7 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
@@ -22,7 +22,7 @@ from specmesh.paths import config_folders, write_whole
 from specmesh.security.keys import CREDENTIAL
 
 Command = tuple[str, ...]
-"""A program and its arguments."""
+"""A program and its arguments; -PROGRAM may fail, as in units."""
 
 
 class Scope(StrEnum):
@@ -46,24 +46,14 @@ class Service:
     """A daemon as a service.
 
     files: the unit or job, and the settings. shared: of both daemons' services, removed with the last one; `other`
-    exists while the other has one. Installing runs prepare, reload and enable, uninstalling reload. unload runs before
-    `start` and `restart`, and may fail.
+    exists while the other has one. commands: what each `specmesh service` command runs; removed: after an uninstall.
     """
 
     name: str
     files: tuple[File, File]
     shared: tuple[File | Path, ...]
     other: Path
-    unload: tuple[Command, ...]
-    uninstalled: tuple[Command, ...]
-    start: tuple[Command, ...]
-    restart: tuple[Command, ...]
-    stop: tuple[Command, ...]
-    status: Command
-    logs: Command
-    prepare: tuple[Command, ...] = ()
-    reload: tuple[Command, ...] = ()
-    enable: tuple[Command, ...] = ()
+    commands: Mapping[str, tuple[Command, ...]]
 
     @property
     def settings(self) -> Path:
@@ -86,15 +76,11 @@ class ServiceInstaller:
         files = [*service.files, *(one for one in service.shared if isinstance(one, File))]
         if not [file for file in files if self._write(file)]:
             self.say(f"{service.name} is installed already: nothing to change")
-        self.run([*service.prepare, *service.reload, *service.enable])
-
-    def start(self, unload: Sequence[Command], start: Sequence[Command]) -> None:
-        self.run(unload, may_fail=True)
-        self.run(start)
+        self.run(service.commands["install"])
 
     def uninstall(self, service: Service) -> None:
         """Stop it and remove everything that it had; what is not there is no error."""
-        self.run(service.uninstalled, may_fail=True)
+        self.run(service.commands["uninstall"])
         for file in service.files:
             self._remove(self.at(file.path))
         if not self.at(service.other).exists():
@@ -103,10 +89,11 @@ class ServiceInstaller:
         folder = self.at(service.settings.parent)
         if folder.is_dir() and not any(folder.iterdir()):
             self._remove(folder)
-        self.run(service.reload, may_fail=True)
+        self.run(service.commands["removed"])
 
-    def run(self, commands: Sequence[Command], *, may_fail: bool = False) -> None:
-        for command in commands:
+    def run(self, commands: Sequence[Command]) -> None:
+        for program, *arguments in commands:
+            command = program.removeprefix("-"), *arguments
             self.say("$ " + " ".join(command))
             if self.dry or self.root is not None:
                 continue
@@ -122,7 +109,7 @@ class ServiceInstaller:
                     "there is no systemd for this user here (no login session, or a container): log in as this user, "
                     "use --system, or start the daemon by hand: `specmesh service install --dry-run` shows how"
                 )
-            if not may_fail:
+            if not program.startswith("-"):
                 raise EngineError(f"{' '.join(command)} failed: {why}")
             self.say(f"  it said: {why}")
 
@@ -173,30 +160,37 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
     system = scope is Scope.SYSTEM
     config = (Path("/etc/specmesh") if system else config_folders()[0]) / f"{role}.toml"
     units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
-    control: Command = ("systemctl",) if system else ("systemctl", "--user")
-    forgiven: Command = (*control, "reset-failed", name)  # a person's starts count towards StartLimitBurst too
-    prepare: tuple[Command, ...] = ()
+    other = "drafter" if role == "verifier" else "verifier"
     shared: list[File | Path] = []
+    prepare: tuple[Command, ...] = ()
     if system:
         users = File(Path("/etc/sysusers.d/specmesh.conf"), (TEMPLATES / "sysusers.conf").read_text(encoding="utf-8"))
         shared = [users, Path("/run/specmesh"), Path("/var/lib/specmesh"), Path("/var/cache/specmesh")]
         prepare = (("systemd-sysusers", str(users.path)),)
-    other = "drafter" if role == "verifier" else "verifier"
+
+    def control(*words: str, program: str = "systemctl") -> Command:
+        return (program, *(() if system else ("--user",)), *words)
+
+    forgiven = control("reset-failed", name, program="-systemctl")  # a person's starts count in StartLimitBurst too
     return Service(
-        name=name,
-        files=(File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True)),
-        shared=tuple(shared),
-        other=units / f"specmesh-{other}.service",
-        prepare=prepare,
-        reload=((*control, "daemon-reload"),),
-        enable=((*control, "enable", name),),
-        unload=(forgiven,),
-        uninstalled=((*control, "stop", name), forgiven, (*control, "disable", name)),
-        start=((*control, "start", name),),
-        restart=((*control, "restart", name),),
-        stop=((*control, "stop", name),),
-        status=(*control, "status", "--no-pager", name),
-        logs=("journalctl", *(() if system else ("--user",)), "--unit", name, "--no-pager", "--lines", "200"),
+        name,
+        (File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True)),
+        tuple(shared),
+        units / f"specmesh-{other}.service",
+        {
+            "install": (*prepare, control("daemon-reload"), control("enable", name)),
+            "uninstall": (
+                control("stop", name, program="-systemctl"),
+                forgiven,
+                control("disable", name, program="-systemctl"),
+            ),
+            "removed": (control("daemon-reload", program="-systemctl"),),
+            "start": (forgiven, control("start", name)),
+            "restart": (forgiven, control("restart", name)),
+            "stop": (control("stop", name),),
+            "status": (control("status", "--no-pager", name),),
+            "logs": (control("--unit", name, "--no-pager", "--lines", "200", program="journalctl"),),
+        },
     )
 
 
@@ -320,22 +314,26 @@ def launchd_service(role: str, scope: Scope, settings: str, domain: str | None =
     logs = home / "Library/Logs/specmesh"
     config = config_folders()[int(system)] / f"{role}.toml"
     job, log = jobs / f"{label}.plist", logs / f"{role}.log"
-    bootout: Command = ("launchctl", "bootout", f"{where}/{label}")
-    ended: tuple[Command, ...] = (bootout, ("sh", "-c", _WAIT, f"{where}/{label}"))
-    begun: tuple[Command, ...] = (("launchctl", "bootstrap", where, str(job)),)
+    ended: tuple[Command, ...] = (
+        ("-launchctl", "bootout", f"{where}/{label}"),
+        ("-sh", "-c", _WAIT, f"{where}/{label}"),
+    )
+    begun: tuple[Command, ...] = (*ended, ("launchctl", "bootstrap", where, str(job)))
     return Service(
-        name=label,
-        files=(File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
-        shared=(logs,),
-        other=jobs / f"org.specmesh.{other}.plist",
-        prepare=(("mkdir", "-p", str(logs)),),
-        unload=ended,
-        uninstalled=ended,
-        start=begun,
-        restart=begun,
-        stop=(bootout,),
-        status=("launchctl", "print", f"{where}/{label}"),
-        logs=("sh", "-c", 'cat "$0.1" "$0" 2>/dev/null | tail -n 200', str(log)),
+        label,
+        (File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
+        (logs,),
+        jobs / f"org.specmesh.{other}.plist",
+        {
+            "install": (("mkdir", "-p", str(logs)),),
+            "uninstall": ended,
+            "removed": (),
+            "start": begun,
+            "restart": begun,
+            "stop": (("launchctl", "bootout", f"{where}/{label}"),),
+            "status": (("launchctl", "print", f"{where}/{label}"),),
+            "logs": (("sh", "-c", 'cat "$0.1" "$0" 2>/dev/null | tail -n 200', str(log)),),
+        },
     )
 
 

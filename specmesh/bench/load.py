@@ -1,17 +1,19 @@
 """`specmesh bench load`: what many clients at once get, each a thread that asks for one text after the other."""
 
 import http.client
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import ceil
 from queue import SimpleQueue
 from statistics import fmean
 from threading import Barrier, Thread
+from typing import Any
 from urllib.parse import urlsplit
 
-from specmesh.client import Client, Fields, Json
+from specmesh.client import Client, Json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable
 
 WARM_UP_TOKENS = 16
@@ -141,64 +143,38 @@ def _text(source: Client, body: Json, client: int, prompt: int) -> LoadText:
             return text
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    p50: float
-    p99: float
-
-
-@dataclass(frozen=True, slots=True)
-class LoadLevel:
-    """What so many clients at once got. slowest, mean: of their own rates, waiting included; fairness: their ratio.
-
-    gap_ms: between arrivals at a client. identical: of `compared` texts, those equal to the first of the same prompt.
-    """
-
-    sessions: int
-    texts: int
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    mean: float
-    slowest: float
-    fairness: float
-    first_token_ms: Percentiles
-    gap_ms: Percentiles
-    acceptance_rate: float | None
-    identical: int
-    compared: int
-    refused: int
-
-
-def levels(runs: Sequence[tuple[int, Sequence[LoadText]]]) -> list[LoadLevel]:
+def levels(runs: Sequence[tuple[int, Sequence[LoadText]]]) -> list[dict[str, Any]]:
     truth: dict[int, LoadText] = {}
     return [_level(sessions, texts, truth) for sessions, texts in runs]
 
 
-def _level(sessions: int, texts: Sequence[LoadText], truth: dict[int, LoadText]) -> LoadLevel:
-    seconds, tokens = _seconds(texts), sum(text.tokens for text in texts)
+def _level(sessions: int, texts: Sequence[LoadText], truth: dict[int, LoadText]) -> dict[str, Any]:
+    """Return what so many clients at once got. slowest, mean: of their own rates, waiting included.
+
+    identical: of `compared` texts, those equal to the first of the same prompt, which is in `truth`.
+    """
     clients = [[text for text in texts if text.client == client] for client in {text.client for text in texts}]
     rates = [_rate(own) for own in clients]
     drafted = sum(text.drafted for text in texts)
     first = [text for text in texts if truth.setdefault(text.prompt, text) is text]
     known = [text for text in texts if text not in first]
-    gaps = [late - early for text in texts for early, late in zip(text.arrivals, text.arrivals[1:], strict=False)]
-    return LoadLevel(
-        sessions=sessions,
-        texts=len(texts),
-        tokens=tokens,
-        seconds=round(seconds, 4),
-        tokens_per_second=round(_rate(texts), 3),
-        mean=round(fmean(rates), 3),
-        slowest=round(min(rates), 3),
-        fairness=round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
-        first_token_ms=_spread(text.arrivals[0] - text.begun for text in texts if text.arrivals),
-        gap_ms=_spread(gaps),
-        acceptance_rate=round(sum(text.accepted for text in texts) / drafted, 4) if drafted else None,
-        identical=sum(text.text == truth[text.prompt].text for text in known),
-        compared=len(known),
-        refused=sum(text.refused for text in texts),
-    )
+    gaps = [late - early for text in texts for early, late in itertools.pairwise(text.arrivals)]
+    return {
+        "sessions": sessions,
+        "texts": len(texts),
+        "tokens": sum(text.tokens for text in texts),
+        "seconds": round(_seconds(texts), 4),
+        "tokens_per_second": round(_rate(texts), 3),
+        "mean": round(fmean(rates), 3),
+        "slowest": round(min(rates), 3),
+        "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
+        "first_token_ms": _percentiles(text.arrivals[0] - text.begun for text in texts if text.arrivals),
+        "gap_ms": _percentiles(gaps),
+        "acceptance_rate": round(sum(text.accepted for text in texts) / drafted, 4) if drafted else None,
+        "identical": sum(text.text == truth[text.prompt].text for text in known),
+        "compared": len(known),
+        "refused": sum(text.refused for text in texts),
+    }
 
 
 def _seconds(texts: Sequence[LoadText]) -> float:
@@ -211,69 +187,32 @@ def _rate(texts: Sequence[LoadText]) -> float:
     return sum(text.tokens for text in texts) / seconds if seconds > 0 else 0.0
 
 
-def _spread(seconds: Iterable[float]) -> Percentiles:
+def _percentiles(seconds: Iterable[float]) -> dict[str, float]:
     """In milliseconds; 0 of nothing."""
-    found = sorted(seconds)
-    if not found:
-        return Percentiles(0.0, 0.0)
-    middle, high = (found[ceil(share * len(found)) - 1] for share in (0.5, 0.99))
-    return Percentiles(round(middle * 1e3, 3), round(high * 1e3, 3))
+    found = sorted(seconds) or [0.0]
+    return {f"p{share}": round(found[ceil(share * len(found) / 100) - 1] * 1e3, 3) for share in (50, 99)}
 
 
 _HEADINGS = (
     f"{'sessions':>8}{'tokens/s':>10}{'each':>8}{'slowest':>9}{'/ mean':>8}{'first p50':>11}{'p99':>8}"
     f"{'gap p50':>9}{'p99':>8}{'accept':>8}{'same':>8}{'refused':>9}"
 )
+_ROW = (
+    "{sessions:>8}{tokens_per_second:>10.1f}{mean:>8.1f}{slowest:>9.1f}{fairness:>8.2f}{first_token_ms[p50]:>11.0f}"
+    "{first_token_ms[p99]:>8.0f}{gap_ms[p50]:>9.1f}{gap_ms[p99]:>8.1f}{accept:>8}{same:>8}{refused:>9}"
+)
 
 
-def lines(found: Sequence[LoadLevel]) -> list[str]:
+def lines(found: Sequence[dict[str, Any]]) -> list[str]:
     told = [_HEADINGS]
     for one in found:
-        acceptance = "-" if one.acceptance_rate is None else f"{one.acceptance_rate:.0%}"
-        told.append(
-            f"{one.sessions:>8}{one.tokens_per_second:>10.1f}{one.mean:>8.1f}{one.slowest:>9.1f}{one.fairness:>8.2f}"
-            f"{one.first_token_ms.p50:>11.0f}{one.first_token_ms.p99:>8.0f}{one.gap_ms.p50:>9.1f}{one.gap_ms.p99:>8.1f}"
-            f"{acceptance:>8}{f'{one.identical}/{one.compared}':>8}{one.refused:>9}"
-        )
+        accept = "-" if one["acceptance_rate"] is None else f"{one['acceptance_rate']:.0%}"
+        told.append(_ROW.format(**one, accept=accept, same=f"{one['identical']}/{one['compared']}"))
     return [
         *told,
         "tokens/s: of all together; each, slowest: a client's own, waiting included; first: ms to the first token;",
         "gap: ms between arrivals, a step's tokens coming together; same: texts equal to the first of the same prompt",
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """What was run and measured; `about` is the /stats of the daemon before it, or of another server name and url."""
-
-    load: LoadPlan
-    runs: Sequence[tuple[int, Sequence[LoadText]]]
-    about: Json
-
-    def as_json(self) -> Json:
-        return {
-            "schema_version": 1,
-            "model": self.about.get("model"),
-            "url": self.about.get("url"),
-            "max_sessions": self._places(),
-            "prompts": len(self.load.prompts),
-            "iterations": self.load.iterations,
-            "max_tokens": self.load.max_tokens,
-            "draft_n": self.load.options.get("draft_n"),
-            "levels": [asdict(level) for level in levels(self.runs)],
-        }
-
-    def lines(self) -> list[str]:
-        load, places = self.load, self._places()
-        name = Fields(self.about).text("model", "name") or "unknown model"
-        where = self.about.get("url") or f"{places or '?'} sessions held at once"
-        what = f"prompts {len(load.prompts)}, iterations {load.iterations}, {load.max_tokens} tokens each"
-        draft_n = load.options.get("draft_n", "as it is")
-        return [f"{name}, {where}", f"{what}; draft_n {draft_n}", "", *lines(levels(self.runs))]
-
-    def _places(self) -> int | None:
-        most = Fields(self.about).number("sessions", "max")
-        return None if most is None else int(most)
 
 
 class Server(Client):

@@ -21,13 +21,12 @@ from specmesh.cli.options import (
     json_option,
     number,
     path_option,
-    print_json,
     print_result,
     prompts_option,
     sampling_options,
     socket_option,
 )
-from specmesh.client import Json
+from specmesh.client import Fields, Json
 from specmesh.errors import DaemonUnreachable
 
 _first_prompts = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
@@ -62,10 +61,7 @@ def steps(socket_path: Path | None, json: bool) -> None:
 
     snapshot = daemon.Client(socket_path).get("/stats")
     tables = step_tables.step_tables(snapshot)
-    if json:
-        print_json(step_tables.as_json(snapshot, tables))
-    else:
-        click.echo("\n".join(step_tables.lines(tables)))
+    print_result(step_tables.as_json(snapshot, tables), step_tables.lines(tables), as_json=json)
 
 
 @bench.command()
@@ -85,7 +81,7 @@ def run(
     The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
     is run.
     """
-    from specmesh.bench.run import ALONE, VARIANTS, RunPlan, RunResult, measure
+    from specmesh.bench.run import ALONE, VARIANTS, RunPlan, lines, measure, report
 
     client = daemon.Client(socket_path)
     drafted = has_drafter(client.get("/stats"))
@@ -95,7 +91,8 @@ def run(
     plan = RunPlan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
     with bar(plan.texts) as advance:
         samples = measure(client, plan, advance)
-    print_result(RunResult(plan, samples, client.get("/stats")), as_json=json)
+    found = report(plan, samples, client.get("/stats"))
+    print_result(found, lines(found), as_json=json)
 
 
 @bench.command()
@@ -125,21 +122,31 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import LoadPlan, LoadResult, Server, measure
+    from specmesh.bench.load import LoadPlan, Server, levels, lines, measure
 
     if url is None:
         client = daemon.Client(socket_path)
         options: daemon.Json = {"draft_n": draft_n}
-        about = client.get("/stats")
+        about = Fields(client.get("/stats"))
     else:
         client = server = Server(url)
         # A field that others do not know is sent only where it was asked for.
         options = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
-        about = {"url": url, "model": {"name": options["model"]}}
+        about = Fields({"url": url, "model": {"name": options["model"]}})
     plan = LoadPlan(sessions, _prompts(prompts, num_prompts), iterations, max_tokens, options)
     with bar(plan.texts) as advance:
-        result = LoadResult(plan, measure(client, plan, advance), about)
-    print_result(result, as_json=json)
+        found = levels(measure(client, plan, advance))
+    most = about.number("sessions", "max")
+    told: Json = {"schema_version": 1, "model": about.raw.get("model"), "url": url}
+    told |= {"max_sessions": None if most is None else int(most), "prompts": len(plan.prompts)}
+    told |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": options.get("draft_n"), "levels": found}
+    where = url or f"{told['max_sessions'] or '?'} sessions held at once"
+    what = f"prompts {len(plan.prompts)}, iterations {iterations}, {max_tokens} tokens each"
+    head = [
+        f"{about.text('model', 'name') or 'unknown model'}, {where}",
+        f"{what}; draft_n {options.get('draft_n', 'as it is')}\n",
+    ]
+    print_result(told, [*head, *lines(found)], as_json=json)
 
 
 @click.command()
@@ -178,7 +185,7 @@ def audit(
     plan = AuditPlan(_prompts(prompts, num_prompts), tokens, tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
         result = run(client, plan, snapshot, advance)
-    print_result(result, as_json=json)
+    print_result(result.as_json(), result.lines(), as_json=json)
     ctx.exit(int(result.failed))
 
 
@@ -256,24 +263,24 @@ def plan(
             levels.append({"users": count, "speedup": speedup, "drafting": drafting, "alone": alone})
     paying = list(itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels))
     most, stops = paying[-1]["users"] if paying else None, next(iter(levels[len(paying) :]), {}).get("users")
-    if json:
-        told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "draft_ms": draft_ms}
-        told |= {"round_trip_ms": rtt_ms, "pause_ms": pause_ms, "alpha": alpha, "drafters": drafters}
-        told |= {"max_sessions": max_sessions, "prompt_tokens": prompt_tokens, "tokens": tokens, "levels": levels}
-        print_json(told | {"drafting_pays_up_to": most, "drafting_stops_paying_at": stops})
-        return
+    told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "draft_ms": draft_ms}
+    told |= {"round_trip_ms": rtt_ms, "pause_ms": pause_ms, "alpha": alpha, "drafters": drafters}
+    told |= {"max_sessions": max_sessions, "prompt_tokens": prompt_tokens, "tokens": tokens, "levels": levels}
+    told |= {"drafting_pays_up_to": most, "drafting_stops_paying_at": stops}
+    times = f"one row {costs.seconds(1) * 1e3:.3g} ms, a draft {draft_ms:.3g} ms, round trip {rtt_ms:.3g} ms"
     shared = "a drafter for each user" if drafters is None else f"drafters {drafters}"
-    click.echo(
-        f"one row {costs.seconds(1) * 1e3:.3g} ms, a draft {draft_ms:.3g} ms, round trip {rtt_ms:.3g} ms, "
-        f"{alpha:.0%} of drafts accepted; {shared}\n"
-        f"texts of {tokens} tokens after prompts of {prompt_tokens}, one after the other; simulated\n\n"
-        " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows"
-    )
-    for level in levels:
-        accept = "-" if level["drafting"]["acceptance"] is None else f"{level['drafting']['acceptance']:.0%}"
-        click.echo(_LEVEL.format(accept=accept, **level))
-    click.echo(
-        "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n\n"
-        + ("Drafting does not pay" if most is None else f"Drafting pays up to {most} users")
-        + ("." if stops is None else f", and not with {stops}.")
-    )
+    lines = [
+        f"{times}, {alpha:.0%} of drafts accepted; {shared}",
+        f"texts of {tokens} tokens after prompts of {prompt_tokens}, one after the other; simulated\n",
+        " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows",
+        *map(_level_line, levels),
+        "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n",
+        ("Drafting does not pay" if most is None else f"Drafting pays up to {most} users")
+        + ("." if stops is None else f", and not with {stops}."),
+    ]
+    print_result(told, lines, as_json=json)
+
+
+def _level_line(level: dict[str, Any]) -> str:
+    acceptance = level["drafting"]["acceptance"]
+    return _LEVEL.format(accept="-" if acceptance is None else f"{acceptance:.0%}", **level)

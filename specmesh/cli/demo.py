@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specmesh.bench import has_drafter
-from specmesh.cli.options import json_option, number, print_json
+from specmesh.cli.options import json_option, number, print_result
 from specmesh.client import Client, Fields, Json
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
@@ -75,10 +75,7 @@ def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
         for stream in streams:
             stream.result()
     found = result(hardware, *sides)
-    if json:
-        print_json(found)
-    else:
-        click.echo("\n".join(lines(Fields(found))))
+    print_result(found, lines(Fields(found)), as_json=json)
 
 
 def explanation(hardware: str) -> str:

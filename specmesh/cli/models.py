@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from specmesh.cli.options import aligned, json_option, print_json
+from specmesh.cli.options import aligned, json_option, print_json, print_result
 from specmesh.errors import ConfigError
 from specmesh.paths import bundled, models_dir
 
@@ -117,7 +117,4 @@ def inspect(model: str, json: bool, folder: Path) -> None:
     report = model_store.inspect(Path(path))
     if model == "bundled":
         report = replace(report, notes=(*report.notes, f"the drafter's: {bundled('drafter.gguf')} and drafter-hf"))
-    if json:
-        print_json(report.as_json())
-    else:
-        click.echo("\n".join(report.lines()))
+    print_result(report.as_json(), report.lines(), as_json=json)

@@ -2,9 +2,9 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -39,17 +39,11 @@ _SAMPLING: dict[str, tuple[click.ParamType[Any], str, Any, str]] = {
 """By the field of a request: type, metavar, default, help."""
 
 
-class Printable(Protocol):
-    def lines(self) -> list[str]: ...
-
-    def as_json(self) -> object: ...
-
-
-def print_result(result: Printable, *, as_json: bool) -> None:
+def print_result(told: object, lines: Iterable[str], *, as_json: bool) -> None:
     if as_json:
-        print_json(result.as_json())
+        print_json(told)
     else:
-        click.echo("\n".join(result.lines()))
+        click.echo("\n".join(lines))
 
 
 def print_json(value: object) -> None:

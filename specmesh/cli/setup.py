@@ -4,7 +4,6 @@ import os
 import pwd
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from specmesh.security import check_one_network, endpoint, host_of, is_loopback
 if TYPE_CHECKING:
     from specmesh.security.keys import KeyFolder
     from specmesh.security.pairing import PairingIntroduction
-    from specmesh.service import Service, ServiceInstaller
 
 
 @click.group()
@@ -264,51 +262,18 @@ def service() -> None:
     """Run a daemon as a service of systemd or launchd."""
 
 
-def _install(planned: "Service", hand: "ServiceInstaller") -> None:
-    asked = click.get_current_context().params
-    if asked["system"] and hand.root is None and sys.platform != "darwin":
-        from specmesh.service import check_visible
-
-        for why in check_visible():
-            click.echo(f"specmesh: the service will not start: {why}", err=True)
-    os.umask(0o022)
-    hand.install(planned)
-    flag = " --system" if asked["system"] else ""
-    click.echo(f"Settings: {hand.at(planned.settings)}. Then: specmesh service start {asked['role']}{flag}")
-
-
-def _replace(command: tuple[str, ...], hand: "ServiceInstaller") -> None:
-    """Replace this process with the service manager's own program."""
-    if hand.dry or hand.root is not None:
-        hand.run([command])
-        return
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - our own arguments, no shell
-    except FileNotFoundError:
-        raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
-
-
-_SERVICE: dict[str, tuple[Callable[["Service", "ServiceInstaller"], None], str]] = {
-    "install": (_install, "Write the service's files, and a settings file if there is none."),
-    "uninstall": (
-        lambda planned, hand: hand.uninstall(planned),
-        "Stop the service and remove all its files, the settings too.",
-    ),
-    "start": (lambda planned, hand: hand.start(planned.unload, planned.start), "Start the service."),
-    "stop": (lambda planned, hand: hand.run(planned.stop), "Stop the service."),
-    "restart": (
-        lambda planned, hand: hand.start(planned.unload, planned.restart),
-        "Start the service again, with its settings as they are now.",
-    ),
-    "status": (
-        lambda planned, hand: _replace(planned.status, hand),
-        "Show what the service manager knows about the service.",
-    ),
-    "logs": (lambda planned, hand: _replace(planned.logs, hand), "Show the service's newest log lines."),
+_SERVICE = {
+    "install": "Write the service's files, and a settings file if there is none.",
+    "uninstall": "Stop the service and remove all its files, the settings too.",
+    "start": "Start the service.",
+    "stop": "Stop the service.",
+    "restart": "Start the service again, with its settings as they are now.",
+    "status": "Show what the service manager knows about the service.",
+    "logs": "Show the service's newest log lines.",
 }
 
 
-def _add(name: str, run: Callable[["Service", "ServiceInstaller"], None], told: str) -> None:
+def _add(name: str, told: str) -> None:
     @service.command(name, help=told)
     @ROLE
     @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
@@ -316,15 +281,34 @@ def _add(name: str, run: Callable[["Service", "ServiceInstaller"], None], told: 
     @click.option("--root", type=click.Path(path_type=Path), hidden=True)
     @click.pass_context
     def command(ctx: click.Context, role: str, system: bool, dry_run: bool, root: Path | None) -> None:
-        from specmesh.service import Scope, ServiceInstaller
+        from specmesh.service import Scope, ServiceInstaller, check_visible, launchd_service, systemd_service
 
-        if sys.platform == "darwin":
-            from specmesh.service import launchd_service as planned
-        else:
-            from specmesh.service import systemd_service as planned
+        planned = launchd_service if sys.platform == "darwin" else systemd_service
         service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role, ctx.find_root()))
-        run(service, ServiceInstaller(click.echo, dry_run, root))
+        hand = ServiceInstaller(click.echo, dry_run, root)
+        if name == "install":
+            if system and root is None and sys.platform != "darwin":
+                for why in check_visible():
+                    click.echo(f"specmesh: the service will not start: {why}", err=True)
+            os.umask(0o022)
+            hand.install(service)
+            flag = " --system" if system else ""
+            click.echo(f"Settings: {hand.at(service.settings)}. Then: specmesh service start {role}{flag}")
+        elif name == "uninstall":
+            hand.uninstall(service)
+        elif name in ("status", "logs") and not dry_run and root is None:
+            _become(service.commands[name][0])
+        else:
+            hand.run(service.commands[name])
 
 
-for _name, (_run, _told) in _SERVICE.items():
-    _add(_name, _run, _told)
+def _become(command: tuple[str, ...]) -> None:
+    """Replace this process with the service manager's own program."""
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - our own arguments, no shell
+    except FileNotFoundError:
+        raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
+
+
+for _name, _told in _SERVICE.items():
+    _add(_name, _told)

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from specmesh import client as daemon
-from specmesh.cli.options import json_option, number, print_json, socket_option
+from specmesh.cli.options import json_option, number, print_result, socket_option
 from specmesh.client import Client, Fields, Json, printable
 from specmesh.errors import SpecmeshError
 
@@ -46,10 +46,7 @@ def stats(ctx: click.Context, json: bool, live: bool, interval: float, socket_pa
         watch(daemon.Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
         return
     snapshot = daemon.Client(socket_path).get("/stats")
-    if json:
-        print_json(snapshot)
-    else:
-        click.echo("\n".join(f"{name:<15}{value}" for name, value in rows(snapshot)))
+    print_result(snapshot, (f"{name:<15}{value}" for name, value in rows(snapshot)), as_json=json)
 
 
 # --- live

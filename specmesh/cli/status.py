@@ -249,7 +249,7 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
     logs.configure("error", "auto")
     if model is None and against is None:
         checks = examine(ctx.find_root(), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
-        print_result(checks, as_json=json)
+        print_result(checks.as_json(), checks.lines(), as_json=json)
         ctx.exit(int(checks.failed))
     if model is None or against is None:
         raise click.UsageError("--model and --against go together")
@@ -258,7 +258,7 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
     draft = Path(bundled("drafter.gguf") if model == "bundled" else model)
     target = Path(bundled("target.gguf") if against == "bundled" else against)
     found = diagnose(draft, target, min_vocab_overlap)
-    print_result(found, as_json=json)
+    print_result(found.as_json(), found.lines(), as_json=json)
     ctx.exit(int(not found.usable))
 
 

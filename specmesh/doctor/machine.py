@@ -296,14 +296,16 @@ def services() -> list[Check]:
 def _service(role: str, scope: Scope, service: Service) -> Check:
     control = ("systemctl",) if scope is Scope.SYSTEM else ("systemctl", "--user")
     if sys.platform == "darwin":
-        said = _said(service.status)
+        said = _said(service.commands["status"][0])
         enabled, state = (False, "inactive") if said is None else parse_launchctl(said)
-        enable = " ".join(service.start[-1])
+        enable = " ".join(service.commands["start"][-1])
     else:
         shown = _said((*control, "show", service.name, "--property", "UnitFileState,ActiveState"))
         enabled, state = parse_systemctl(shown or "")
         enable = " ".join((*control, "enable", service.name))
-    return judge_service(role, scope, state, enable=None if enabled else enable, logs=" ".join(service.logs))
+    return judge_service(
+        role, scope, state, enable=None if enabled else enable, logs=" ".join(service.commands["logs"][0])
+    )
 
 
 def judge_service(role: str, scope: Scope, state: str, *, enable: str | None, logs: str) -> Check:

@@ -6,7 +6,7 @@ import pytest
 from samples import drafted, text
 
 from specmesh.bench import read_prompts
-from specmesh.bench.run import Spread, aggregate
+from specmesh.bench.run import aggregate, assess, limits
 from specmesh.bench.steps import read_costs
 from specmesh.errors import ConfigError
 
@@ -14,20 +14,30 @@ from specmesh.errors import ConfigError
 def test_aggregate():
     """Rates are over an iteration's texts, speed-ups against the verifier alone in the same iteration."""
     samples = [
-        *(text(iteration=n, tokens_per_second=s) for n, s in enumerate((100.0, 50.0, 80.0))),
-        *(drafted(iteration=n, tokens_per_second=s) for n, s in enumerate((200.0, 200.0, 80.0))),
+        *(text(iteration=n, decode_s=40 / rate) for n, rate in enumerate((100.0, 50.0, 80.0))),
+        *(drafted(iteration=n, decode_s=40 / rate) for n, rate in enumerate((200.0, 200.0, 80.0))),
     ]
     alone, fixed = aggregate(samples)
-    assert (alone.variant, fixed.variant) == ("alone", "draft_n 4")
-    assert alone.tokens_per_second == Spread(80, 50, 100)
-    assert alone.speedup == Spread(1, 1, 1)
-    assert fixed.tokens_per_second == Spread(200, 80, 200)
-    assert fixed.speedup == Spread(2, 1, 4)
-    assert (fixed.texts, fixed.tokens, fixed.rounds) == (3, 120, 30)
-    assert (fixed.acceptance_rate, fixed.mean_draft_n, fixed.mean_length) == (0.75, 4, 4)
-    assert (fixed.latency_ms, fixed.verify_ms, fixed.wait_ms, fixed.other_ms) == (300, 120, 70, 110)
-    assert fixed.bytes_per_token == 20
-    assert (alone.acceptance_rate, alone.bytes_per_token) == (None, 0)
+    assert (alone["variant"], fixed["variant"]) == ("alone", "draft_n 4")
+    assert alone["tokens_per_second"] == {"median": 80, "low": 50, "high": 100}
+    assert alone["speedup"] == {"median": 1, "low": 1, "high": 1}
+    assert fixed["tokens_per_second"] == {"median": 200, "low": 80, "high": 200}
+    assert fixed["speedup"] == {"median": 2, "low": 1, "high": 4}
+    told = {"texts": 3, "tokens": 120, "rounds": 30, "acceptance_rate": 0.75, "mean_draft_n": 4, "mean_length": 4}
+    times = {"latency_ms": 300, "verify_ms": 120, "wait_ms": 70, "other_ms": 110, "bytes_per_token": 20}
+    assert fixed | told | times == fixed
+    assert (alone["acceptance_rate"], alone["bytes_per_token"]) == (None, 0)
+
+
+def test_limits():
+    """Each limit alone: rejected drafts, dear steps, waits for the drafter or for the way to it, handling."""
+    alone, fixed = aggregate([text(), drafted()])
+    found = limits(fixed, alone)
+    assert found == pytest.approx(
+        {"rejected drafts": 5 / 4, "step costs": 200 / 180, "draft speed": 200 / 130, "handling": 200 / 190}
+    )
+    assert "the network" in limits(fixed | {"network_ms": 40.0}, alone)
+    assert "What limits draft_n 4 is draft speed: without, 1.54x more at most." in assess([alone, fixed])[1]
 
 
 @pytest.mark.parametrize(
