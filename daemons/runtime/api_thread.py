@@ -7,7 +7,7 @@ import resource
 import socket
 import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +64,11 @@ class ApiConnection(H11Protocol):
     gives way; where all have one, the newest is refused."""
 
     bounds: ClassVar[Bounds]
+    on_writable: Callable[[], None] = staticmethod(lambda: None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {"connection": self}  # an answer may look at it
         self.fine, self.left = self.loop.time(), 0
         there = [one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()]
         beyond = len(there) - self.bounds.most
@@ -86,6 +88,15 @@ class ApiConnection(H11Protocol):
     def on_response_complete(self) -> None:
         self.fine = self.loop.time()
         super().on_response_complete()
+
+    @property
+    def behind(self) -> bool:
+        """Its reader takes so little that an answer would have to wait."""
+        return self.flow.write_paused
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.on_writable()
 
     @property
     def asked(self) -> bool:

@@ -1,8 +1,7 @@
 """A session's events as an answer: all at once or as server-sent events, with one choice or several."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,18 +9,21 @@ from starlette.requests import ClientDisconnect
 
 from specmesh.api import fields, shapes
 from specmesh.api.fields import Prompt
-from specmesh.api.requests import Finished, Request, Started, Tokens
+from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
 from specmesh.api.shapes import AnswerToken, Json, Shape, new_id, server_sent
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import DaemonUnreachable, SpecmeshError
+from specmesh.errors import SpecmeshError
 
 DISCONNECT_POLL_S = 0.25
 Event = Started | Tokens | Finished
-Batches = AsyncGenerator[tuple[int, list[Event]], None]
-"""Events that came together, with the number of their choice."""
+
+PACE = 0.004
+"""Seconds between two looks at what has come. Rounds faster than that are sent together: each costs this thread as much
+time of the interpreter as the engine's needs for a round."""
+
 T = TypeVar("T")
 
 _SEEDS = 2**32
@@ -186,18 +188,89 @@ def _usage(streams: Sequence[ChoiceStream]) -> Json:
     }
 
 
+class Generations:
+    """The generations of one answer at the daemon, as many as it has choices, and what has come of them.
+
+    heard: called once some has come; at first `wait` hears it.
+    """
+
+    def __init__(self, backend: Backend, requests: Sequence[Request]) -> None:
+        self._backend, self._arrived = backend, asyncio.Event()
+        self.heard: Callable[[], None] = self._arrived.set
+        self._live = {number: LocalClient(self._come) for number in range(len(requests))}
+        self._joins = not requests[0].rounds
+        for request, client in zip(requests, list(self._live.values()), strict=True):
+            backend.submit(Submit(request, client))
+
+    def over(self) -> bool:
+        """Whether all have ended."""
+        return not self._live
+
+    def _come(self) -> None:
+        self.heard()
+
+    async def wait(self) -> None:
+        await self._arrived.wait()
+        self._arrived.clear()
+
+    def check(self) -> None:
+        """Raise the error of one of which nothing has come before it."""
+        for client in self._live.values():
+            if isinstance(client.next, Failed):
+                raise client.next.error
+
+    def take(self) -> Iterator[tuple[int, Event]]:
+        """Yield what has come, with the number of its choice. Where nobody asked for rounds, ids that follow ids join
+        them. Raise the daemon's error after what came before it."""
+        for number, client in list(self._live.items()):
+            last: Tokens | None = None
+            for event in client.take():
+                if self._joins and isinstance(event, Tokens):
+                    last = event if last is None else last.joined(event)
+                    continue
+                if last is not None:
+                    yield number, last
+                    last = None
+                if isinstance(event, Failed):
+                    del self._live[number]
+                    raise event.error
+                yield number, event
+                if isinstance(event, Finished):
+                    del self._live[number]
+                    break  # what is said after it came too late
+            if last is not None:
+                yield number, last
+
+    def fail(self, error: SpecmeshError) -> None:
+        """End all with an error of ours."""
+        for client in self._live.values():
+            client.on_event(Failed(error))  # first, or what the daemon says of the end would come before it
+            self._backend.submit(Cancel(client))
+
+    def leave(self) -> None:
+        """Cancel those that have not ended."""
+        for client in self._live.values():
+            self._backend.submit(Cancel(client))
+        self._live.clear()
+
+
 async def whole(
-    batches: Batches, shape: Shape, streams: Sequence[ChoiceStream], gone: Callable[[], Awaitable[bool]]
+    generations: Generations, shape: Shape, streams: Sequence[ChoiceStream], gone: Callable[[], Awaitable[bool]]
 ) -> Json:
     """Return the whole answer. Raise the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
     parts: list[list[Part]] = [[] for _ in streams]
 
     async def collect() -> None:
-        async with aclosing(batches):
-            async for number, batch in batches:
-                parts[number] += map(streams[number].part, batch)
+        while not generations.over():
+            await generations.wait()
+            for number, event in generations.take():
+                parts[number].append(streams[number].part(event))
+            await asyncio.sleep(0 if generations.over() else PACE)
 
-    await _while_heard(collect(), gone)
+    try:
+        await _while_heard(collect(), gone)
+    finally:
+        generations.leave()
     answers = [_whole(shape, stream, parts[number], number) for number, stream in enumerate(streams)]
     answer = answers[0]
     if len(answers) > 1:
@@ -207,20 +280,20 @@ async def whole(
 
 
 def _whole(shape: Shape, stream: ChoiceStream, parts: list[Part], number: int) -> Json:
-    if stream.end is None:
-        raise DaemonUnreachable("the session ended without a result")
     tokens = [one for part in parts for one in part.tokens]
     extra = stream.result() | {"token_ids": [token for part in parts for token in part.ids]}
     text = "".join(part.text for part in parts)
+    assert stream.end is not None
     return shape.whole(text, stream.end.reason, extra, tokens if stream.logprobs else None, number)
 
 
-async def beginning(batches: Batches, gone: Callable[[], Awaitable[bool]]) -> tuple[int, list[Event]]:
-    """Return the first batch, which may take as long as a queue. Raise as `whole` does, and then leave the session."""
+async def beginning(generations: Generations, gone: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something has come, which may take as long as a queue. Raise as `whole` does, and then leave."""
     try:
-        return await _while_heard(anext(batches), gone)
+        await _while_heard(generations.wait(), gone)
+        generations.check()
     except BaseException:
-        await batches.aclose()
+        generations.leave()
         raise
 
 
@@ -243,106 +316,34 @@ async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(DISCONNECT_POLL_S)
 
 
-async def streamed(
-    first: tuple[int, list[Event]],
-    batches: Batches,
-    shape: Shape,
-    streams: Sequence[ChoiceStream],
-    *,
-    usage_apart: bool,
-) -> AsyncIterator[str]:
-    """Server-sent events: a chunk at the start, one per round or batch of rounds, one with finish_reason, [DONE].
+class Chunks:
+    """An answer as server-sent events: a chunk at the start, one per round or for what came together, and one with
+    finish_reason. The usage is in the last chunk of the choice that ends last; with `usage_apart` it comes in one of
+    its own after that (`stream_options.include_usage`)."""
 
-    The usage is in the last chunk of the answer that ends last; with `usage_apart` it comes in one of its own before
-    [DONE] (`stream_options.include_usage`). An error in mid-stream ends it as an event of its own.
-    """
-    writers = [shape.writer(number) for number in range(len(streams))]
+    def __init__(self, shape: Shape, streams: Sequence[ChoiceStream], *, usage_apart: bool) -> None:
+        self._shape, self._streams, self._usage_apart = shape, streams, usage_apart
+        self._writers = [shape.writer(number) for number in range(len(streams))]
 
-    def chunks(number: int, batch: list[Event]) -> str:
-        stream, write, written = streams[number], writers[number], ""
-        for event in batch:
-            part = stream.part(event)
-            if isinstance(event, Finished):
-                written += last(number, event, part)
-            elif part.text and not part.tokens:
-                written += write(part.text, part.extra)
-            else:
-                written += server_sent(shape.chunk(part.text, None, part.extra, part.tokens, number))
-        return written
+    def of(self, number: int, event: Event) -> str:
+        part = self._streams[number].part(event)
+        if isinstance(event, Finished):
+            return self._last(number, event, part)
+        if part.text and not part.tokens:
+            return self._writers[number](part.text, part.extra)
+        return server_sent(self._shape.chunk(part.text, None, part.extra, part.tokens, number))
 
-    def last(number: int, event: Finished, part: Part) -> str:
-        extra = part.extra | streams[number].result()
-        chunk = shape.chunk(part.text, event.reason, extra, part.tokens, number)
-        if any(one.end is None for one in streams):
+    def _last(self, number: int, event: Finished, part: Part) -> str:
+        extra = part.extra | self._streams[number].result()
+        chunk = self._shape.chunk(part.text, event.reason, extra, part.tokens, number)
+        if any(one.end is None for one in self._streams):
             return server_sent(chunk)
-        usage = {"usage": _usage(streams)}
-        if not usage_apart:
+        usage = {"usage": _usage(self._streams)}
+        if not self._usage_apart:
             return server_sent(chunk | usage)
-        return server_sent(chunk) + server_sent(shape.chunk("", None, {}) | {"choices": []} | usage)
-
-    try:
-        async with aclosing(batches):
-            yield chunks(*first)
-            async for number, batch in batches:
-                yield chunks(number, batch)
-    except SpecmeshError as error:
-        yield server_sent(error_body(error))
-        return
-    yield "data: [DONE]\n\n"
-
-
-async def as_events(first: Json, others: AsyncGenerator[Json, None]) -> AsyncIterator[str]:
-    """Values as server-sent events, then [DONE]."""
-    async with aclosing(others):
-        yield server_sent(first)
-        async for value in others:
-            yield server_sent(value)
-    yield "data: [DONE]\n\n"
-
-
-def append(batch: list[Event], event: Event, rounds: bool) -> None:
-    """Add an event; where nobody asked for rounds, ids that follow ids join them."""
-    if not rounds and batch and isinstance(event, Tokens) and isinstance(batch[-1], Tokens):
-        batch[-1] = batch[-1].joined(event)
-    else:
-        batch.append(event)
+        return server_sent(chunk) + server_sent(self._shape.chunk("", None, {}) | {"choices": []} | usage)
 
 
 def error_body(error: SpecmeshError) -> Json:
     kind = "invalid_request_error" if error.exit_code == 2 else "server_error"
     return shapes.error(str(error), kind, error.code, getattr(error, "param", None), error)
-
-
-def merged(sources: Sequence[Batches]) -> Batches:
-    """The batches of all. Raises what one of them raises; the others are left then, as all are by whoever closes
-    this."""
-    return _several(sources) if len(sources) > 1 else sources[0]
-
-
-async def _several(sources: Sequence[Batches]) -> Batches:
-    come: asyncio.Queue[tuple[int, list[Event]] | Exception | None] = asyncio.Queue(len(sources))
-
-    async def pass_on(batches: Batches) -> None:
-        try:
-            async with aclosing(batches):
-                async for batch in batches:
-                    await come.put(batch)
-            await come.put(None)
-        except Exception as error:  # noqa: BLE001  (raised again where the batches are merged)
-            await come.put(error)
-
-    tasks = [asyncio.ensure_future(pass_on(batches)) for batches in sources]
-    left = len(sources)
-    try:
-        while left:
-            what = await come.get()
-            if isinstance(what, Exception):
-                raise what
-            if what is None:
-                left -= 1
-            else:
-                yield what
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

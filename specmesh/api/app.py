@@ -1,10 +1,9 @@
 """The HTTP application over a daemon, the same on its Unix socket and on its TCP port, and who may use it there.
 
-It runs on a thread of its own, reads immutable snapshots and hands orders to the daemon's loop, so that it answers
+It reads immutable snapshots and hands orders to the daemon, so that it answers
 while a step runs. Fields and events of ours stand under the key `specmesh`.
 """
 
-import asyncio
 import hmac
 import json
 import math
@@ -30,17 +29,14 @@ from specmesh.api.body import Body, endless, filled, parse_chat, parse_completio
 from specmesh.api.fields import shown
 from specmesh.api.metrics import exposition
 from specmesh.api.ping import parse_ping, pinged
-from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Submit
+from specmesh.api.requests import Backend
+from specmesh.api.stream import TokenStream, as_events
 from specmesh.config import Keys, Port
 from specmesh.core.snapshot import DrafterSnapshot, VerifierSnapshot, as_json
 from specmesh.errors import Refused
 from specmesh.security import Way, way
 
 log = structlog.get_logger("specmesh.api")
-
-PACE = 0.004
-"""Seconds between two looks at a session's events. Rounds faster than that are sent together: each costs this thread as
-much time of the interpreter as the loop needs for a round."""
 
 MAX_HTTP_BODY = 2 * 1024 * 1024
 
@@ -113,7 +109,7 @@ class _Api:
             raise reason
         results = pinged(self._backend, *wanted)
         first = await anext(results)
-        return StreamingResponse(answer.as_events(first, results), media_type="text/event-stream")
+        return StreamingResponse(as_events(first, results), media_type="text/event-stream")
 
     async def completions(self, http: HttpRequest) -> Response:
         return await self._answer(http, parse_completion(filled(await _json(http), self._defaults)), chat=False)
@@ -138,57 +134,15 @@ class _Api:
         if body.ignored:
             headers["X-Specmesh-Ignored"] = shown(body.ignored)
             log.info("fields_ignored", request=request.label, fields=headers["X-Specmesh-Ignored"])
-        batches = answer.merged([self._events(*one) for one in enumerate(requests)])
         options = {"chat": chat, "resumable": body.resumable, "echo": body.echo}
         streams = [answer.ChoiceStream(vocabulary, one, **options) for one in requests]
+        generations = answer.Generations(self._backend, requests)
         if not body.stream:
-            return JSONResponse(await answer.whole(batches, shape, streams, http.is_disconnected), headers=headers)
+            return JSONResponse(await answer.whole(generations, shape, streams, http.is_disconnected), headers=headers)
         # A refusal becomes a status code, not a broken stream.
-        first = await answer.beginning(batches, http.is_disconnected)
-        chunks = answer.streamed(first, batches, shape, streams, usage_apart=body.usage_apart)
-        return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
-
-    async def _events(self, number: int, request: Request) -> answer.Batches:
-        """A session's events, as many as came together; leaving early cancels it. Raises the daemon's refusal."""
-        client = LocalClient()
-        self._backend.submit(Submit(request, client))
-        over, last = False, -math.inf
-        watch = asyncio.create_task(self._watch(client))
-        try:
-            while not over:
-                batch: list[answer.Event] = []
-                error: errors.SpecmeshError | None = None
-                for event in await client.batch():
-                    over = isinstance(event, Finished | Failed)
-                    if isinstance(event, Failed):
-                        error = event.error
-                        break
-                    answer.append(batch, event, request.rounds)
-                    if isinstance(event, Finished):
-                        break  # what is said after it came too late
-                now = client.unread_since = time.monotonic()
-                if batch:
-                    yield number, batch
-                client.unread_since = None
-                if error is not None:
-                    raise error
-                if now - last < 1.5 * PACE and not over:  # slower rounds would only wake this thread twice
-                    await asyncio.sleep(PACE)
-                last = now
-        finally:
-            watch.cancel()
-            if not over:
-                self._backend.submit(Cancel(client))
-
-    async def _watch(self, client: LocalClient) -> None:
-        """End a session that others wait for while its reader stands still."""
-        unread = 0.0
-        while unread < self._crowded or not await self._crowd():
-            await asyncio.sleep(self._crowded)
-            unread = time.monotonic() - (client.unread_since or math.inf)
-        why = f"this stream was not read for {unread:.0f} s while others waited for a session: ask again"
-        client.on_event(Failed(errors.Busy(why)))  # first, or what the daemon says of the end would come before it
-        self._backend.submit(Cancel(client))
+        await answer.beginning(generations, http.is_disconnected)
+        chunks = answer.Chunks(shape, streams, usage_apart=body.usage_apart)
+        return TokenStream(generations, chunks, self._crowd, self._crowded, headers)
 
     async def _crowd(self) -> bool:
         """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""

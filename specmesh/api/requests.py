@@ -113,12 +113,14 @@ E = TypeVar("E")
 
 
 class EventBridge(Generic[E]):
-    """Carries events from any thread to the asyncio loop that it was made in."""
+    """Carries events from any thread to the asyncio loop that it was made in. heard: called there once some have come,
+    and not again before they are taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[], None] | None = None) -> None:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._events: deque[E] = deque()
         self._arrived = asyncio.Event()
+        self._heard = heard or self._arrived.set
         self._woken = False
 
     def on_event(self, event: E) -> None:
@@ -127,26 +129,33 @@ class EventBridge(Generic[E]):
         if not self._woken:
             self._woken = True
             if threading.get_ident() == self._thread:
-                self._arrived.set()
+                self._loop.call_soon(self._heard)  # frames of the same turn are sent first
                 return
             with contextlib.suppress(RuntimeError):  # the API's loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(self._arrived.set)
+                self._loop.call_soon_threadsafe(self._heard)
 
-    async def batch(self) -> list[E]:
-        """Return the events since the last call, in order; may be empty."""
-        await self._arrived.wait()
-        self._arrived.clear()
+    @property
+    def next(self) -> E | None:
+        """The first event that was not taken."""
+        return self._events[0] if self._events else None
+
+    def take(self) -> list[E]:
+        """Return the events since the last call, in order."""
         self._woken = False  # before taking: an event that comes in between wakes once too often, never too seldom
         events: list[E] = []
         while self._events:
             events.append(self._events.popleft())
         return events
 
+    async def batch(self) -> list[E]:
+        """Wait for events and take them; may be empty."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        return self.take()
+
 
 class LocalClient(EventBridge[ClientEvent]):
-    """A client of this daemon's API. unread_since: time of the oldest bytes that it has not read."""
-
-    unread_since: float | None = None
+    """A client of this daemon's API."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,11 @@ class FakeDaemon:
             self.cancelled.set()
             return
         assert isinstance(order.client, r.LocalClient)
-        for event in self.events:
+        for event in self.events_of(order.request):
             order.client.on_event(event)
+
+    def events_of(self, _: r.Request) -> tuple[r.ClientEvent, ...]:
+        return self.events
 
 
 class Answer:
@@ -81,9 +84,12 @@ class Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]  # type: ignore[assignment]
             self.headers = {k.decode(): v.decode() for k, v in message["headers"]}  # type: ignore[attr-defined]
-        elif message["body"]:
+            return
+        if message["body"]:
             self.parts.append(message["body"])  # type: ignore[arg-type]
             self.on_part()
+        if not message.get("more_body"):
+            self.gone.set()  # as a server does: there is nothing more to hear
 
 
 async def call(
@@ -93,6 +99,7 @@ async def call(
     parts: list[bytes] | None = None,
     answer: Answer | None = None,
     accept: bytes = b"*/*",
+    connection: object = None,
 ) -> Answer:
     """One request through the application."""
     answer = answer or Answer()
@@ -105,7 +112,9 @@ async def call(
         return {"type": "http.disconnect"}
 
     headers = [(b"content-type", b"application/json"), (b"accept", accept)]
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+    scope: dict[str, object] = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+    if connection is not None:
+        scope["state"] = {"connection": connection}
     app: Callable[..., Awaitable[None]] = create_app(daemon)
     await asyncio.wait_for(app(scope, receive, answer.send), 20)
     return answer

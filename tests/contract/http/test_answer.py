@@ -1,10 +1,11 @@
 """What a completion says, whole and streamed, from its beginning or from where it was."""
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
-from asgi_calls import DONE, EVENTS, FakeDaemon, post
+from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
 
 from specmesh.api.body import parse_completion
 from specmesh.api.requests import Started, Submit, Tokens
@@ -12,6 +13,8 @@ from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import FORBIDDEN, Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
+
+BODY = json.dumps({"prompt": "hi", "stream": True}).encode()
 
 
 def test_stream_joins_what_came_together():
@@ -34,6 +37,36 @@ def test_stream_with_rounds():
     assert (first["pieces"], first["accepted_text"]) == (["A", "B"], "A")
     assert (second["drafts"], second["drafted_text"], second["accepted"]) == ([], "", 0)
     assert (second["pieces"], second["accepted_text"]) == (["C"], "")
+
+
+class SlowReader:
+    """A connection whose reader takes nothing until it is let on."""
+
+    behind = True
+    on_writable = staticmethod(lambda: None)
+
+
+def test_a_stream_waits_for_its_reader():
+    """Nothing is written where that would wait; what has come meanwhile is joined, and written once there is room."""
+    reader, answer = SlowReader(), Answer()
+
+    async def read() -> None:
+        asking = asyncio.ensure_future(
+            call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [BODY], answer, b"", reader)
+        )
+        while reader.on_writable is SlowReader.on_writable:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (answer.status, answer.parts) == (200, [])
+        reader.behind = False
+        reader.on_writable()
+        await asking
+        reader.on_writable()  # what the kernel takes of an answer that has ended is nothing to it
+
+    asyncio.run(read())
+    texts = [json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1]]
+    assert texts == ["", "ABC", ""]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,95 +1,85 @@
 """Several answers to one request, and one that begins with its prompt."""
 
 import asyncio
+import json
 
 import pytest
-from asgi_calls import LETTERS
+from asgi_calls import Answer, FakeDaemon, call, post
 
-from specmesh.api.answer import Batches, ChoiceStream, Event, choices, merged, whole
-from specmesh.api.requests import Finished, Request, Started, Tokens
-from specmesh.api.shapes import Shape
-from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams
+from specmesh.api.requests import Cancel, ClientEvent, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
 from specmesh.errors import Busy
 
-REQUEST = Request("hi", None, SessionParams(SamplingParams(seed=2**32 - 1), 9), id="cmpl-x")
 DONE = Finished("length", (104, 105), {"drafted": 5, "accepted": 3})
-SHAPE = Shape(False, "id", 0, "m")
 
 
-class Source:
-    """Batches, and whether they were left; `stays` when there are no more."""
+class Differing(FakeDaemon):
+    """Answers each choice by events of its own; a choice beyond them hears nothing."""
 
-    def __init__(self, *batches: list[Event], error: Exception | None = None, stays: bool = False) -> None:
-        self._batches, self._error, self._stays = batches, error, stays
-        self.left = False
+    def __init__(self, *choices: tuple[ClientEvent, ...]) -> None:
+        super().__init__()
+        self.choices = choices
 
-    async def batches(self, number: int = 0) -> Batches:
-        try:
-            for batch in self._batches:
-                await asyncio.sleep(0)
-                yield number, batch
-            if self._error is not None:
-                raise self._error
-            while self._stays:
-                await asyncio.sleep(0.01)
-        finally:
-            self.left = True
+    def events_of(self, request: Request) -> tuple[ClientEvent, ...]:
+        return self.choices[request.choice] if request.choice < len(self.choices) else ()
+
+    @property
+    def left(self) -> set[int]:
+        """Choices that were cancelled."""
+        asked = {order.client: order.request.choice for order in self.orders if isinstance(order, Submit)}
+        return {asked[order.client] for order in self.orders if isinstance(order, Cancel)}
 
 
-def text(number: int) -> Source:
-    return Source([Started(number, 2, (104, 105))], [Tokens((65 + number,), 0, None)], [DONE])
+def text(number: int) -> tuple[ClientEvent, ...]:
+    return Started(number, 2, (104, 105)), Tokens((65 + number,), 0, None), DONE
 
 
-async def never() -> bool:
-    return False
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_that_fails_ends_all(stream: bool):
+    daemon = Differing((Started(1, 2),), (Failed(Busy("full")),), text(2))
+    answer = post(daemon, n=4, stream=stream)
+    assert answer.status == 503
+    assert daemon.left >= {0, 3}
 
 
-def tellings(count: int) -> list[ChoiceStream]:
-    return [ChoiceStream(LETTERS, one, resumable=False) for one in choices(REQUEST, count, chat=False)]
+def test_one_that_fails_in_the_stream_ends_all():
+    daemon = Differing((Started(1, 2),), (Started(2, 2),))
+
+    async def failing() -> list[str]:
+        answer = Answer()
+        answer.on_part = lambda: submitted(1).on_event(Failed(Busy("full")))
+        body = json.dumps({"prompt": "hi", "n": 2, "stream": True}).encode()
+        return (await call(daemon, "POST", "/v1/completions", [body], answer)).events()
+
+    def submitted(number: int) -> LocalClient:
+        return [order.client for order in daemon.orders if isinstance(order, Submit)][number]
+
+    *_, last = asyncio.run(failing())
+    assert json.loads(last)["error"]["code"]
+    assert daemon.left == {0}
 
 
-def test_one_that_fails_ends_all():
-    sources = Source([Started(1, 2)], stays=True), Source(error=Busy("full")), Source(stays=True)
-
-    async def told() -> None:
-        await whole(
-            merged([source.batches(number) for number, source in enumerate(sources)]), SHAPE, tellings(3), never
-        )
-
-    with pytest.raises(Busy):
-        asyncio.run(told())
-    assert all(source.left for source in sources)
-
-
-def test_who_leaves_leaves_all():
-    sources = Source([Started(1, 2)], stays=True), Source([Started(2, 2)], stays=True)
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_leaves_all(stream: bool):
+    daemon = Differing((Started(1, 2),), (Started(2, 2),))
 
     async def left() -> None:
-        batches = merged([source.batches(number) for number, source in enumerate(sources)])
-        await anext(batches)
-        await anext(batches)
-        await batches.aclose()
+        answer = Answer()
+        asyncio.get_running_loop().call_later(0.05, answer.gone.set)
+        body = json.dumps({"prompt": "hi", "n": 2, "stream": stream}).encode()
+        await call(daemon, "POST", "/v1/completions", [body], answer)
 
     asyncio.run(left())
-    assert [source.left for source in sources] == [True, True]
+    assert daemon.left == {0, 1}
 
 
-@pytest.mark.parametrize(("prompt", "shown"), [("hi!", "hi!"), (None, "hi")])
-def test_an_echo_is_the_prompt(prompt: str | None, shown: str):
+@pytest.mark.parametrize(("prompt", "shown"), [("hi!", "hi!"), ([104, 105], "hi")])
+def test_an_echo_is_the_prompt(prompt: object, shown: str):
     """As it was given, or the text of its ids; how likely they were is not told, and they are no ids of the answer."""
-    params = SessionParams(SamplingParams(), 9, logprobs=0)
-    ids = None if prompt else (104, 105)
-    told = ChoiceStream(LETTERS, Request(prompt, ids, params), resumable=False, echo=True)
-
-    async def answer() -> dict[str, object]:
-        return await whole(merged([text(0).batches()]), SHAPE, [told], never)
-
-    made = asyncio.run(answer())
-    [choice] = made["choices"]  # type: ignore[misc]
+    made = post(FakeDaemon(*text(0)), prompt=prompt, echo=True, logprobs=0).json()
+    [choice] = made["choices"]
     assert choice["text"] == shown + "A"
     assert choice["logprobs"]["tokens"] == ["h", "i", "A"]
     assert choice["logprobs"]["token_logprobs"] == [None, None, None]
     assert choice["logprobs"]["text_offset"] == [0, 1, len(shown)]
-    assert (made["specmesh"]["token_ids"], made["usage"]["completion_tokens"]) == ([65], 1)  # type: ignore[index]
-    assert [one["id"] for one in made["specmesh"]["logprobs"]] == [65]  # type: ignore[index]
+    assert (made["specmesh"]["token_ids"], made["usage"]["completion_tokens"]) == ([65], 1)
+    assert [one["id"] for one in made["specmesh"]["logprobs"]] == [65]
