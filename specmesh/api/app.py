@@ -1,7 +1,7 @@
 """The HTTP application over a daemon, the same on its Unix socket and on its TCP port, and who may use it there.
 
-It reads immutable snapshots and hands orders to the daemon, so that it answers
-while a step runs. Fields and events of ours stand under the key `specmesh`.
+It reads immutable snapshots and hands orders to the daemon, so that it answers while a step runs. Fields and events of
+ours stand under the key `specmesh`.
 """
 
 import hmac
