@@ -8,11 +8,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import (
     TargetLimits,
-    check_alternatives,
-    check_biases,
-    check_continued,
-    check_prompt,
-    check_strategy,
+    check_request,
 )
 from specmesh.daemons.runtime.prompts import ClientRequest, EncodedPrompt, PromptEncoder
 from specmesh.errors import Busy
@@ -95,11 +91,7 @@ class RequestQueue:
         known = (*encoded.ids, *request.generated)
         try:
             encoded.check()
-            check_prompt(known, self._limits, len(encoded.ids))
-            check_biases(request.params.sampling, self._limits)
-            check_alternatives(request.params, len(encoded.ids), self._limits)
-            check_strategy(request.params)
-            check_continued(request.generated, encoded.constraint, self._limits)
+            check_request(request.params, known, len(encoded.ids), encoded.constraint, self._limits)
         except BaseException:
             del self._waiting[asked.number]
             raise

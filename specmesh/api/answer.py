@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from specmesh.api import fields, shapes
 from specmesh.api.fields import Prompt
 from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
-from specmesh.api.shapes import AnswerToken, Json, Shape, new_id, server_sent
+from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
@@ -147,7 +147,10 @@ class ChoiceStream:
 
     def result(self) -> Json:
         assert self.end is not None
-        return shapes.result(self.end, self.generated)
+        report, prompt_ids = self.end.report, list(self.end.prompt_ids)
+        if "generated_tokens" in report:  # ids of a stop string are none of them
+            report = {**report, "generated_tokens": self.generated}
+        return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": prompt_ids, "report": report}
 
     def counts(self) -> tuple[int, int, int, int, int]:
         """(prompt, cached, generated, drafted, accepted) tokens; of several answers to one prompt the first has it."""

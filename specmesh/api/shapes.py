@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specmesh import __version__
-from specmesh.api.requests import Finished
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
@@ -136,12 +135,6 @@ class Shape:
 def new_id(chat: bool) -> str:
     """Return a request's name, which cannot be guessed: who has it can have the text."""
     return ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
-
-
-def result(end: Finished, generated: int) -> Json:
-    """specmesh's part of the end of an answer. Ids of a stop string are none of those generated."""
-    report = end.report | ({"generated_tokens": generated} if "generated_tokens" in end.report else {})
-    return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": list(end.prompt_ids), "report": report}
 
 
 def error(message: str, kind: str, code: str | None, param: str | None, own: SpecmeshError) -> Json:

@@ -50,11 +50,11 @@ class TargetLimits:
     width: int | None = None  # rows of every step, where constant
 
 
-def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None = None) -> None:
-    """Raise RequestError for an empty prompt or foreign ids, PromptTooLong where not one token would fit after it.
-
-    n_prompt: how many ids are the prompt, None for all; the others were generated before."""
-    n_prompt = len(ids) if n_prompt is None else n_prompt
+def check_request(
+    params: SessionParams, ids: Sequence[int], n_prompt: int, constraint: Constraint | None, limits: TargetLimits
+) -> None:
+    """Raise RequestError for what the target cannot go on with, PromptTooLong where not one token would fit after the
+    prompt: the first `n_prompt` of the ids, the others were generated before."""
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
     if not 0 < n_prompt <= len(ids) or len(ids) > max(limits.n_ctx, n_prompt):
@@ -63,38 +63,21 @@ def check_prompt(ids: Sequence[int], limits: TargetLimits, n_prompt: int | None 
         raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
     if n_prompt >= limits.n_ctx:
         raise PromptTooLong.of(n_prompt, limits.n_ctx)
-
-
-def check_biases(params: SamplingParams, limits: TargetLimits) -> None:
-    """Raise RequestError where a bias is for a token that the model does not have."""
-    foreign = [token for token, _ in params.logit_bias if token >= limits.n_vocab]
+    foreign = [token for token, _ in params.sampling.logit_bias if token >= limits.n_vocab]
     if foreign:
         raise RequestError(f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias")
-
-
-def check_alternatives(params: SessionParams, n_prompt: int, limits: TargetLimits) -> None:
-    """Raise RequestError where more log-probabilities than anybody reads would fill memory."""
     tokens, top = min(params.max_tokens, limits.n_ctx - n_prompt), params.logprobs or 0
-    if top > USUAL and tokens * top > MOST_ALTERNATIVES:
+    if top > USUAL and tokens * top > MOST_ALTERNATIVES:  # more than anybody reads would fill memory
         raise RequestError(
             f"{top} logprobs of {tokens} tokens are too many: give max_tokens, {MOST_ALTERNATIVES // top} at most",
             "max_tokens",
         )
-
-
-def check_continued(ids: Sequence[int], constraint: Constraint | None, limits: TargetLimits) -> None:
-    """Raise RequestError where a text that is gone on with is not what its grammar allows, from its beginning on."""
-    said = [token for token in ids if token not in limits.end_ids]
+    strategy = params.sampling.strategy
+    if params.grammar is not None and strategy in (Strategy.PROBABILISTIC, Strategy.THRESHOLD):  # of unmasked rows
+        raise RequestError(f"strategy {strategy} does not go with a grammar or schema: use deterministic", "strategy")
+    said = [token for token in ids[n_prompt:] if token not in limits.end_ids]
     if constraint is not None and constraint.count_allowed(said) < len(said):
         raise RequestError("the text so far is not what its grammar allows: it cannot be gone on with", "resume")
-
-
-def check_strategy(params: SessionParams) -> None:
-    """Raise RequestError for a grammar with a strategy that looks at unmasked rows."""
-    if params.grammar is not None and params.sampling.strategy in (Strategy.PROBABILISTIC, Strategy.THRESHOLD):
-        raise RequestError(
-            f"strategy {params.sampling.strategy} does not go with a grammar or schema: use deterministic", "strategy"
-        )
 
 
 def may_adopt(first: str, asker: str | None) -> bool:
