@@ -61,8 +61,11 @@ class DraftBuffer:
 
     def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> None:
         """Note that `ids` were committed by a step that compared `tested` drafts. over: nothing more may follow."""
+        base = len(self._prefix.ids) - len(ids)
         if tested:
-            self._judged = len(self._prefix.ids) - len(ids) + tested
+            self._judged = base + tested
+        elif self.tokens:  # they came when the step had begun
+            self._judge(base, tuple(self.tokens), chain=True)
         if self.tokens[: len(ids)] == list(ids):
             del self.tokens[: len(ids)], self._proposals[: len(ids)], self._crcs[: len(ids)]
         else:
@@ -90,10 +93,10 @@ class DraftBuffer:
             self.stale += 1
             # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
             if known:
-                self._pacing.alive()
+                self._pacing.estimate.alive()
             return []
         self._orphaned = None
-        self._pacing.arrived(length, event.base + len(event.ids), now)
+        self._pacing.estimate.arrived(length, self._pacing.draft_n, event.base + len(event.ids), now)
         self._prune()
         return []
 
@@ -148,7 +151,7 @@ class DraftBuffer:
     def _shadowed(self, event: ev.Shadowed, now: float) -> None:
         if self._prefix.holds(event.base, event.crc):
             self._judge(event.base, event.ids, chain=False)
-            self._pacing.shadowed(event.base + len(event.ids), max(len(event.ids), 1), now)
+            self._pacing.estimate.shadowed(event.base + len(event.ids), max(len(event.ids), 1), now)
         else:
             self.stale += 1
 
@@ -178,7 +181,7 @@ class DraftBuffer:
         return [ev.Nacked(len(self._prefix), self._prefix.crc)]
 
 
-# ids until a drafter that is not asked for drafts hears more; the second while a gate refuses drafts
+# ids until a drafter that is not asked for drafts hears more; the second while a gate withholds them
 TELL_EVERY, TELL_SELDOM = 16, 64
 # seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without end
 SYNC_INTERVAL = 0.01
@@ -202,11 +205,11 @@ class TruthSender:
         """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come
         some rounds late: a frame costs more than it is worth then."""
         base, ids = base if self._untold is None else self._untold, self._prefix.ids
-        if idle and len(ids) - base < (TELL_SELDOM if self._pacing.refused else TELL_EVERY):
+        if idle and len(ids) - base < (TELL_SELDOM if self._pacing.withheld else TELL_EVERY):
             self._untold = base
             return []
         self._untold = None
-        self._pacing.told(len(ids), now)
+        self._pacing.estimate.told(len(ids), now)
         return [ev.Told(base, self._prefix.crc_at(base), tuple(ids[base:]), self._pacing.draft_n)]
 
     def nacked(self, base: int, crc: int, now: float) -> list[ev.Told]:

@@ -152,10 +152,8 @@ class DrafterSession:
         self.n_truth = end
         self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
         if event.sync or self.draft_n:
-            self._shadowed = end
+            self._shadowed, self._gap = end, 0
             self._guesses.clear()
-        if event.sync or self.draft_n > 1:
-            self._gap = 0  # one draft may be a probe
         self._sent = max(self._sent, end)
         self._stuck = False
         self._set_most()

@@ -112,7 +112,7 @@ class VerifierSession:
                 assert_never(event)
 
     def attach(
-        self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, known: int = 0, proven: bool = False
+        self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, known: int = 0
     ) -> list[ev.VerifierEffect]:
         """Hand the session to a drafter that knows its first `known` ids; it is told the rest. `acceptance` is what was
         seen of it elsewhere. Where drafts come with proposals those of the drafter before go: the same drafts may come
@@ -120,7 +120,7 @@ class VerifierSession:
         if uses_proposals(self.params.sampling):
             self.drafts.forget(stepping=self._stepping)
         own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self.pacing.attach(arrivals, own, proven=proven)
+        self.pacing.attach(arrivals, own)
         return [self.truth.begin(known)]
 
     @property
@@ -287,5 +287,4 @@ class VerifierSession:
             flushed=not self.drafts.tokens,
             now=now,
             sessions=event.sessions,
-            forced=forced > 0,
         )

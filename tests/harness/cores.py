@@ -144,7 +144,7 @@ class Verifier:
         assert standby is not None
         relieved, told = session.peer, machine.truth.told
         session.peer, session.follower, session.standby = session.follower, relieved, None
-        fresh = machine.attach(Arrivals(), RollingAcceptance(), known=standby.told, proven=True)
+        fresh = machine.attach(Arrivals(), RollingAcceptance(), known=standby.told)
         effects = self._effects(number, fresh)
         if relieved is not None:
             session.standby = Standby(machine.prefix, now, told)

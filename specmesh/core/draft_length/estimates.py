@@ -4,8 +4,7 @@ Full acceptance of k drafts only proves "at least k" (it is censored), so rates 
 """
 
 from collections import deque
-from functools import cached_property
-from statistics import median, median_low
+from statistics import median
 
 from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.statistics import SessionTimes
@@ -26,16 +25,15 @@ class RollingAcceptance:
         self._prior = prior
         self._keep = 0.5 ** (1.0 / memory)
         self._parent = parent
-        self._rates: list[float] | None = None
 
     def record(self, tested: int, accepted: int) -> None:
         if tested == 0:
             return
         if self._parent is not None:
             self._parent.record(tested, accepted)
-        self._tested = [n * self._keep + (i < tested) for i, n in enumerate(self._tested)]
-        self._stood = [n * self._keep + (i < accepted) for i, n in enumerate(self._stood)]
-        self._rates = None
+        for i in range(min(tested, POSITIONS)):
+            self._tested[i] = self._tested[i] * self._keep + 1
+            self._stood[i] = self._stood[i] * self._keep + (i < accepted)
 
     @property
     def known(self) -> bool:
@@ -47,10 +45,8 @@ class RollingAcceptance:
 
     def rates(self) -> list[float]:
         """Conditional rate per position, position 0 first."""
-        if self._rates is None:
-            pulled = self.pooled() * PRIOR_ROUNDS
-            self._rates = [(s + pulled) / (n + PRIOR_ROUNDS) for s, n in zip(self._stood, self._tested, strict=True)]
-        return self._rates
+        pulled = self.pooled() * PRIOR_ROUNDS
+        return [(s + pulled) / (n + PRIOR_ROUNDS) for s, n in zip(self._stood, self._tested, strict=True)]
 
 
 LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each
@@ -58,94 +54,58 @@ WINDOW = 31  # newest measurements of a kind that count
 
 
 class Arrivals:
-    """When one drafter's drafts arrive, by this side's clock. What is measured belongs to its `load`: how many sessions
-    it drafts for at once; estimates are those of the present load, None while unknown.
+    """When one drafter's drafts arrive, by this side's clock.
 
-    round_trip: median of answered PINGs in seconds, 0 while unknown. restart: (seconds, drafts) from telling a
-    correction to the first drafts on it. interval: seconds from one draft to the next, learned only while the drafter
-    is certainly busy, until then bounded by the restart: an estimate must not be optimistic."""
+    round_trip: median of answered PINGs in seconds, 0 while unknown. restart: seconds from telling a correction to the
+    first draft on it, None while unknown. interval: seconds from one draft to the next at the present `load`, which is
+    how many sessions it drafts for at once. It is learned while the drafter is certainly busy, until then bounded by
+    restarts: an estimate must not be optimistic."""
 
     def __init__(self) -> None:
-        self._round_trips: deque[float] = deque(maxlen=WINDOW)
-        self._at: dict[int, _AtLoad] = {}
+        self._round_trips, self._restarts = deque[float](maxlen=WINDOW), deque[float](maxlen=WINDOW)
+        self._intervals: dict[int, deque[float]] = {}  # by load
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
         self.load = 1
         self.round_trip = 0.0
+        self.interval: float | None = None
+        self.restart: float | None = None
 
     def share(self, load: int) -> None:
         if max(load, 1) != self.load:
             self.load = max(load, 1)
-            self._changed()
-
-    @cached_property
-    def restart(self) -> tuple[float, int] | None:
-        return self.restart_at(self.load)
-
-    @cached_property
-    def interval(self) -> float | None:
-        return self.interval_at(self.load)
-
-    def _changed(self) -> None:
-        self.__dict__.pop("restart", None)
-        self.__dict__.pop("interval", None)
+            self.interval = self.interval_at(self.load)
 
     def record_round_trip(self, seconds: float) -> None:
         self._round_trips.append(seconds)
         self.round_trip = median(self._round_trips)
 
     def record_restart(self, seconds: float, drafts: int) -> None:
-        self._here().restarts.append((seconds, drafts))
-        self._changed()
+        """Note the seconds from a correction to the frame with the first drafts on it."""
+        self.record_bound(seconds, drafts)
+        self._restarts.append(seconds - (drafts - 1) * (self.interval or 0.0))
+        self.restart = median(self._restarts)
 
-    def record_bound(self, seconds: float, guesses: int) -> None:
-        """Learn that guesses took at most `seconds`, the way there and back included: news only where drafts are
-        believed to take longer, as measured before drafting was turned off."""
-        if self.interval is not None and seconds / guesses < self.interval:
-            self.record_interval(seconds, guesses)
+    def record_bound(self, seconds: float, drafts: int) -> None:
+        """Note that drafts took at most so many seconds: news only where they are believed to take longer."""
+        if self.interval is None or seconds / drafts < self.interval:
+            self.record_interval(seconds, drafts)
 
     def record_interval(self, seconds: float, drafts: int) -> None:
-        self._here().intervals.append(seconds / drafts)
-        self._changed()
+        self._intervals.setdefault(self.load, deque(maxlen=WINDOW)).append(seconds / drafts)
+        self.interval = self.interval_at(self.load)
 
     def interval_at(self, load: int) -> float | None:
-        """`interval` with so many sessions; None while nothing is known. For an unseen load never too little: the next
-        smaller load's, scaled, but no more than the next larger one's."""
-        if load in self._at:
-            return self._at[load].interval()
-        fewer = max((known for known in self._at if known < load), default=None)
-        more = min((known for known in self._at if known > load), default=None)
-        found = [self._at[fewer].interval() * load / fewer] if fewer is not None else []
-        found += [self._at[more].interval()] if more is not None else []
-        return min(found, default=None)
-
-    def restart_at(self, load: int) -> tuple[float, int] | None:
-        """`restart` of the nearest known load, longer by what drafts take longer."""
-        known = [other for other, at in self._at.items() if at.restarts]
-        if not known:
+        """`interval` with so many sessions, None while nothing is known. For an unseen load it is the nearest one's,
+        and longer where that is smaller."""
+        if not self._intervals:
             return None
-        nearest = min(known, key=lambda other: (abs(other - load), other))
-        seconds, drafts = self._at[nearest].restart()
-        longer = (self.interval_at(load) or 0.0) - self._at[nearest].interval()
-        return seconds + max(longer, 0.0) * drafts, drafts
-
-    def _here(self) -> "_AtLoad":
-        return self._at.setdefault(self.load, _AtLoad())
-
-
-class _AtLoad:
-    def __init__(self) -> None:
-        self.restarts: deque[tuple[float, int]] = deque(maxlen=WINDOW)
-        self.intervals: deque[float] = deque(maxlen=WINDOW)
-
-    def interval(self) -> float:
-        found = self.intervals or [seconds / drafts for seconds, drafts in self.restarts]
-        return max(median(found), LEAST_INTERVAL)
-
-    def restart(self) -> tuple[float, int]:
-        return median(seconds for seconds, _ in self.restarts), median_low([drafts for _, drafts in self.restarts])
+        nearest = min(self._intervals, key=lambda known: abs(known - load))
+        return max(median(self._intervals[nearest]), LEAST_INTERVAL) * max(load / nearest, 1.0)
 
 
 UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is not known
+SILENCE, SILENT_RESTARTS = 0.25, 8  # seconds, and restarts besides, that a drafter may say nothing
+FIRST_SILENCE = 5.0  # seconds before its first drafts of all
 
 
 class ArrivalEstimate:
@@ -159,6 +119,8 @@ class ArrivalEstimate:
         self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
         self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
         self._told: tuple[float, int] | None = None  # the newest truth: when, up to where
+        self.drafting = False  # it has shown that it drafts on our truth, and kept its last deadline
+        self._silent_since: float | None = None  # the first round in which nothing came although it was asked
 
     def lead(self, frontier: int, lead: int, now: float) -> float:
         """How far the drafter is ahead as seen here, with the done part of the next draft; an overdue one is due in one
@@ -180,6 +142,15 @@ class ArrivalEstimate:
         """How late a draft may be before it is given up, in seconds."""
         return (self._arrivals.interval or UNKNOWN_INTERVAL) + 0.25 * self._arrivals.round_trip + 2e-4
 
+    def silent(self, now: float) -> bool:
+        """Whether it says nothing for much longer than it takes to begin anew, although it is asked for drafts."""
+        restart = self._arrivals.restart
+        patience = FIRST_SILENCE if restart is None else SILENCE + SILENT_RESTARTS * restart
+        return self._silent_since is not None and now - self._silent_since > patience
+
+    def alive(self) -> None:
+        self.drafting, self._silent_since = True, None
+
     def told(self, frontier: int, now: float) -> None:
         self._told = now, frontier
 
@@ -190,6 +161,7 @@ class ArrivalEstimate:
             self._told = None
 
     def arrived(self, frontier: int, asked: int, end: int, now: float) -> None:
+        self.alive()
         if self._flush is not None and end > self._flush[1]:
             sent_at, position = self._flush
             self._arrivals.record_restart(now - sent_at, end - position)
@@ -208,41 +180,11 @@ class ArrivalEstimate:
         """Note the new frontier before the drafter is told, and what to expect then. flushed: no draft is left beyond
         it."""
         self._arrived = None
+        if not asked:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
         if flushed:
             self._flush = (now, frontier) if asked else None
-            seconds, drafts = self._arrivals.restart or (self._arrivals.round_trip, 0)
-            self._anchor = (now + seconds, frontier + drafts)
-        elif self._anchor is not None and now - self._anchor[0] > 2 * (self._arrivals.interval or 0.0):
-            # It had stopped at the end of its credit and goes on when it hears this truth.
-            self._anchor = (now + self._arrivals.round_trip, self._anchor[1])
-
-
-SILENT_ROUNDS = 3  # without drafts although they were asked for
-SILENCE, SILENT_RESTARTS = 0.25, 8  # seconds, and restarts besides
-FIRST_SILENCE = 5.0  # seconds before the first drafts, when it reads the text
-
-
-class SilenceTimer:
-    """Whether a drafter that is asked for drafts says nothing."""
-
-    def __init__(self) -> None:
-        self._drafted = False
-        self._since: float | None = None  # the first round in which nothing came
-        self._rounds = 0
-
-    def broken(self) -> None:
-        self._drafted, self._since, self._rounds = True, None, 0
-
-    def round(self, *, asked: bool, now: float) -> None:
-        """Note that a round ended without drafts, and whether any are asked for the next."""
-        if not asked:
-            self._since, self._rounds = None, 0
-        elif self._since is None:
-            self._since = now
-        else:
-            self._rounds += 1
-
-    def lasts(self, restart: float, now: float) -> bool:
-        """Whether it is silent for much longer than the `restart` seconds that it takes to begin anew."""
-        patience = SILENCE + SILENT_RESTARTS * restart if self._drafted else FIRST_SILENCE
-        return self._since is not None and self._rounds >= SILENT_ROUNDS and now - self._since > patience
+            restart = self._arrivals.restart
+            self._anchor = (now + (restart or self._arrivals.round_trip), frontier + (restart is not None))

@@ -2,12 +2,12 @@
 
 from bisect import bisect_left
 from collections import deque
-from statistics import fmean, median
+from statistics import median
 
 from specmesh.core.draft_length.gate import SpeculationGate
 
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
-ENOUGH, OPTIMISM = 8, 0.4  # measurements that settle a width, and the share hoped for with fewer: 16 % after one
+PAUSE_WEIGHT = 0.03  # of the newest pause in their mean
 
 
 class StepCosts:
@@ -15,7 +15,7 @@ class StepCosts:
 
     The context is the number of ids that the step's sequences hold, in buckets: up to 1023, 2047, 4095 and so on, each
     with a `_Curve`. A width unknown to a bucket costs what it does with the next shorter context, plus the median of
-    what known widths cost more here. `pause` is what lies between two steps."""
+    what known widths cost more here."""
 
     def __init__(self, window: int = 31) -> None:
         self._gates: dict[int, SpeculationGate] = {}
@@ -24,22 +24,15 @@ class StepCosts:
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
         self._owed = 0.0
-        self._pauses = {drafting: deque[float](maxlen=2 * window) for drafting in (False, True)}
-        self._mean_pauses: dict[bool, float] = {}  # of those that were measured
+        self.pause = 0.0  # mean seconds between two steps
 
     def gate(self, sessions: int) -> SpeculationGate:
         """That of steps which so many sessions share: 2 or 3, 4 to 7, and so on."""
         return self._gates.setdefault(sessions.bit_length(), SpeculationGate())
 
-    def record_pause(self, seconds: float, *, drafting: bool) -> None:
-        """Learn the pause between two steps, nothing being waited for. drafting: drafters, whose frames take time, were
-        at work."""
-        self._pauses[drafting].append(seconds)
-        self._mean_pauses[drafting] = fmean(self._pauses[drafting])
-
-    def pause(self, *, drafting: bool) -> float:
-        """Mean pause in seconds; that of the other case where only that is known."""
-        return self._mean_pauses.get(drafting, self._mean_pauses.get(not drafting, 0.0))
+    def record_pause(self, seconds: float) -> None:
+        """Learn the pause between two steps, nothing being waited for."""
+        self.pause += (seconds - self.pause) * PAUSE_WEIGHT
 
     def record(
         self, rows: int, seconds: float, *, context: int = 0, drafts: bool = False, redoes: bool = False
@@ -72,23 +65,6 @@ class StepCosts:
         if known is None:
             known = self._expected[key] = self._in(*key)
         return known
-
-    def hopeful(self, most: int, context: int = 0) -> list[float]:
-        """Expected seconds of 1, 2, ... `most` rows for choosing a width, less what too few measurements may hide where
-        that leaves a width no cheaper than narrower ones: a width that once looked dear would never be measured again
-        (bandits: Lai and Robbins, 1985)."""
-        found, dearest = list[float](), 0.0
-        for rows in range(1, most + 1):
-            expected = self.seconds(rows, context)
-            hoped = expected * (1 - self._hope(rows)) if rows > 1 else expected
-            found.append(max(hoped, min(expected, dearest)))
-            dearest = max(dearest, expected)
-        return found
-
-    def _hope(self, rows: int) -> float:
-        """By how much, relatively, a width may be cheaper than measured."""
-        measured = sum(curve.measured(rows) for curve in self._curves.values())
-        return OPTIMISM * max(1 / (measured + 1) - 1 / (ENOUGH + 1), 0.0) if measured else 0.0
 
     def _in(self, bucket: int, rows: int) -> float:
         curve = self._curves.get(bucket)
@@ -141,9 +117,6 @@ class _Curve:
 
     def doubt(self) -> None:
         self._samples = {rows: deque([self.medians[rows]], maxlen=self._window) for rows in self._samples}
-
-    def measured(self, rows: int) -> int:
-        return len(self._samples.get(rows, ()))
 
     def seconds(self, rows: int) -> float:
         if rows in self.medians:

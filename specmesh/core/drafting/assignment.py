@@ -89,10 +89,9 @@ class DrafterAssignment:
         elif not known:
             self._announce(live, identity)
         live.drafter = identity
-        proven = why in ("better", "silent")
-        acceptance = casting.took_over(identity, drafter.record, promised=proven)
+        acceptance = casting.took_over(identity, drafter.record, promised=why in ("better", "silent"))
         self._tell(vev.Assigned(live.id, identity, why))
-        self._carry_out(live, live.machine.attach(drafter.arrivals, acceptance, known=known, proven=proven))
+        self._carry_out(live, live.machine.attach(drafter.arrivals, acceptance, known=known))
         self._weigh()
         self.reconsider(live, now)  # by what other sessions have shown, before the first step
 
@@ -182,7 +181,7 @@ class DrafterAssignment:
         if live.machine.drafting:
             drafter.record.measured = now
         if live.casting.due(now) and len(self.drafters) > 1:
-            silent = live.machine.pacing.silent(now)
+            silent = live.machine.pacing.estimate.silent(now)
             shown = live.standby.shown if live.standby is not None else 0
             change = live.casting.look(self._offers(live, now, CANDIDATES), shown, now, silent=silent)
             if change is not None:
@@ -257,13 +256,13 @@ class DrafterAssignment:
         pacing, record = live.machine.pacing, drafter.record
         if pacing.alone <= 0:
             return None
-        if live.drafter == drafter.id and (pacing.off or pacing.silent(now)):
+        if live.drafter == drafter.id and (pacing.off or pacing.estimate.silent(now)):
             return 1 / pacing.alone
         if drafter.n_ctx <= len(live.machine.prefix):
             return 1 / pacing.alone
         rates = live.casting.rates(drafter.id, record)
-        interval, restart = record.interval_at(load), record.arrivals.restart_at(load)
-        inputs = pacing.inputs_with(rates, interval, restart, record.arrivals.round_trip)
+        interval, arrivals = record.interval_at(load), record.arrivals
+        inputs = pacing.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
         return None if inputs is None else drafting_rate(inputs)
 
     def _weigh(self) -> None:

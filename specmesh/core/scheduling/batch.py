@@ -19,17 +19,16 @@ ROWS_BESIDE = 4
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What one step does, by session id. context: ids that its sequences hold before it. pure: all verify. drafts: some
-    bring any. left_out: drafts could come along, and none does: no room, or not worth it."""
+    bring any."""
 
     parts: tuple[tuple[int, Part], ...]
     rows: int
     context: int
     pure: bool
     drafts: bool
-    left_out: bool
 
     @classmethod
-    def of(cls, parts: tuple[tuple[int, Part], ...], *, left_out: bool = False) -> "Batch":
+    def of(cls, parts: tuple[tuple[int, Part], ...]) -> "Batch":
         rows, context, pure, drafts = 0, 0, True, False
         for _, part in parts:
             context += part.position
@@ -39,7 +38,7 @@ class Batch:
             else:
                 rows += len(part.ids)
                 pure = False
-        return cls(parts, rows, context, pure, drafts, left_out)
+        return cls(parts, rows, context, pure, drafts)
 
     def measured(self, seconds: float, width: int | None) -> tuple[int, float, int]:
         """What its time teaches: rows, seconds and context of one decode; with a constant width each part was one of
@@ -90,19 +89,16 @@ class Scheduler:
         prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
         kept = 0 if self._constant else min(sum(len(plan.ids) for plan in prompts.values()), LEAST_PART)
         parts: list[tuple[int, Part]] = []
-        left_out = False
         if any(isinstance(plan, ev.Verify) for plan in plans.values()):
             joining = self._fitting([key for key in plans if key not in prompts])
             wants = {key: _wanted(plans[key], sessions[key]) for key in joining}
-            verifying = self._verifying(wants, sessions, kept)
-            left_out = any(want.drafts for want in wants.values()) and not any(part.drafts for _, part in verifying)
-            parts += verifying
+            parts += self._verifying(wants, sessions, kept)
         budget = self._n_batch - sum(_rows(part) for _, part in parts)
         others = len(plans) - len(prompts)
         if others:
             share = max(self._prefill_rows, ROWS_BESIDE * others)
             budget = min(budget, share * -(-len(prompts) // others))
-        return Batch.of((*parts, *self._filling(prompts, budget)), left_out=left_out)
+        return Batch.of((*parts, *self._filling(prompts, budget)))
 
     def _fitting(self, joining: list[int]) -> list[int]:
         self._turn += 1
@@ -125,7 +121,7 @@ class Scheduler:
             context = sum(want.position for want in wants.values())
             bids = [sessions[key].bid(want) for key, want in wants.items()]
             first = self._turn % len(wants)
-            pause = self._costs.pause(drafting=True)
+            pause = self._costs.pause
             counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
         return [
             (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))

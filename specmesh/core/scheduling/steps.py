@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import RollingAcceptance
-from specmesh.core.draft_length.gate import SharedStep
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, Scheduler
@@ -136,15 +135,14 @@ class TargetSteps:
         """Take in what the step gave: per span its rows of logits. Return what came of it, by session."""
         batch = self._taken()
         seconds = ended - started
-        drafting = False
-        for one in self.sessions.values():
-            drafting = drafting or one.drafting
+        asked = any(one.drafting for one in self.sessions.values())
+        spent = ended - self._last_ended if self._last_ended is not None else None
         if self._pause is not None:
-            self._costs.record_pause(self._pause, drafting=drafting)
+            self._costs.record_pause(self._pause)
         self._last_ended = ended
         if batch.pure:
-            each, spent, context = batch.measured(seconds, self._limits.width)
-            self._costs.record(each, spent, context=context, drafts=batch.drafts, redoes=self._redoes)
+            each, took, context = batch.measured(seconds, self._limits.width)
+            self._costs.record(each, took, context=context, drafts=batch.drafts, redoes=self._redoes)
         outcomes: list[Outcome] = []
         for (key, part), logits in zip(batch.parts, rows, strict=True):
             session = self.sessions.get(key)
@@ -154,20 +152,23 @@ class TargetSteps:
                 outcomes.append((key, session.handle(ev.Prefilled(len(part.ids)), now)))
             elif logits is not None:
                 outcomes.append((key, session.handle(ev.Stepped(part.drafts, logits, seconds, len(batch.parts)), now)))
-        if batch.pure:
-            self._compare(batch, outcomes, seconds, drafting=drafting)
+        if batch.pure and spent is not None:
+            self._compare(batch, outcomes, spent, asked=asked)
         for key, effects in outcomes:
             self._ended(key, effects)
         return outcomes
 
-    def _compare(self, batch: Batch, outcomes: list[Outcome], seconds: float, *, drafting: bool) -> None:
+    def _compare(self, batch: Batch, outcomes: list[Outcome], seconds: float, *, asked: bool) -> None:
         """Hold what steps bring with drafts against what they bring without, by how many sessions share one."""
         sharing = len(batch.parts)
-        if sharing > 1 and self._pause is not None:
-            emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
-            tokens, spent = sum(len(effect.ids) for effect in emitted), self._pause + seconds
-            step = SharedStep(sharing, tokens, spent, drafting, batch.drafts, batch.left_out)
-            self._costs.gate(sharing).stepped(step)
+        session = self.sessions.get(batch.parts[0][0])
+        gate = self._costs.gate(sharing) if sharing > 1 else session.pacing.gate if session is not None else None
+        emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
+        # A grammar's own drafts make one session's steps faster, whoever drafts.
+        if gate is not None and not (sharing == 1 and any(effect.forced for effect in emitted)):
+            tokens = sum(len(effect.ids) for effect in emitted)
+            alone = session.pacing.alone if sharing == 1 and session is not None else inf
+            gate.stepped(sharing, tokens, seconds, asked=asked, had=batch.drafts, alone=alone)
 
     def fail(self) -> list[int]:
         """Give up the step, which failed; return the sessions whose sequences are in doubt."""

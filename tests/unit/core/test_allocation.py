@@ -6,7 +6,7 @@ from operator import mul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.draft_length.gate import LEAST_GAIN, DraftBid, allocate_drafts, drafts_per_session
+from specmesh.core.draft_length.gate import LEAST_GAIN, DraftBid, allocate_drafts
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -37,7 +37,11 @@ def test_the_fuller_a_step_the_fewer_drafts():
     cliff = lambda rows: 1.0 if rows <= 8 else 4.0  # noqa: E731
     drafts = [sum(allocate_drafts([bid(0.9, 0.9, 0.9)] * sessions, 99, cliff)) for sessions in (2, 4, 8)]
     assert drafts == [6, 4, 0]
-    assert [drafts_per_session([0.9] * 3, sessions, 3, cliff) for sessions in (2, 4, 8)] == [3, 1, 0]
+    assert [allocate_drafts([bid(0.9, 0.9, 0.9)], 3, lambda rows, n=n: cliff(rows * n))[0] for n in (2, 4, 8)] == [
+        3,
+        1,
+        0,
+    ]
 
 
 def test_what_a_client_has_chosen_comes_first():

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from specmesh.core.draft_length.gate import SharedStep, SpeculationGate
+from specmesh.core.draft_length.gate import SpeculationGate
 
 
 def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone: float, sessions: int = 1) -> float:
@@ -15,9 +15,7 @@ def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone:
         drafting += with_drafts
         stood = sum(luck.random() < (tokens - 1) / 4 for _ in range(4 * sessions)) if with_drafts else 0
         spent = seconds if with_drafts else alone
-        gate.stepped(
-            SharedStep(sessions, sessions + stood, spent, with_drafts, with_drafts, left_out=False), alone / sessions
-        )
+        gate.stepped(sessions, sessions + stood, spent, asked=with_drafts, had=with_drafts, alone=alone / sessions)
     return drafting / steps
 
 
@@ -59,6 +57,6 @@ def test_no_drafts_no_verdict():
     """Where no session asks for drafts nothing is measured, and nothing withheld."""
     gate = SpeculationGate()
     for _ in range(3000):
-        gate.stepped(SharedStep(1, 1, 1.0, drafting=False, drafts=False, left_out=False), 1.0)
+        gate.stepped(1, 1, 1.0, asked=False, had=False, alone=1.0)
     assert gate.drafts
     assert gate.verdict is None
