@@ -16,7 +16,7 @@ One ZMTP frame per message, little-endian: a 20-byte header, a payload, the CRC-
 import json
 import math
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, asdict, fields
 from typing import TypeVar, cast, get_args, get_type_hints
 from zlib import crc32
@@ -179,17 +179,20 @@ def encode(message: Message) -> bytes:
     Raises ValueError when the caller asks for more than a frame holds (ids over MAX_TOKENS, a field out of range).
     """
     kind = _KIND_OF[type(message)]
-    match message:
-        case m.Draft() | m.Shadow():
-            frame = _token_frame(kind, message, message.ids)
-        case m.Truth() | m.Sync():
-            frame = _token_frame(kind, message, message.ids, message.draft_n)
-        case m.Nack():
-            frame = _token_frame(kind, message, ())
-        case m.DraftProbs():
-            frame = _token_frame(kind, message, message.ids) + _encode_laws(message)
-        case _:
-            frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, 0, 0, 0) + encode_body(message)
+    if not isinstance(message, m.TokenMessage):
+        frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, 0, 0, 0) + encode_body(message)
+        return frame + CRC.pack(crc32(frame))
+    ids: tuple[int, ...] = getattr(message, "ids", ())
+    if len(ids) > MAX_TOKENS:
+        raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
+    place = message.session, message.base, message.prefix_crc
+    try:
+        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), getattr(message, "draft_n", 0))
+        frame = header + struct.pack(f"<{len(ids)}i", *ids)
+    except struct.error as error:
+        raise ValueError(f"a field does not fit its place in the frame: {error}") from None
+    if isinstance(message, m.DraftProbs):
+        frame += _encode_laws(message)
     return frame + CRC.pack(crc32(frame))
 
 
@@ -233,18 +236,6 @@ def may_be_control(frame: bytes, error: FrameError) -> bool:
 def _is_first_version(frame: bytes) -> bool:
     """Whether it is a control frame of version 1, which had a CRC of its body at offset 12 and no other."""
     return frame[2] == 1 and frame[3] >= Kind.HELLO and frame[12:16] == CRC.pack(crc32(frame[HEADER.size :]))
-
-
-def _token_frame(kind: Kind, message: m.TokenMessage, ids: Sequence[int], draft_n: int = 0) -> bytes:
-    """A token frame without its CRC."""
-    if len(ids) > MAX_TOKENS:
-        raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
-    place = message.session, message.base, message.prefix_crc
-    try:
-        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), draft_n)
-        return header + struct.pack(f"<{len(ids)}i", *ids)
-    except struct.error as error:
-        raise ValueError(f"a field does not fit its place in the frame: {error}") from None
 
 
 def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:

@@ -188,8 +188,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def _take(self, order: DraftOrder, now: float) -> None:
         match order:
             case CoreSays(effects):
-                for effect in effects:
-                    self._due |= self._carry_out(effect)
+                self._carry_out(effects)
                 return
             case Crashed(error):
                 raise error
@@ -213,22 +212,22 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 assert_never(order)
         self._due = True
 
-    def _carry_out(self, effect: ev.CoreEffect) -> bool:
-        """Carry out what the core says; each session's key tells its verifier. Return whether a session ended by it."""
-        match effect:
-            case (key, what):
-                return self._upstreams[key % len(self._upstreams)].sessions.carry_out(key, what)
-            case ev.Worked():
-                self.stats.worked(effect)
-                for key, drafted in effect.sessions.items():
-                    self._upstreams[key % len(self._upstreams)].sessions.drafted(key, *drafted)
-            case ReuseSection():
-                self.stats.reuse = effect
-            case ev.Noted(name, fields, level):
-                getattr(log, level)(name, **fields)
-            case _:
-                assert_never(effect)
-        return False
+    def _carry_out(self, effects: list[ev.CoreEffect]) -> None:
+        """Carry out what the core says; each session's key tells its verifier."""
+        for effect in effects:
+            match effect:
+                case (key, what):
+                    self._due |= self._upstreams[key % len(self._upstreams)].sessions.carry_out(key, what)
+                case ev.Worked():
+                    self.stats.worked(effect)
+                    for key, drafted in effect.sessions.items():
+                        self._upstreams[key % len(self._upstreams)].sessions.drafted(key, *drafted)
+                case ReuseSection():
+                    self.stats.reuse = effect
+                case ev.Noted(name, fields, level):
+                    getattr(log, level)(name, **fields)
+                case _:
+                    assert_never(effect)
 
     def _tick(self, now: float) -> float:
         self.progress += not self._core.stuck

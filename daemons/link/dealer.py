@@ -130,8 +130,13 @@ class Dealer:
             if len(parts) != 1:
                 self.traffic.rejected["parts"] += 1
                 continue
-            self.traffic.received(len(parts[0]))
-            yield self._decoded(parts[0]), len(parts[0])
+            [frame] = parts
+            self.traffic.frames_received += 1
+            self.traffic.bytes_received += len(frame)
+            try:
+                yield decode(frame), len(frame)
+            except FrameError as error:
+                yield self._undecoded(frame, error), len(frame)
 
     def reconnect(self) -> None:
         """Open a fresh connection, of which the verifier knows nothing; later, where keys forbid it."""
@@ -159,7 +164,8 @@ class Dealer:
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return False
-        self.traffic.sent(len(frame))
+        self.traffic.frames_sent += 1
+        self.traffic.bytes_sent += len(frame)
         return True
 
     def _leave(self) -> None:
@@ -175,12 +181,9 @@ class Dealer:
                 newest = handshake(event)
         return newest
 
-    def _decoded(self, frame: bytes) -> m.Message | None:
-        try:
-            return decode(frame)
-        except FrameError as error:
-            self.traffic.rejected[error.reason] += 1
-            if error.reason == "version" and frame[3] in (m.Kind.WELCOME, m.Kind.ERROR):
-                text = f"it speaks protocol version {error.seen}, this drafter {m.PROTOCOL_VERSION}"
-                return m.Error("version", text)
-            return m.Error("hello", "a frame came damaged") if may_be_control(frame, error) else None
+    def _undecoded(self, frame: bytes, error: FrameError) -> m.Error | None:
+        self.traffic.rejected[error.reason] += 1
+        if error.reason == "version" and frame[3] in (m.Kind.WELCOME, m.Kind.ERROR):
+            text = f"it speaks protocol version {error.seen}, this drafter {m.PROTOCOL_VERSION}"
+            return m.Error("version", text)
+        return m.Error("hello", "a frame came damaged") if may_be_control(frame, error) else None

@@ -113,7 +113,8 @@ class Router:
                     return
                 continue
             identity, frame = parts
-            self.traffic.received(len(frame))
+            self.traffic.frames_received += 1
+            self.traffic.bytes_received += len(frame)
             yield identity, self._decoded(identity, frame, now), len(frame)
 
     def misdirected(self, identity: bytes, now: float) -> None:
@@ -131,7 +132,8 @@ class Router:
                 raise
             self._give_up(identity)
             return False
-        self.traffic.sent(len(frame))
+        self.traffic.frames_sent += 1
+        self.traffic.bytes_sent += len(frame)
         return True
 
     def _give_up(self, identity: bytes) -> None:

@@ -52,14 +52,6 @@ class Traffic:
         self.rejected: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
-    def sent(self, size: int) -> None:
-        self.frames_sent += 1
-        self.bytes_sent += size
-
-    def received(self, size: int) -> None:
-        self.frames_received += 1
-        self.bytes_received += size
-
     def snapshot(self, stray: int | None = None) -> WireSection:
         frames, size = (self.frames_sent, self.frames_received), (self.bytes_sent, self.bytes_received)
         return WireSection(*frames, *size, dict(self.rejected), stray)
@@ -161,7 +153,7 @@ class Inlet:
     def check(self, pause: float = 0.0) -> None:
         """See to it that messages are heard of, after the pause. To be called after each turn that may have used the
         socket: its descriptor tells of changes only, and receiving or sending may have taken one."""
-        if self._again is None and self.ready():
+        if self._again is None and self._poller.poll(0):
             self._again = self._call_later(pause, self._hear_again)
 
     def _hear_again(self) -> None:
@@ -174,12 +166,9 @@ class Inlet:
         if self._again is not None:
             self._again.cancel()
 
-    def ready(self) -> bool:
-        return bool(self._poller.poll(0))
-
     def receive(self) -> list[bytes] | None:
         """Return the parts of the next message, at most MAX_PARTS; None where there is none now."""
-        if not self.ready():
+        if not self._poller.poll(0):
             return None
         part = self._socket.recv(zmq.NOBLOCK, copy=False)
         parts = [part.bytes]

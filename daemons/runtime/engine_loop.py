@@ -150,7 +150,8 @@ class EngineLoop(Generic[E, F, S, R]):
     def _turn_until_closed(self) -> None:
         core, effects = self._core, list[F]()
         while not self._ending:
-            effects += self._heard()
+            if self._inbox:
+                effects += self._heard()
             step = core.next_step(time.monotonic())
             if effects:
                 self._deliver(CoreSays(effects))  # its reader works while the engine does

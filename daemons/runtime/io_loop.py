@@ -41,31 +41,28 @@ class Mailbox(Generic[T]):
         self._items.append(item)
         if self._late is not None:
             self.end(self._late)
-        self.wake()
+        _write(self.wakeup_fd, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
 
     def wake(self) -> None:
-        _write(self.wakeup_fd, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
+        _write(self.wakeup_fd, b"\0", 1)
 
     def drain(self) -> list[T]:
         """Take all items; only once `fileno` is readable."""
         os.read(self._reader, 4096)
-        return self._taken()
-
-    def end(self, late: Callable[[T], object]) -> None:
-        """The loop has ended: what is here, and what comes later, goes to `late`, on the thread that brings it."""
-        self._late = late
-        for item in self._taken():
-            late(item)
-
-    def close(self) -> None:
-        os.close(self._reader)
-        os.close(self.wakeup_fd)
-
-    def _taken(self) -> list[T]:
         items = list[T]()
         while self._items:
             items.append(self._items.popleft())
         return items
+
+    def end(self, late: Callable[[T], object]) -> None:
+        """The loop has ended: what is here, and what comes later, goes to `late`, on the thread that brings it."""
+        self._late = late
+        while self._items:
+            late(self._items.popleft())
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self.wakeup_fd)
 
 
 class DaemonLoop(ABC, Generic[T]):

@@ -8,7 +8,6 @@ from math import ceil, log
 from typing import assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.proposal import Proposal
 
@@ -16,6 +15,8 @@ MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
 COALESCE = 1.5e-3  # seconds a finished draft may wait for company: frames cost more than ids
 COALESCE_AHEAD = 2.5e-3  # the same for those beyond what was asked for
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
+PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them that stood
+KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
 FIRST_CHUNK = 8
 # a long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
 # and a slow machine must not look dead
@@ -41,6 +42,7 @@ class DrafterSession:
         self._n_batch = n_batch
         self._chunk = min(FIRST_CHUNK, n_batch)
         self._known = Prefix()  # the truth, then the chain
+        self._ids = self._known.ids
         self._proposals: dict[int, Proposal] = {}  # by position, what drafts beyond the truth were sampled from
         self.n_truth = 0
         self._learned = 0  # how much of the truth has been reported
@@ -53,13 +55,13 @@ class DrafterSession:
         self._gap = 0  # ids beyond that which are not guessed either
         self._guesses: list[int] = []  # for the known ids up to, and with, the one after what the model holds
         self._nacked: tuple[float, int] = (float("-inf"), -1)
-        self._acceptance = RollingAcceptance(prior=0.75, memory=16.0)
-        self._reach = self._worthwhile()
+        self._accepted = self._judged = 0.0  # drafts, of rounds long ago less
+        self._judge(0, corrected=False)
         self._most = 0  # ids of truth and chain up to which drafts are worth having
 
     @property
     def truth(self) -> tuple[int, ...]:
-        return tuple(self._known[: self.n_truth])
+        return tuple(self._ids[: self.n_truth])
 
     def handle(self, event: ev.DrafterEvent, now: float) -> list[ev.DrafterEffect]:
         match event:
@@ -76,7 +78,7 @@ class DrafterSession:
         """What the draft model should do next: take in what it has not seen, then guess. None: nothing.
 
         Where no drafts are asked for, ids are left until a shadow needs them."""
-        ids = self._known.ids
+        ids = self._ids
         drafts = len(ids) < self._most and not self._stuck
         if drafts:
             wanted = len(ids)
@@ -102,7 +104,7 @@ class DrafterSession:
 
     def before(self, plan: ev.Predict, most: int) -> list[int]:
         end = self.end(plan)
-        return self._known[0 if most < 0 else max(end - most, 0) : end]
+        return self._ids[0 if most < 0 else max(end - most, 0) : end]
 
     def crc_after(self, plan: ev.Predict) -> int:
         return self._known.crc_at(self.end(plan))
@@ -111,7 +113,7 @@ class DrafterSession:
         """What to do when no session has a `plan`: take in one id and guess the next, which is known."""
         if not self._due or self.held >= self.n_truth - 1:
             return None
-        return ev.Predict(tuple(self._known[self.held : self.held + 1]), guess=True)
+        return ev.Predict(tuple(self._ids[self.held : self.held + 1]), guess=True)
 
     @property
     def _due(self) -> bool:
@@ -131,12 +133,12 @@ class DrafterSession:
     # --- the truth
 
     def _told(self, event: ev.Told, now: float) -> list[ev.DrafterEffect]:
-        possible = all(0 <= token < self._n_vocab for token in event.ids)
-        if not possible or not self._known.holds(event.base, event.crc):
+        ids, known = event.ids, self._ids
+        impossible = ids and (min(ids) < 0 or max(ids) >= self._n_vocab)
+        if impossible or not self._known.holds(event.base, event.crc):
             return self._nack(now)
-        known = self._known[event.base : event.base + len(event.ids)]
-        agreed = event.base + common_length(event.ids, known)
-        end = event.base + len(event.ids)
+        end = event.base + len(ids)
+        agreed = event.base + common_length(ids, known[event.base : end])
         if agreed < min(end, self.n_truth) and not event.sync:
             return self._nack(now)  # two truths about one position: one was damaged on its way
         if end < self.n_truth and agreed == end:
@@ -144,13 +146,14 @@ class DrafterSession:
         self.draft_n = min(event.draft_n, MAX_CREDIT)
         accepted = max(min(agreed, end - 1) - self.n_truth, 0)
         if not event.sync:
-            corrected = self.n_truth <= agreed < min(end, len(self._known))
-            self._acceptance.record(accepted + corrected, accepted)
-            self._reach = self._worthwhile()
-        effects = self._cut(agreed) if agreed < end else []
-        self._known.extend(event.ids[agreed - event.base :])
+            self._judge(accepted, corrected=self.n_truth <= agreed < min(end, len(known)))
+        effects = list[ev.DrafterEffect]()
+        if agreed < end:
+            effects = self._cut(agreed)
+            self._known.extend(ids[agreed - event.base :])
         self.n_truth = end
-        self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
+        if self._proposals:
+            self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
         if event.sync or self.draft_n:
             self._shadowed, self._gap = end, 0
             self._guesses.clear()
@@ -171,7 +174,7 @@ class DrafterSession:
         return [ev.Trim(length)]
 
     def _learn(self, accepted: int, *, sync: bool) -> list[ev.DrafterEffect]:
-        new = tuple(self._known[self._learned : self.n_truth])
+        new = tuple(self._ids[self._learned : self.n_truth])
         if not new:
             return []
         self._learned = self.n_truth
@@ -202,9 +205,13 @@ class DrafterSession:
         ahead = min(2 * self.draft_n + 1 + hidden, MAX_CREDIT)
         return max(min(ahead, self._reach), self.draft_n)
 
-    def _worthwhile(self) -> int:
-        """How long a chain may be while its last draft has a chance to stand."""
-        return ceil(log(LEAST_USE) / log(self._acceptance.pooled()))
+    def _judge(self, accepted: int, *, corrected: bool) -> None:
+        """Note how many drafts stood, and how long a chain may be while its last draft has a chance to."""
+        if accepted or corrected:
+            self._accepted = self._accepted * KEEP + accepted
+            self._judged = self._judged * KEEP + accepted + corrected
+        rate = (self._accepted + PRIOR_DRAFTS * PRIOR_RATE) / (self._judged + PRIOR_DRAFTS)
+        self._reach = ceil(log(LEAST_USE) / log(rate))
 
     def predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
         """Note what the model took in and, where it guessed, let the chain grow. No frame is handled during a step, so
@@ -215,16 +222,16 @@ class DrafterSession:
         if self.held < self.n_truth:
             return self._guessed(event)
         if event.token is None:
-            self._stuck = self.held == len(self._known)
+            self._stuck = self.held == len(self._ids)
             return self._send() if self._stuck else []
         self.drafted += 1
         self.draft_seconds += now - event.started
         if event.proposal is not None:
-            self._proposals[len(self._known)] = event.proposal
+            self._proposals[len(self._ids)] = event.proposal
         self._known.extend((event.token,))
         if self._unsent_since is None:
             self._unsent_since = event.started
-        return self._send() if len(self._known.ids) >= self._most or self._worth_sending(now) else []
+        return self._send() if len(self._ids) >= self._most or self._worth_sending(now) else []
 
     def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
         """Note the guess, if any, for the known id after those held; all guesses go out at the end of the truth or at a
@@ -249,7 +256,7 @@ class DrafterSession:
 
     def _worth_sending(self, now: float) -> bool:
         """Send all that the next step wants, or beyond it what a step consumes, or what has waited for COALESCE."""
-        sent, end, wanted = max(self._sent, self.n_truth), len(self._known), self.n_truth + self.draft_n
+        sent, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
         waited = now - self._unsent_since if self._unsent_since is not None else 0.0
         if sent < wanted:
             return end >= wanted or waited >= COALESCE
@@ -258,8 +265,8 @@ class DrafterSession:
     def _send(self) -> list[ev.DrafterEffect]:
         base = max(self._sent, self.n_truth)
         self._unsent_since = None
-        if base >= len(self._known):
+        if base >= len(self._ids):
             return []
-        end = self._sent = len(self._known)
+        end = self._sent = len(self._ids)
         sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
-        return [ev.Drafted(base, self._known.crc_at(base), tuple(self._known[base:end]), sampled)]
+        return [ev.Drafted(base, self._known.crc_at(base), tuple(self._ids[base:end]), sampled)]

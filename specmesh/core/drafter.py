@@ -18,7 +18,7 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KVSlots
 from specmesh.errors import SpecmeshError
 
-UNTOLD = 0.1  # seconds of work without a draft, as a prompt takes, after which it is told of all the same
+UNTOLD = 0.1  # seconds of work after which it is told of, whatever is heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,7 @@ class DrafterCore:
         self._threads: int | None = None  # of the next step, where that changes
         self._rows: list[_Plan] = []  # of the step that runs
         self._troubles: list[ev.CoreEffect] = []  # found while a step was made
-        self._work = 0.0, 0.0, 0  # as `Worked` has it, that nobody was told of
-        self._drafted: dict[int, tuple[int, float]] = {}
+        self._work = ev.Worked()  # that nobody was told of
         self._reuse, self._reuse_changed = slots.snapshot(), False
 
     def handle(self, event: ev.CoreEvent, now: float) -> list[ev.CoreEffect]:
@@ -96,8 +95,8 @@ class DrafterCore:
             case ev.UpstreamChanged():
                 self._changed(event)
             case ev.ForgetSlots():
-                self._reuse_changed = True
                 self.slots.clear()
+                self._slots_changed()
             case ev.UseThreads(threads):
                 self._threads = threads
             case _:
@@ -105,7 +104,7 @@ class DrafterCore:
         return self._reused()
 
     def _heard(self, seat: _Seat, told: ev.Told | ev.Nacked, now: float) -> list[ev.CoreEffect]:
-        effects = self._of(seat, seat.session.handle(told, now))
+        effects = self._of(seat, seat.session.handle(told, now)) + self._worked()
         if seat.grammar is not None and seat.session.active and seat.upstream in self._speaks:
             effects.append((seat.key, ev.CompileGrammar(seat.upstream, seat.grammar)))
             seat.grammar = None
@@ -129,7 +128,7 @@ class DrafterCore:
     def _drop(self, key: int) -> list[ev.CoreEffect]:
         if (seat := self._seats.pop(key, None)) is not None:
             self._release(seat)
-        return [(key, ev.Released()), *self._reused()]
+        return [*self._worked(), (key, ev.Released()), *self._reused()]
 
     def _changed(self, event: ev.UpstreamChanged) -> None:
         self._round_trips[event.upstream] = event.round_trip
@@ -161,9 +160,6 @@ class DrafterCore:
             sampler = seat.sampler if plain else self._sampler(seat, plan)
             rows.append(ev.DraftRow(seat.seq, seat.session.held, plan.ids, sampler))
             self._seats[seat.key] = self._seats.pop(seat.key)  # the others come first next time
-        for order in self.slots.orders():
-            assert isinstance(order, KVCut), "a draft model copies nothing"
-            self._cut(order.seq, order.length)
         threads, self._threads = self._threads, None
         cuts = tuple([KVCut(*cut) for cut in self._cuts.items()]) if self._cuts else ()
         self._cuts = {}
@@ -177,7 +173,7 @@ class DrafterCore:
             for seat in seats:
                 if (seat.session.draft_n > 0) is asked and (plan := self._plan(seat)) is not None:
                     return [(seat, plan), *self._beside(seat, plan)] if len(seats) > 1 else [(seat, plan)]
-        due = [(seat, plan) for seat in seats if (plan := self._plan_shadow(seat)) is not None]
+        due = [(seat, plan) for seat in seats if not seat.session.draft_n and (plan := self._plan_shadow(seat))]
         most = self._limits.n_batch if self._together else 1
         return [(seat, plan) for seat, plan in due if seat.upstream == due[0][0].upstream][:most]
 
@@ -220,29 +216,35 @@ class DrafterCore:
             return [*effects, *self._failed(step, rows, result), *self._reused()]
         for seq, held in result.held.items():
             self._kept(seq, held)
-        drafts = 0
+        work, drafts = self._work, 0
         for (seat, plan), row, token in zip(rows, step.rows, result.tokens, strict=True):
-            if seat.session.held != row.position:
+            session = seat.session
+            if session.held != row.position:
                 continue  # what it follows is gone, and comes first
-            before = seat.session.drafted
+            before = session.drafted
             proposal = row.sampler.proposal if isinstance(row.sampler, ProposalSampler) else None
-            told = seat.session.predicted(ev.Predicted(len(plan.ids), token, started, proposal), ended)
+            told = session.predicted(ev.Predicted(len(plan.ids), token, started, proposal), ended)
             if told:
                 effects += self._of(seat, told)
-            if seat.session.drafted > before:
+            if session.drafted > before:
                 drafts += 1
-                self._drafted[seat.key] = seat.session.drafted, seat.session.draft_seconds
+                work.sessions[seat.key] = session.drafted, session.draft_seconds
             if seat.guided is not None and (why := seat.guided.exhausted) is not None:
                 seat.guided = None
                 effects.append((seat.key, _without_grammar(why)))
         if rows:
-            work_s, draft_s, before = self._work
-            work_s, draft_s = work_s + ended - started, draft_s + (ended - started if drafts else 0.0)
-            self._work = work_s, draft_s, before + drafts
-            if effects or work_s > UNTOLD:  # others are not woken for each draft, only for those that go out
-                effects.append(ev.Worked(ended, *self._work, self._drafted))
-                self._drafted, self._work = {}, (0.0, 0.0, 0)
+            work.ended, work.seconds, work.drafts = ended, work.seconds + ended - started, work.drafts + drafts
+            if drafts:
+                work.draft_seconds += ended - started
+            if work.seconds > UNTOLD:  # else it is told with what is heard next: others are not woken for each draft
+                effects += self._worked()
         return effects + self._reused() if self._reuse_changed else effects
+
+    def _worked(self) -> list[ev.CoreEffect]:
+        if not self._work.seconds:
+            return []
+        told, self._work = self._work, ev.Worked()
+        return [told]
 
     def _kept(self, seq: int, held: int) -> None:
         """Note what a sequence that was cut holds."""
@@ -291,7 +293,7 @@ class DrafterCore:
             return False
         seat.seq, held = self.slots.acquire(session.truth, n_prompt, cached=seat.asked.cached)
         session.relocated(held)
-        self._reuse_changed = True
+        self._slots_changed()
         return True
 
     def _release(self, seat: _Seat, *, broken: bool = False) -> None:
@@ -304,7 +306,13 @@ class DrafterCore:
         self.slots.release(seat.seq, KVContents(session.truth[:held], seat.asked.n_prompt) if held else NO_CONTENTS)
         seat.seq = None
         session.relocated(0)
+        self._slots_changed()
+
+    def _slots_changed(self) -> None:
         self._reuse_changed = True
+        for order in self.slots.orders():
+            assert isinstance(order, KVCut), "a draft model copies nothing"
+            self._cut(order.seq, order.length)
 
     def _reused(self) -> list[ev.CoreEffect]:
         if not self._reuse_changed:

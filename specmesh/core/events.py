@@ -4,7 +4,7 @@ What one session says is an event at the other: the shells carry `Told`, `Drafte
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -325,16 +325,16 @@ class CompileGrammar:
 SessionEffect = Drafted | Shadowed | Nacked | Learned | Aside | Released | CompileGrammar | Noted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Worked:
     """Steps, the last of which ended then: seconds of all and of those that drafted, their drafts; and of each session
     that got any how many it has got by now, in how many seconds."""
 
-    ended: float
-    seconds: float
-    draft_seconds: float
-    drafts: int
-    sessions: Mapping[int, tuple[int, float]]
+    ended: float = 0.0
+    seconds: float = 0.0
+    draft_seconds: float = 0.0
+    drafts: int = 0
+    sessions: dict[int, tuple[int, float]] = field(default_factory=dict)
 
 
 CoreEffect = tuple[int, SessionEffect] | Worked | Noted | ReuseSection
