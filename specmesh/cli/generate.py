@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,14 +37,47 @@ class Output:
 
 @dataclass(slots=True)
 class _Text:
+    """A completion so far. pending: what of it is to be printed, drafts marked."""
+
+    seed: object
     text: str = ""
+    pending: str = ""
     ids: list[int] = field(default_factory=list)
     rounds: int = 0
     finish_reason: str | None = None
     report: Json = field(default_factory=dict)
     prompt_ids: object = ()
-    seed: object = None
     logprobs: list[object] = field(default_factory=list)
+
+    def take(self, chunk: dict[str, Any], output: Output) -> None:
+        [choice], told = chunk["choices"], chunk["specmesh"]
+        self.text += choice["text"]
+        self.pending += _marked(choice["text"], told.get("accepted_text", "") if output.show_drafts else "")
+        self.finish_reason = choice["finish_reason"] or self.finish_reason
+        if "report" in told:
+            self.report, self.prompt_ids = told["report"], told.get("prompt_token_ids", ())
+        if "request" in told:
+            self.seed = told["request"]["seed"]
+        self.logprobs += told.get("logprobs") or []
+        if "token_ids" in told:
+            self.ids += told["token_ids"]
+            self.rounds += 1
+            if output.verbose and "drafts" in told:
+                fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
+                print(fresh + _round_line(self.rounds, told), file=sys.stderr)
+
+    def as_json(self) -> Json:
+        own: Json = {
+            "schema_version": 1,
+            "text": self.text,
+            "token_ids": self.ids,
+            "prompt_token_ids": self.prompt_ids,
+            "finish_reason": self.finish_reason or "interrupted",
+            "generated_tokens": len(self.ids),
+            "seed": self.seed,
+            "logprobs": self.logprobs or None,
+        }
+        return own | {key: self.report.get(key, own.get(key)) for key in _REPORT_KEYS}
 
 
 @click.command()
@@ -105,7 +139,7 @@ def generate(
     ):
         if wrong:
             raise click.UsageError(message)
-    body: Json = {
+    body: dict[str, Any] = {
         **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
         **({} if model is None else {"model": model}),
         **given({"max_tokens": max_tokens}),
@@ -120,10 +154,7 @@ def generate(
     body = {"seed": secrets.randbits(32)} | body
     output = Output(as_json=json, verbose=verbose, show_drafts=show_drafts)
     client = daemon.Client(socket_path, waits=say_waiting)
-    if n > 1:
-        _run_several(client, body, output, n, reconnect_timeout)
-    else:
-        _run(client, body, output, reconnect_timeout)
+    _run(client, body, output, n, reconnect_timeout)
 
 
 def say(what: str) -> None:
@@ -146,128 +177,68 @@ def read_stdin() -> str:
         ) from None
 
 
-def _run(client: Client, body: Json, output: Output, timeout: float) -> None:
-    """Generate and print one completion; raise the daemon's error after the text so far.
-
-    timeout: seconds to wait for a daemon that went away.
-    """
-    so_far = _Text(seed=body["seed"])
-    try:
-        with closing(Answer(client, body, timeout, say).chunks()) as chunks:
-            for chunk in chunks:
-                _take(chunk, so_far, output)
-    finally:
-        if output.as_json:
-            print(json_module.dumps(_as_json(so_far)))
-        elif so_far.text or so_far.finish_reason:
-            print(flush=True)
-    if output.verbose and not output.as_json:
-        print("\n".join(_summary(so_far.report)), file=sys.stderr)
-
-
-def _run_several(client: Client, body: Json, output: Output, count: int, timeout: float) -> None:
-    """Generate `count` completions in parallel, with consecutive seeds, and print them in order.
-
-    The first is streamed, each other one follows once those before it are complete. timeout: seconds that a drafter
-    waits for its verifier; several completions cannot be resumed.
-    """
-    seed = body["seed"]
-    assert isinstance(seed, int)
-    texts = [_Text(seed=(seed + number) % SEEDS) for number in range(count)]
+def _run(client: Client, body: dict[str, Any], output: Output, count: int, timeout: float) -> None:
+    """Generate `count` completions in parallel, with consecutive seeds, and print them in order; raise the daemon's
+    error after what has come. timeout: seconds to wait for a daemon that went away."""
+    if count == 1:
+        chunks = Answer(client, body, timeout, say).chunks()
+    else:  # which cannot be resumed: a drafter waits for its verifier
+        chunks = client.complete(body | {"n": count, "reconnect_timeout": timeout})
+    texts = [_Text((body["seed"] + number) % SEEDS) for number in range(count)]
     printing = _in_order([] if output.as_json else texts, output)
     next(printing, None)
     try:
-        with closing(client.complete(body | {"n": count, "reconnect_timeout": timeout})) as chunks:
+        with closing(chunks):
             for chunk in chunks:
-                index: int = chunk["choices"][0]["index"]  # type: ignore[index]
-                _take(chunk, texts[index], Output(as_json=True))
+                texts[chunk["choices"][0].get("index", 0)].take(chunk, output)  # type: ignore[index]
                 next(printing, None)
     finally:
         printing.close()
         if output.as_json:
-            print(json_module.dumps({"schema_version": 1, "choices": [_as_json(text) for text in texts]}))
+            told = [text.as_json() for text in texts]
+            print(json_module.dumps(told[0] if count == 1 else {"schema_version": 1, "choices": told}))
 
 
 def _in_order(texts: list[_Text], output: Output) -> Generator[None, None, None]:
     """Print one text after the other; each turn prints what has come since."""
     for which, text in enumerate(texts, 1):
-        say(f"text {which} of {len(texts)}, seed {text.seed}")
-        shown = 0
+        if len(texts) > 1:
+            say(f"text {which} of {len(texts)}, seed {text.seed}")
         try:
             while text.finish_reason is None:
-                _show(text.text[shown:])
-                shown = len(text.text)
+                _show(text)
                 yield
         except GeneratorExit:  # it was cut
-            print(end="\n" if shown else "", flush=True)
+            print(end="\n" if text.text else "", flush=True)
             raise
-        print(text.text[shown:], flush=True)
+        _show(text)
+        print(flush=True)
         if output.verbose:
             print("\n".join(_summary(text.report)), file=sys.stderr)
 
 
-def _show(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _show(text: _Text) -> None:
+    print(end=text.pending, flush=True)
+    text.pending = ""
 
 
-def _take(chunk: Json, so_far: _Text, output: Output) -> None:
-    choice = chunk["choices"][0]  # type: ignore[index]
-    told: Json = chunk["specmesh"]  # type: ignore[assignment]
-    so_far.text += choice["text"]
-    so_far.finish_reason = choice["finish_reason"] or so_far.finish_reason
-    if "report" in told:
-        so_far.report = told["report"]  # type: ignore[assignment]
-        so_far.prompt_ids = told.get("prompt_token_ids", ())
-    if "request" in told:
-        so_far.seed = told["request"]["seed"]  # type: ignore[index]
-    if isinstance(found := told.get("logprobs"), list):
-        so_far.logprobs += found
-    ids = told.get("token_ids")
-    if isinstance(ids, list):
-        so_far.ids += ids
-        so_far.rounds += 1
-        if output.verbose and "drafts" in told:
-            fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
-            print(fresh + _round_line(so_far.rounds, told), file=sys.stderr)
-    text = choice["text"]
-    if not output.as_json:
-        _show(_marked(text, told) if output.show_drafts and "accepted_text" in told else text)
-
-
-def _marked(text: str, told: Json) -> str:
-    drafted: str = told["accepted_text"]  # type: ignore[assignment]
-    own = text[len(drafted) :]
+def _marked(text: str, drafted: str) -> str:
     if not drafted:
-        return own
+        return text
+    own = text[len(drafted) :]
     return f"[[{drafted}]]{own}" if os.environ.get("NO_COLOR") else f"{_GREEN}{drafted}{_PLAIN}{own}"
 
 
-def _round_line(number: int, told: Json) -> str:
-    drafts: list[int] = told["drafts"]  # type: ignore[assignment]
-    pieces: list[str] = told["pieces"]  # type: ignore[assignment]
-    accepted: int = told["accepted"]  # type: ignore[assignment]
+def _round_line(number: int, told: dict[str, Any]) -> str:
+    drafts, pieces, accepted = told["drafts"], told["pieces"], told["accepted"]
     own = repr(pieces[accepted]) if accepted < len(pieces) else "(end)"
-    kind = "bonus" if accepted == len(drafts) else "correction"
-    if drafts and accepted >= len(pieces):
-        return f"round {number}: drafted {told['drafted_text']!r}, the text ends"
     if not drafts:
         return f"round {number}: no drafts, verifier {own}"
-    return f"round {number}: drafted {told['drafted_text']!r}, accepted {accepted}/{len(drafts)}, {kind} {own}"
-
-
-def _as_json(so_far: _Text) -> Json:
-    own: Json = {
-        "schema_version": 1,
-        "text": so_far.text,
-        "token_ids": so_far.ids,
-        "prompt_token_ids": so_far.prompt_ids,
-        "finish_reason": so_far.finish_reason or "interrupted",
-        "generated_tokens": len(so_far.ids),
-        "seed": so_far.seed,
-        "logprobs": so_far.logprobs or None,
-    }
-    return own | {key: so_far.report.get(key, own.get(key)) for key in _REPORT_KEYS}
+    drafted = f"round {number}: drafted {told['drafted_text']!r}"
+    if accepted >= len(pieces):
+        return f"{drafted}, the text ends"
+    kind = "bonus" if accepted == len(drafts) else "correction"
+    return f"{drafted}, accepted {accepted}/{len(drafts)}, {kind} {own}"
 
 
 def _summary(report: Json) -> list[str]:
