@@ -1,7 +1,6 @@
 """Logging of the daemons: structlog to stderr. A line that cannot be written is dropped and counted."""
 
 import atexit
-import contextlib
 import logging
 import os
 import queue
@@ -11,7 +10,7 @@ import threading
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import structlog
 
@@ -75,80 +74,62 @@ FLUSH_TIMEOUT_S = 1.0
 
 
 class LogWriter:
-    """Writes lines to a stream in order. Any thread may write, and a signal handler too: nothing here waits for a lock.
+    """Writes lines to stderr in order. Any thread may write, and a signal handler too: nothing here waits for a lock.
 
-    On the writer's thread it calls `tell`, with the number of dropped lines, once lines can be written again, and
-    `prepare`, which must not raise, before each line and every POLL_INTERVAL_S.
+    On the writer's thread it calls `prepare`, which must not raise, before each line and every POLL_INTERVAL_S.
     """
 
-    def __init__(self, stream: TextIO, tell: Callable[[int], None], prepare: Callable[[], None] | None = None) -> None:
-        self._stream, self._tell, self._prepare = stream, tell, prepare
-        try:
-            self._file: int | None = stream.fileno()
-        except (OSError, ValueError):  # a stream in memory
-            self._file = None
+    def __init__(self, prepare: Callable[[], None] | None) -> None:
+        self._prepare = prepare
         self._lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
-        self._refused = self._failed = self._told = 0
         self._cut = False
+        self.dropped = 0
         threading.Thread(target=self._run, name="log", daemon=True).start()
-
-    @property
-    def dropped(self) -> int:
-        """Lines that could not be written so far."""
-        return self._refused + self._failed
 
     def write(self, line: str) -> None:
         if self._lines.qsize() < MAX_QUEUED_LINES:
             self._lines.put(line)
         else:
-            self._refused += 1
+            self.dropped += 1
 
-    def flush(self, seconds: float = FLUSH_TIMEOUT_S) -> bool:
-        """Wait until all lines so far were written or dropped, but not longer than `seconds`; whether they were."""
+    def flush(self) -> None:
+        """Wait until all lines so far were written or dropped, but not longer than FLUSH_TIMEOUT_S."""
         reached = threading.Event()
         self._lines.put(reached)
-        return reached.wait(seconds)
+        reached.wait(FLUSH_TIMEOUT_S)
 
     def _run(self) -> None:
-        works = True
-        item: str | threading.Event | None
+        told, works = 0, True
         while True:
-            try:
-                item = self._lines.get(timeout=POLL_INTERVAL_S if self._prepare is not None else None)
-            except queue.Empty:
-                item = None
+            item = None
+            with suppress(queue.Empty):
+                item = self._lines.get(timeout=None if self._prepare is None else POLL_INTERVAL_S)
             if self._prepare is not None:
                 self._prepare()
             if isinstance(item, threading.Event):
                 item.set()
             elif item is not None:
                 works = self._written(item)
-                self._failed += not works
-            if works and self.dropped > self._told and self._lines.empty():
-                self._told = self.dropped
-                self._tell(self._told)
+                self.dropped += not works
+            if works and self.dropped > told and self._lines.empty():
+                told = self.dropped
+                log = structlog.get_logger("specmesh")
+                log.warning("log_lines_dropped", lines=told, meaning="they could not be written")
 
     def _written(self, line: str) -> bool:
         start = "\n" if self._cut else ""
         left = memoryview(f"{start}{line}\n".encode(errors="backslashreplace"))
         size = len(left)
-        try:
-            while left:
-                left = left[self._put(left) :]
-        except (OSError, ValueError):
-            self._cut |= 0 < len(left) < size  # half a line is out, and the next must not continue it
-            return False
+        while left:
+            try:
+                left = left[os.write(_STDERR, left) :]
+            except BlockingIOError:  # whoever shares a terminal or pipe may have made it so
+                select.select([], [_STDERR], [])
+            except OSError:
+                self._cut |= 0 < len(left) < size  # half a line is out, and the next must not continue it
+                return False
         self._cut = False
         return True
-
-    def _put(self, raw: memoryview) -> int:
-        if self._file is None:
-            self._stream.write(bytes(raw).decode())
-            return len(raw)
-        while True:
-            with contextlib.suppress(BlockingIOError):  # whoever shares a terminal or pipe may have made it so
-                return os.write(self._file, raw)
-            select.select([], [self._file], [])
 
 
 _least = logging.INFO
@@ -161,7 +142,7 @@ def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
     set_level(level)
     if _writer is None:
         atexit.register(flush)
-    _writer = LogWriter(sys.stderr, _say_dropped, log_file.keep_small if log_file is not None else None)
+    _writer = LogWriter(log_file.keep_small if log_file is not None else None)
     lines = LineLogger(_writer)
     console = sys.stderr.isatty() if fmt == "auto" else fmt == "console"
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -199,10 +180,6 @@ def leave(code: int) -> NoReturn:
     """End this process at once, whatever its threads do; what it logged gets out."""
     flush()
     os._exit(code)
-
-
-def _say_dropped(count: int) -> None:
-    structlog.get_logger("specmesh").warning("log_lines_dropped", lines=count, meaning="they could not be written")
 
 
 class LineLogger:

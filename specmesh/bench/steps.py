@@ -2,8 +2,8 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from specmesh.client import Json
 from specmesh.core.draft_length.step_costs import StepCosts
@@ -11,17 +11,6 @@ from specmesh.errors import Busy, ConfigError
 
 MEASUREMENTS = 3  # that a median of a table counts for: a verifier takes so many before its first session
 NOISE = 0.02  # a wider step is cheaper only if it saves more than this share
-
-
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """Rows of a step, its median milliseconds, and that over one row's. cheaper: rows of the cheapest wider step, where
-    one costs less; such a width is a cliff."""
-
-    rows: int
-    ms: float
-    relative: float | None
-    cheaper: int | None
 
 
 def measured(snapshot: Json) -> dict[int, dict[int, float]]:
@@ -70,34 +59,33 @@ def read_costs(file: Path) -> StepCosts:
     return costs_of(tables)
 
 
-def step_table(costs: dict[int, float]) -> list[StepRow]:
-    """The table, narrowest first. costs: milliseconds by rows."""
-    one = costs.get(1, 0.0)
-    table = []
-    for rows, ms in sorted(costs.items()):
-        wider = [(cost, width) for width, cost in costs.items() if width > rows and cost < ms * (1 - NOISE)]
-        table.append(StepRow(rows, ms, round(ms / one, 4) if one else None, min(wider)[1] if wider else None))
-    return table
-
-
-def step_tables(snapshot: Json) -> dict[int, list[StepRow]]:
-    """Return the tables in a verifier's /stats by their least context. Raise as `measured`."""
-    return {least: step_table(costs) for least, costs in sorted(measured(snapshot).items())}
-
-
-def as_json(snapshot: Json, tables: dict[int, list[StepRow]]) -> Json:
-    """The tables as a JSON object, with the model they are of; `steps` is the one for short contexts."""
-    told = {str(least): [asdict(row) for row in table] for least, table in tables.items()}
+def report(snapshot: Json) -> dict[str, Any]:
+    """Return what --json prints of a verifier's /stats; `steps` is the table for short contexts. Raise as `measured`."""
+    told = {str(least): _table(costs) for least, costs in sorted(measured(snapshot).items())}
     return {"schema_version": 1, "model": snapshot["model"], "steps": told["0"], "steps_by_context": told}
 
 
-def lines(tables: dict[int, list[StepRow]]) -> list[str]:
-    told = []
-    for least, table in tables.items():
-        told += [f"context of {least} ids and more:"] if len(tables) > 1 else []
-        told += [f"{'rows':>5}{'ms':>12}{'of one row':>13}"]
+def _table(costs: dict[int, float]) -> list[dict[str, Any]]:
+    """Return a row for each width, narrowest first. costs: milliseconds by rows.
+
+    relative: over one row's. cheaper: rows of the cheapest wider step, where one costs less; such a width is a cliff.
+    """
+    one, table = costs.get(1, 0.0), []
+    for rows, ms in sorted(costs.items()):
+        wider = [(cost, width) for width, cost in costs.items() if width > rows and cost < ms * (1 - NOISE)]
+        relative, cheaper = round(ms / one, 4) if one else None, min(wider)[1] if wider else None
+        table.append({"rows": rows, "ms": ms, "relative": relative, "cheaper": cheaper})
+    return table
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """Return a `report` as text."""
+    found = []
+    for least, table in told["steps_by_context"].items():
+        found += [f"context of {least} ids and more:"] if len(told["steps_by_context"]) > 1 else []
+        found += [f"{'rows':>5}{'ms':>12}{'of one row':>13}"]
         for row in table:
-            relative = "-" if row.relative is None else f"{row.relative:.2f}"
-            mark = "" if row.cheaper is None else f"  ! {row.cheaper} rows cost less"
-            told.append(f"{row.rows:>5}{row.ms:>12.4f}{relative:>13}{mark}")
-    return told
+            relative = "-" if row["relative"] is None else f"{row['relative']:.2f}"
+            mark = "" if row["cheaper"] is None else f"  ! {row['cheaper']} rows cost less"
+            found.append(f"{row['rows']:>5}{row['ms']:>12.4f}{relative:>13}{mark}")
+    return found

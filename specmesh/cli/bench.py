@@ -57,11 +57,10 @@ def bench() -> None:
 @json_option
 def steps(socket_path: Path | None, json: bool) -> None:
     """Show how long the running verifier's steps take by number of rows; `!` marks one slower than a wider one."""
-    from specmesh.bench import steps as step_tables
+    from specmesh.bench.steps import lines, report
 
-    snapshot = daemon.Client(socket_path).get("/stats")
-    tables = step_tables.step_tables(snapshot)
-    print_result(step_tables.as_json(snapshot, tables), step_tables.lines(tables), as_json=json)
+    told = report(daemon.Client(socket_path).get("/stats"))
+    print_result(told, lines(told), as_json=json)
 
 
 @bench.command()
