@@ -60,7 +60,7 @@ def read_costs(file: Path) -> StepCosts:
 
 
 def report(snapshot: Json) -> dict[str, Any]:
-    """Return what --json prints of a verifier's /stats; `steps` is the table for short contexts. Raise as `measured`."""
+    """Return what --json prints of a verifier's /stats; `steps` is for short contexts. Raise as `measured`."""
     told = {str(least): _table(costs) for least, costs in sorted(measured(snapshot).items())}
     return {"schema_version": 1, "model": snapshot["model"], "steps": told["0"], "steps_by_context": told}
 

@@ -1,8 +1,8 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
 import resource
-from pathlib import Path
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -10,66 +10,59 @@ from click.core import ParameterSource
 from specmesh import paths
 from specmesh.cli.config import config_option, rereader
 from specmesh.cli.models import complete_model, model_path
-from specmesh.cli.options import (
-    COUNT,
-    POSITIVE_SHARE,
-    Decorator,
-    combined,
-    default_options,
-    gathered,
-    number,
-    path_option,
-)
+from specmesh.cli.options import COUNT, POSITIVE_SHARE, combined, default_options, number, path_option
 from specmesh.errors import ConfigError, about
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
 
+if TYPE_CHECKING:
+    from specmesh.config import DaemonSettings, ModelSettings
+
+Settings = TypeVar("Settings", bound="DaemonSettings | ModelSettings")
 _LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
 """What a daemon and a few clients need; libraries crash where they have less."""
 
 _SECONDS = click.FloatRange(0.0, 86_400.0)
 
-_SHARED: dict[str, Decorator] = {
-    "socket": path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
-    "http": click.option(
+_daemon_options = combined(
+    path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
+    click.option(
         "--http",
         metavar="HOST:PORT",
         help="Serve the OpenAI-compatible API there too; beyond this machine only with --api-key-file.",
     ),
-    "api_key_file": path_option(
-        "--api-key-file", "FILE", "API keys for --http, one per line; the file must be readable by you only."
-    ),
-    "allow_origin": click.option(
+    path_option("--api-key-file", "FILE", "API keys for --http, one per line; the file must be readable by you only."),
+    click.option(
         "--allow-origin",
         multiple=True,
         metavar="ORIGIN",
         help="Let web pages of this origin use --http; '*' for any, with --api-key-file only.",
     ),
-    "keys": path_option(
+    path_option(
         "--keys", "DIR", "Folder with this machine's keys (default: the user's, then the system's; see `keys`)."
     ),
-    "insecure_no_auth": click.option(
+    click.option(
         "--insecure-no-auth",
         is_flag=True,
         help="Use no keys, even beyond this machine: anybody on the network path can read and change everything.",
     ),
-    "threads": click.option("--threads", type=int, metavar="N", help="Number of CPU threads (default: one per core)."),
-    "gpu_layers": number("--gpu-layers", click.INT, -1, "N", "Number of model layers to put on a GPU; -1 for all."),
-    "gpu": click.option(
+    click.option("--threads", type=int, metavar="N", help="Number of CPU threads (default: one per core)."),
+    number("--gpu-layers", click.INT, -1, "N", "Number of model layers to put on a GPU; -1 for all."),
+    click.option(
         "--gpu",
         type=click.Choice(["auto", "required"]),
         default="auto",
         help="required: do not start if no GPU can take the layers.",
     ),
-    "max_sessions": number("--max-sessions", click.INT, 8, "N", "Maximum number of concurrent sessions."),
-    "max_queue": number(
+    number("--max-sessions", click.INT, 8, "N", "Maximum number of concurrent sessions."),
+    number(
         "--max-queue",
         click.INT,
         256,
         "N",
         "Maximum number of requests that wait for a session; more are refused (exit code 75).",
     ),
-    "ctx": number(
+    number(
         "--ctx",
         click.INT,
         4096,
@@ -77,34 +70,27 @@ _SHARED: dict[str, Decorator] = {
         "Maximum number of tokens per session; memory is reserved for all sessions. If not set, at most the model's "
         "training context.",
     ),
-    "drain": number(
+    number(
         "--drain",
         _SECONDS,
         10.0,
         "SECONDS",
         "Time that running requests get to finish after SIGTERM; a second SIGTERM ends at once.",
     ),
-    "log_level": click.option(
+    click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
         help="Minimum level to log; debug includes the engines' own lines.",
     ),
-    "log_format": click.option(
+    click.option(
         "--log-format",
         type=click.Choice(["auto", "console", "json"]),
         default="auto",
         help="auto: console on a terminal, JSON lines elsewhere.",
     ),
-    "stretch": click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
-    "log_file": path_option(
-        "--log-file", "FILE", "Log to this file instead of stderr; at 16 MiB it is rotated to FILE.1."
-    ),
-}
-
-
-_daemon_options = combined(
-    gathered("shared", _SHARED, dict),
+    click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
+    path_option("--log-file", "FILE", "Log to this file instead of stderr; at 16 MiB it is rotated to FILE.1."),
     default_options,
     config_option,
 )
@@ -146,26 +132,9 @@ _insecure_rpc_option = click.option(
 @_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
-def verifier(
-    model: str | None,
-    bind: str,
-    chat_template: Path | None,
-    grace: float,
-    reproducible: bool,
-    rpc: str | None,
-    insecure_rpc: bool,
-    engine: str,
-    defaults: dict[str, object],
-    shared: dict[str, Any],
-) -> None:
+def verifier(**values: Any) -> None:
     """Run the verifier: it runs the target model and decides every token."""
-    target = {
-        "chat_template": chat_template,
-        "reproducible": reproducible,
-        "rpc": tuple(address.strip() for address in rpc.split(",")) if rpc else (),
-        "insecure_rpc": insecure_rpc,
-    }
-    _run("verifier", shared, (engine, model), target, {"defaults": defaults, "bind": bind, "grace": grace})
+    _run("verifier", values)
 
 
 @click.command()
@@ -207,24 +176,13 @@ def verifier(
     "never the text.",
 )
 @_daemon_options
-def drafter(
-    connect: tuple[str, ...],
-    engine: str,
-    model: str | None,
-    min_vocab_overlap: float,
-    draft_temperature: float | None,
-    defaults: dict[str, object],
-    shared: dict[str, Any],
-) -> None:
+def drafter(**values: Any) -> None:
     """Run a drafter: its draft model proposes the next tokens."""
-    own = {"connect": connect, "min_vocab_overlap": min_vocab_overlap, "draft_temperature": draft_temperature}
-    _run("drafter", shared, (engine, model), {}, {"defaults": defaults, **own})
+    _run("drafter", values)
 
 
-def _run(
-    role: str, shared: dict[str, Any], model: tuple[str, str | None], more: dict[str, Any], own: dict[str, Any]
-) -> None:
-    """Run a daemon. model: its engine and name; more: further ModelSettings; own: of the role's settings."""
+def _run(role: str, values: dict[str, Any]) -> None:
+    """Run a daemon. values: of its options; settings have their names."""
     for limit, least, what, flag in _LIMITS:
         allowed = resource.getrlimit(limit)[0]
         if allowed != resource.RLIM_INFINITY and allowed < least:
@@ -233,52 +191,43 @@ def _run(
     from specmesh.daemons.runtime.instance import InstanceLock
 
     ctx = click.get_current_context()
-    port = parse_port(shared["http"], shared["api_key_file"], shared["allow_origin"])
-    where = shared["socket"] or paths.default_socket(role)
+    port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
+    where = values["socket"] or paths.default_socket(role)
     with about("socket"):
         lock = InstanceLock(where)
     with lock:  # visible to clients before the rest is imported
-        _configure_log(ctx, shared)
-        engine, name = model
+        _configure_log(ctx, values)
         with about("model"):
-            bundled = name == "bundled" and role == "verifier"
-            path = paths.bundled("target.gguf") if bundled else model_path(name, engine)
-        unset = ctx.get_parameter_source("ctx") is ParameterSource.DEFAULT
-        same = {key: shared[key] for key in ("max_sessions", "threads", "gpu_layers", "stretch")}
-        settings = own | {
-            "model": ModelSettings(
-                engine,
-                path,
-                ctx=None if unset else shared["ctx"],
-                gpu_required=shared["gpu"] == "required",
-                **same,
-                **more,
-            ),
-            "socket": where,
-            "port": port,
-            "insecure": shared["insecure_no_auth"],
-            **{key: shared[key] for key in ("keys", "max_queue", "drain")},
-        }
-        made = VerifierSettings(**settings) if role == "verifier" else DrafterSettings(**settings)
+            bundled = values["model"] == "bundled" and role == "verifier"
+            path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
+        values |= {"model": path, "gpu_required": values["gpu"] == "required", "insecure": values["insecure_no_auth"]}
+        values["rpc"] = tuple(one.strip() for one in values["rpc"].split(",")) if values.get("rpc") else ()
+        if ctx.get_parameter_source("ctx") is ParameterSource.DEFAULT:
+            values["ctx"] = None
+        values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
 
         reread = rereader(ctx, port)
-        if isinstance(made, VerifierSettings):
-            serve_verifier(made, reread)
+        if role == "verifier":
+            serve_verifier(_settings(VerifierSettings, values), reread)
         else:
-            serve_drafter(made, reread)
+            serve_drafter(_settings(DrafterSettings, values), reread)
 
 
-def _configure_log(ctx: click.Context, shared: dict[str, Any]) -> None:
+def _settings(kind: type[Settings], values: dict[str, Any]) -> Settings:
+    return kind(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
+
+
+def _configure_log(ctx: click.Context, values: dict[str, Any]) -> None:
     from specmesh import logs
 
     file = None
-    if shared["log_file"] is not None:
+    if values["log_file"] is not None:
         with about("log_file"):
-            file = logs.LogFile(shared["log_file"])
+            file = logs.LogFile(values["log_file"])
         ctx.call_on_close(file.close)
         ctx.call_on_close(logs.flush)  # called first
-    logs.configure(shared["log_level"], shared["log_format"], file)
+    logs.configure(values["log_level"], values["log_format"], file)
 
 
 @click.command("rpc-server")
