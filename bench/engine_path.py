@@ -31,6 +31,7 @@ from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
 from specmesh.core.verifier_events import Opening
+from specmesh.engines.base import Ask
 from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -148,7 +149,7 @@ def drafter_turn(engine: LlamaDrafter) -> Turn:
         nonlocal held
         if held == 0:
             engine.trim(0, 0)
-        engine.predict(0, (40,), sampler)
+        engine.predict([Ask(0, (40,), sampler)])
         held = (held + 1) % FULL
         return 0.0
 

@@ -19,6 +19,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.engines.base import Ask
 from specmesh.engines.mlx import MlxDrafter, MlxSettings
 from specmesh.paths import bundled
 
@@ -45,11 +46,11 @@ def engine_loop(engine: MlxDrafter, steps: int) -> float:
     """Seconds of the same through the engine."""
     greedy = Sampler(SamplingParams())
     engine.trim(0, 0)
-    token = engine.predict(0, PROMPT, greedy)
+    [token] = engine.predict([Ask(0, tuple(PROMPT), greedy)])
     begun = time.perf_counter()
     for _ in range(steps):
         assert token is not None
-        token = engine.predict(0, [token], greedy)
+        [token] = engine.predict([Ask(0, (token,), greedy)])
     return time.perf_counter() - begun
 
 

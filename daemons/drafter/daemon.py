@@ -25,7 +25,7 @@ from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop, 
 from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.runtime.shared_cores import SharedCores
-from specmesh.engines.base import Ask, CpuEngine, DraftEngine, predict_all
+from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import (
     ConfigError,
     DaemonUnreachable,
@@ -61,7 +61,7 @@ class DraftModel:
         for row in step.rows:
             if held.get(row.seq, row.position) == row.position:
                 asks.append(Ask(row.seq, row.ids, row.sampler))
-        tokens = predict_all(self.speaking[step.upstream], asks) if asks else []
+        tokens = self.speaking[step.upstream].predict(asks) if asks else []
         if len(asks) < len(step.rows):
             guessed = {ask.seq: token for ask, token in zip(asks, tokens, strict=True)}
             tokens = [guessed.get(row.seq) for row in step.rows]

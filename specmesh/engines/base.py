@@ -68,7 +68,7 @@ class EngineInfo:
                depend on the rest of the step. None: a step is as wide as its spans.
     reuse:     what of a sequence another session may continue from, long after it was decoded.
     n_outputs: most rows with logits of one step; None: `n_batch`.
-    batches:   a draft engine is a `BatchDraftEngine`.
+    batches:   a draft engine guesses for several sequences in less time than one after the other.
     """
 
     model: str
@@ -157,38 +157,24 @@ class Ask:
     sampler: Sampler | None
 
 
-@runtime_checkable
-class BatchDraftEngine(Protocol):
-    """A draft engine that guesses for several sequences in less time than one after the other."""
-
-    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
-        """`DraftEngine.predict` for different sequences, with at most n_batch ids in all. Where it raises, `trim`
-        returns what each of them holds."""
-
-
 class DraftEngine(Engine, Protocol):
-    """A draft model: guesses one token at a time. It may be an `Encoder` as well."""
+    """A draft model: guesses one token of a sequence at a time. It may be an `Encoder` as well."""
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """None for an engine that knows ids only."""
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append `ids` (at most n_batch) to a sequence and return a guess of the id after them, or None.
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        """Append each ask's ids to its sequence and return a guess of the id after them, or None.
 
-        Without a `sampler` the ids are only decoded. A `greedy` one need not be consulted.
+        The sequences are different ones, several only where `info.batches`, and have at most n_batch ids in all.
+        Without a `sampler` the ids are only decoded. A `greedy` one need not be consulted. Where it raises, `trim`
+        returns what each sequence holds.
         """
 
     def trim(self, seq: int, length: int) -> int:
         """Keep at most the first `length` ids of a sequence and return how many it holds: fewer where a model cannot
         go back so far, and the caller feeds the rest again."""
-
-
-def predict_all(engine: DraftEngine, asks: Sequence[Ask]) -> list[int | None]:
-    if len(asks) > 1:
-        assert isinstance(engine, BatchDraftEngine), "asked for where `info.batches` is true"
-        return engine.predict_many(asks)
-    return [engine.predict(ask.seq, ask.ids, ask.sampler) for ask in asks]
 
 
 ANY_ID = 2**31

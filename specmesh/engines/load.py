@@ -15,7 +15,7 @@ from specmesh.core.sampling.filters import Logits
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
-from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine, predict_all
+from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.hf_vocabulary import TokenizerFile, load_hf_vocabulary
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled
@@ -162,12 +162,9 @@ class RemappedDrafter:
     def info(self) -> EngineInfo:
         return self._engine.info
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
-
-    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         asked = [self._translated(ask) for ask in asks]
-        answers = zip(asked, predict_all(self._engine, asked), strict=True)
+        answers = zip(asked, self._engine.predict(asked), strict=True)
         return [
             ask.sampler.meaning(guess) if isinstance(ask.sampler, _Translating) and guess is not None else None
             for ask, guess in answers

@@ -6,8 +6,7 @@ Text repeats itself: where the last few ids occurred before, what followed them 
 
 from collections.abc import Sequence
 
-from specmesh.core.sampling.sampler import Sampler
-from specmesh.engines.base import ANY_ID, EngineInfo, Sequences
+from specmesh.engines.base import ANY_ID, Ask, EngineInfo, Sequences
 
 _SIZES = (4, 3, 2)
 """Lengths of the suffixes that are tried."""
@@ -24,12 +23,15 @@ class NgramDrafter:
         self._sequences = Sequences(n_seq, n_ctx, ANY_ID, n_ctx)
         self._histories = [_History() for _ in range(n_seq)]
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        held = self._sequences.check_append(seq, ids)
-        history = self._histories[seq]
-        history.extend(ids)
-        self._sequences.set(seq, held + len(ids))
-        return None if sampler is None else history.guess()
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        return [self._guess(ask) for ask in asks]
+
+    def _guess(self, ask: Ask) -> int | None:
+        held = self._sequences.check_append(ask.seq, ask.ids)
+        history = self._histories[ask.seq]
+        history.extend(ask.ids)
+        self._sequences.set(ask.seq, held + len(ask.ids))
+        return None if ask.sampler is None else history.guess()
 
     def trim(self, seq: int, length: int) -> int:
         kept = self._sequences.check_cut(seq, length)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -182,10 +181,7 @@ class SimDrafter(_SimEngine):
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings, "sim-drafter", batches=True)
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
-
-    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started, settings = time.perf_counter(), self.settings
         for ask in asks:
             self.sequences.check_append(ask.seq, ask.ids)

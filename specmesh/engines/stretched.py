@@ -33,9 +33,9 @@ class StretchedDrafter(LlamaDrafter):
         super().__init__(settings, progress)
         self.info = _marked(self.info, machine)
 
-    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started = time.perf_counter()
-        tokens = super().predict_many(asks)
+        tokens = super().predict(asks)
         _sleep_until(started + DRAFT_MS / 1e3)
         return tokens
 

@@ -120,13 +120,13 @@ def test_sigterm_in_a_slow_step(mesh: Mesh):
 DRAFT_SLOWLY = """
 import pathlib, time
 from specmesh.engines.sim import SimDrafter
-predict, begun, over = SimDrafter.predict_many, pathlib.Path("{0}/begun"), pathlib.Path("{0}/over")
+predict, begun, over = SimDrafter.predict, pathlib.Path("{0}/begun"), pathlib.Path("{0}/over")
 def slowly(engine, asks):
     if any({1} in ask.ids for ask in asks) and not over.exists():
         begun.touch()
         while not over.exists(): time.sleep(0.05)
     return predict(engine, asks)
-SimDrafter.predict_many = slowly
+SimDrafter.predict = slowly
 """
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 from specmesh.engines.llama import LlamaSettings
 from specmesh.engines.mlx import MlxSettings
 from specmesh.engines.sim import SimSettings
@@ -62,3 +62,9 @@ def span(seq: int, position: int, ids: Sequence[int], *, logits: bool = True) ->
 def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
     """One step, the logits copied: the arrays an engine returns die with the next call."""
     return [rows.copy() for rows in engine.decode(spans) if rows is not None]
+
+
+def predict(engine: DraftEngine, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+    """A guess for one sequence."""
+    [guess] = engine.predict([Ask(seq, tuple(ids), sampler)])
+    return guess

@@ -19,7 +19,7 @@ from harness.truth import simulated
 from specmesh.api import requests as api
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Snapshot, as_json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -29,7 +29,7 @@ from specmesh.daemons.link.transport import Route, bind_router
 from specmesh.daemons.runtime.io_loop import Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import DraftEngine
+from specmesh.engines.base import Ask, DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.wire import messages as m
@@ -104,11 +104,11 @@ class FlakyDrafter(SimDrafter):
 
     left = 3
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         self.left -= 1
         if self.left < 0:
             raise EngineError("out of memory")
-        return super().predict(seq, ids, sampler)
+        return super().predict(asks)
 
 
 def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:

@@ -9,7 +9,6 @@ import structlog
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
-from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
@@ -195,10 +194,7 @@ class LlamaDrafter(LlamaEngine):
     def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
         super().__init__(settings, progress=progress)
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        return self.predict_many([Ask(seq, tuple(ids), sampler)])[0]
-
-    def predict_many(self, asks: Sequence[Ask]) -> list[int | None]:
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         spans, ends = list[Span](), list[int]()
         for ask in asks:
             held, body = self._sequences.held(ask.seq), ask.ids if ask.sampler is None else ask.ids[:-1]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVReuse
-from specmesh.engines.base import EngineInfo, Progress, Sequences, Trimming, context_of
+from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import MlxSettings, free, load
 from specmesh.errors import EngineError, LocalProtocolError
 
@@ -41,15 +41,18 @@ class MlxDrafter:
             self.close()
             raise
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         self._check_caller()
-        held = self._sequences.check_append(seq, ids)
+        return [self._guess(ask) for ask in asks]
+
+    def _guess(self, ask: Ask) -> int | None:
+        held = self._sequences.check_append(ask.seq, ask.ids)
         try:
-            guess = self._memories[seq].feed(ids, sampler)
+            guess = self._memories[ask.seq].feed(ask.ids, ask.sampler)
         except Exception as error:
-            self._empty(seq)
-            raise EngineError(f"MLX failed on {len(ids)} ids: {error}") from error
-        self._sequences.set(seq, held + len(ids))
+            self._empty(ask.seq)
+            raise EngineError(f"MLX failed on {len(ask.ids)} ids: {error}") from error
+        self._sequences.set(ask.seq, held + len(ask.ids))
         return guess
 
     def trim(self, seq: int, length: int) -> int:

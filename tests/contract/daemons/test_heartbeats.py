@@ -11,10 +11,10 @@ from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, 
 
 from specmesh.api.requests import ClientEvent, Finished
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.sampler import Sampler
 from specmesh.daemons.drafter import draft_sessions
 from specmesh.daemons.runtime import engine_loop
 from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
+from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
 
@@ -69,10 +69,10 @@ class Held(SimDrafter):
         self.begun: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.go_on = threading.Semaphore(0)
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        self.begun.put(len(ids))
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        self.begun.put(sum(len(ask.ids) for ask in asks))
         assert self.go_on.acquire(timeout=PATIENCE)
-        return super().predict(seq, ids, sampler)
+        return super().predict(asks)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from harness.engine_contract import (
     mlx_settings,
     model_params,
     pick_gguf,
+    predict,
     sim_settings,
     span,
     step,
@@ -25,7 +26,7 @@ from harness.engine_contract import (
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Ask, BatchDraftEngine, DraftEngine, VerifyEngine
+from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.mlx import MlxDrafter
 from specmesh.engines.ngram import NgramDrafter
@@ -79,20 +80,20 @@ class TestDrafter:
     @pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
     def test_guess_is_a_function_of_the_prefix(self, drafter: DraftEngine, sampler: Sampler) -> None:
         ids = text_ids(24)
-        at_once = drafter.predict(0, ids, sampler)
+        at_once = predict(drafter, 0, ids, sampler)
         for token in ids[:-1]:
-            assert drafter.predict(1, [token], None) is None
-        assert drafter.predict(1, ids[-1:], sampler) == at_once
+            assert predict(drafter, 1, [token], None) is None
+        assert predict(drafter, 1, ids[-1:], sampler) == at_once
 
     @pytest.mark.parametrize("length", [0, 1, 12, 19])
     def test_trim_then_feed_again(self, drafter: DraftEngine, length: int) -> None:
         ids = text_ids(20)
-        fresh = drafter.predict(0, ids, GREEDY)
-        drafter.predict(1, ids[:19], None)
-        drafter.predict(1, [50, 51], GREEDY)
+        fresh = predict(drafter, 0, ids, GREEDY)
+        predict(drafter, 1, ids[:19], None)
+        predict(drafter, 1, [50, 51], GREEDY)
         held = drafter.trim(1, length)
         assert held == length if drafter.info.trimming == "removal" else 0 <= held <= length
-        assert drafter.predict(1, ids[held:], GREEDY) == fresh
+        assert predict(drafter, 1, ids[held:], GREEDY) == fresh
 
     def test_drafting_and_cutting_back(self, drafter: DraftEngine) -> None:
         ids = text_ids(20)
@@ -105,42 +106,41 @@ class TestDrafter:
     @staticmethod
     def chain(drafter: DraftEngine, ids: Sequence[int]) -> list[int]:
         guesses: list[int] = []
-        token = drafter.predict(0, ids, GREEDY)
+        token = predict(drafter, 0, ids, GREEDY)
         while token is not None and len(guesses) < 6:
             guesses.append(token)
-            token = drafter.predict(0, [token], GREEDY)
+            token = predict(drafter, 0, [token], GREEDY)
         return guesses
 
     def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
         texts = [text_ids(20, seed) for seed in range(N_SEQ)]
         alone = []
         for ids in texts:
-            alone.append(drafter.predict(0, ids, GREEDY))
+            alone.append(predict(drafter, 0, ids, GREEDY))
             drafter.trim(0, 0)
         for start, end in pairwise([0, 7, 19]):
             for seq, ids in enumerate(texts):
-                drafter.predict(seq, ids[start:end], None)
+                predict(drafter, seq, ids[start:end], None)
         drafter.trim(0, 0)
-        assert [drafter.predict(seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
+        assert [predict(drafter, seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
 
     def test_several_at_once(self, drafter: DraftEngine) -> None:
         """Guesses for several sequences in one go are those that each gets alone, whatever else is taken in."""
         if not drafter.info.batches:
             return
-        assert isinstance(drafter, BatchDraftEngine)
         texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
         alone = []
         for ids in texts:
-            alone.append([drafter.predict(0, ids, GREEDY), drafter.predict(0, [44], GREEDY)])
+            alone.append([predict(drafter, 0, ids, GREEDY), predict(drafter, 0, [44], GREEDY)])
             drafter.trim(0, 0)
-        first = drafter.predict_many([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
-        second = drafter.predict_many([Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)])
+        first = drafter.predict([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
+        second = drafter.predict([Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)])
         assert first == [guesses[0] for guesses in alone]
         assert second == [alone[2][1], None, alone[1][1]]
 
     def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
         assert drafter.trim(0, 10) == 0
-        drafter.predict(0, text_ids(6), None)
+        predict(drafter, 0, text_ids(6), None)
         assert drafter.trim(0, 10) == 6
         assert drafter.trim(0, 6) == 6
 
@@ -149,18 +149,18 @@ class TestDrafter:
         if drafter.info.backend == "prompt lookup":
             return
         sampler = Recording(SamplingParams(temperature=1.0))
-        drafter.predict(0, text_ids(7), sampler)
-        drafter.predict(0, [40], sampler)
+        predict(drafter, 0, text_ids(7), sampler)
+        predict(drafter, 0, [40], sampler)
         assert sampler.positions == [7, 8]
 
     def test_guess_with_a_full_context(self, drafter: DraftEngine) -> None:
         """The id after the last one that fits can be guessed but not taken in."""
         ids = text_ids(N_CTX)
         for start in range(0, N_CTX - N_BATCH, N_BATCH):
-            drafter.predict(0, ids[start : start + N_BATCH], None)
-        assert drafter.predict(0, ids[N_CTX - N_BATCH :], GREEDY) is not None
+            predict(drafter, 0, ids[start : start + N_BATCH], None)
+        assert predict(drafter, 0, ids[N_CTX - N_BATCH :], GREEDY) is not None
         with pytest.raises(LocalProtocolError, match="at most 96"):
-            drafter.predict(0, [40], GREEDY)
+            predict(drafter, 0, [40], GREEDY)
 
     @pytest.mark.parametrize(
         ("seq", "ids"),
@@ -168,11 +168,11 @@ class TestDrafter:
     )
     def test_bad_ids(self, drafter: DraftEngine, seq: int, ids: list[int]) -> None:
         text = text_ids(20)
-        fresh = drafter.predict(1, text, GREEDY)
-        drafter.predict(0, text[:19], None)
+        fresh = predict(drafter, 1, text, GREEDY)
+        predict(drafter, 0, text[:19], None)
         with pytest.raises(LocalProtocolError):
-            drafter.predict(seq, ids, GREEDY)
-        assert drafter.predict(0, text[19:], GREEDY) == fresh
+            predict(drafter, seq, ids, GREEDY)
+        assert predict(drafter, 0, text[19:], GREEDY) == fresh
 
     @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
     def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
@@ -193,7 +193,7 @@ def test_a_model_drafts_for_itself(request: pytest.FixtureRequest, kind: str, sa
     ids = text_ids(10)
     for _ in range(20):
         (row,) = step(target, span(0, 0, ids)) if len(ids) == 10 else step(target, span(0, len(ids) - 1, ids[-1:]))
-        guess = draft.predict(0, ids if len(ids) == 10 else ids[-1:], sampler)
+        guess = predict(draft, 0, ids if len(ids) == 10 else ids[-1:], sampler)
         ids.append(sampler.choose(row[-1], len(ids)))
         assert guess == ids[-1]
     target.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import structlog
+from harness.engine_contract import predict
 
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -134,14 +135,14 @@ class TestModels:
         self, tiny_recurrent_gguf: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = LlamaDrafter(settings(tiny_recurrent_gguf))
-        guess = engine.predict(0, [40, 41], GREEDY)
+        guess = predict(engine, 0, [40, 41], GREEDY)
         decode = engine._cache.lib.llama_decode
         with monkeypatch.context() as patch:
             patch.setattr(engine._cache.lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
             with pytest.raises(EngineError):
-                engine.predict(0, [42], GREEDY)
+                predict(engine, 0, [42], GREEDY)
         assert engine.trim(0, 2) == 0
-        assert engine.predict(0, [40, 41], GREEDY) == guess
+        assert predict(engine, 0, [40, 41], GREEDY) == guess
         engine.close()
 
 

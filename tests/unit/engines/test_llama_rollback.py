@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.engine_contract import predict
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
@@ -144,10 +145,10 @@ class TestRestore:
     def test_a_long_chain_is_wrong(self, path: Callable[[str], Path], arch: str) -> None:
         """A state that was saved within it is not gone back to."""
         engine, straight = LlamaDrafter(settings(path(arch))), LlamaDrafter(settings(path(arch)))
-        engine.predict(0, IDS[:40], None)
+        predict(engine, 0, IDS[:40], None)
         for token in (*IDS[40:50], *range(40, 90)):
-            engine.predict(0, [token], GREEDY)
+            predict(engine, 0, [token], GREEDY)
         assert engine.trim(0, 50) == 50
-        assert engine.predict(0, IDS[50:51], GREEDY) == straight.predict(0, IDS[:51], GREEDY)
+        assert predict(engine, 0, IDS[50:51], GREEDY) == predict(straight, 0, IDS[:51], GREEDY)
         engine.close()
         straight.close()

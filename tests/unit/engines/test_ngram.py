@@ -1,5 +1,6 @@
 """Prompt lookup: what it guesses, and that its index follows every cut."""
 
+from harness.engine_contract import predict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,4 +32,4 @@ def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]
         assert held == len(ids)
         if more:
             ids += more
-            assert drafter.predict(0, more, GREEDY) == searched(ids)
+            assert predict(drafter, 0, more, GREEDY) == searched(ids)

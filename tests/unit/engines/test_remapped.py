@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from harness.engine_contract import predict
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import EngineInfo
+from specmesh.engines.base import Ask, EngineInfo
 from specmesh.engines.load import RemappedDrafter
 from specmesh.errors import LocalProtocolError
 
@@ -27,9 +28,10 @@ class Scripted:
         self.fed: list[int] = []
         self.closed = False
 
-    def predict(self, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        self.fed += ids
-        return None if sampler is None else sampler.choose(self.logits, len(self.fed))
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        [ask] = asks
+        self.fed += ask.ids
+        return [None if ask.sampler is None else ask.sampler.choose(self.logits, len(self.fed))]
 
     def trim(self, seq: int, length: int) -> int:
         del self.fed[length:]
@@ -67,7 +69,7 @@ def test_choices_are_those_of_an_identical_model(params: SamplingParams):
         logits = rng.standard_normal(len(VERIFIER)).astype(np.float32)
         inner.logits = logits[order]
         expected = Sampler(params).choose(logits, position)
-        assert engine.predict(0, (position % 41,), Sampler(params)) == expected
+        assert predict(engine, 0, (position % 41,), Sampler(params)) == expected
     assert [order[token] for token in inner.fed] == [position % 41 for position in range(1, 60)]
 
 
@@ -78,9 +80,9 @@ def test_best_token_without_counterpart_is_no_guess(temperature: float):
     engine, inner = wrapped(draft)
     sampler = Sampler(SamplingParams(temperature, seed=1))
     inner.logits[39] = 9.0
-    assert engine.predict(0, (1,), sampler) is None
+    assert predict(engine, 0, (1,), sampler) is None
     inner.logits[39], inner.logits[5] = 9.0, 60.0
-    assert engine.predict(0, (1,), sampler) == 5
+    assert predict(engine, 0, (1,), sampler) == 5
 
 
 @pytest.mark.parametrize("token", [-1, 41, 2**31])
@@ -89,7 +91,7 @@ def test_ids_outside_the_vocabulary(token: int):
     draft, _ = shuffled(VERIFIER)
     engine, inner = wrapped(draft)
     with pytest.raises(LocalProtocolError, match="outside"):
-        engine.predict(0, (1, token), None)
+        predict(engine, 0, (1, token), None)
     assert inner.fed == []
-    inner.predict = lambda seq, ids, sampler: -1  # type: ignore[method-assign]
-    assert engine.predict(0, (1,), Sampler(SamplingParams())) is None
+    inner.predict = lambda asks: [-1]  # type: ignore[method-assign]
+    assert predict(engine, 0, (1,), Sampler(SamplingParams())) is None
