@@ -57,24 +57,19 @@ _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A parsed body.
-
-    usage_apart: the usage has a chunk of its own. resumable: say what is needed to resume the text. model: the one that
-    began a resumed text, named: the one asked for; empty for none. choices: answers per prompt. echo: answers begin
-    with the prompt. prompts: all of them; none for a chat. ignored: the fields that nobody reads.
-    """
+    """A parsed body."""
 
     request: Request
     stream: bool
-    usage_apart: bool = False
-    resumable: bool = False
-    model: str = ""
+    usage_apart: bool = False  # the usage has a chunk of its own
+    resumable: bool = False  # say what is needed to resume the text
+    model: str = ""  # that began a resumed text
     ignore_eos: bool = False
-    choices: int = 1
-    echo: bool = False
-    named: str = ""
-    prompts: tuple[Prompt, ...] = ()
-    ignored: tuple[str, ...] = ()
+    choices: int = 1  # answers per prompt
+    echo: bool = False  # answers begin with the prompt
+    named: str = ""  # the model asked for
+    prompts: tuple[Prompt, ...] = ()  # none for a chat
+    ignored: tuple[str, ...] = ()  # fields that nobody reads
 
 
 def parse_completion(body: object) -> Body:

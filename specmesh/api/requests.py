@@ -22,29 +22,22 @@ ID_BYTES = 36
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation, from `prompt_ids`, or `messages` (by the target's chat template), or `prompt`: the first given.
-
-    continued: continue the last message instead of starting a new one. rounds: events carry each round's drafts.
-    id: unguessable name; whoever knows it may resume the text. named_only: resume that text, never start one.
-    generated: tokens to resume after; known: generated tokens that the client already has. choice: index among the
-    completions of one prompt. reconnect_timeout: seconds that a drafter waits for a lost verifier. priority: lower
-    goes first. target: `ModelInfo.target` of the model wanted, empty for any.
-    """
+    """One generation, from `prompt_ids`, `messages` (by the target's chat template) or `prompt`: the first given."""
 
     prompt: str | None
     prompt_ids: tuple[int, ...] | None
     params: SessionParams
-    rounds: bool = False
+    rounds: bool = False  # events carry each round's drafts
     messages: tuple[ChatMessage, ...] = ()
-    continued: bool = False
-    id: str = ""
-    generated: tuple[int, ...] = ()
-    known: int = 0
-    reconnect_timeout: float = 0.0
-    named_only: bool = False
-    priority: int = 0
-    target: str = ""
-    choice: int = 0
+    continued: bool = False  # continue the last message instead of starting a new one
+    id: str = ""  # unguessable name; whoever knows it may resume the text
+    generated: tuple[int, ...] = ()  # tokens to resume after
+    known: int = 0  # generated tokens that the client already has
+    reconnect_timeout: float = 0.0  # seconds that a drafter waits for a lost verifier
+    named_only: bool = False  # resume that text, never start one
+    priority: int = 0  # lower goes first
+    target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
+    choice: int = 0  # index among the completions of one prompt
 
     @property
     def size(self) -> int:

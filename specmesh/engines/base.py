@@ -56,32 +56,21 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Facts about a loaded model.
-
-    n_ctx:     ids per sequence.
-    n_batch:   most rows of one `VerifyEngine.decode`, over all spans.
-    n_seq:     sequences held at once.
-    trimming:  how part of a sequence is taken back; a target that cannot runs without speculation.
-    backend:   where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers").
-    threads:   CPU threads of its steps; 0 on a GPU, or without a model.
-    width:     rows in which every span with logits is computed, and most that it may have, so that its logits do not
-               depend on the rest of the step. None: a step is as wide as its spans.
-    reuse:     what of a sequence another session may continue from, long after it was decoded.
-    n_outputs: most rows with logits of one step; None: `n_batch`.
-    batches:   a draft engine guesses for several sequences in less time than one after the other.
-    """
+    """Facts about a loaded model."""
 
     model: str
-    n_ctx: int
-    n_batch: int
-    n_seq: int
-    trimming: Trimming
-    backend: str
+    n_ctx: int  # ids per sequence
+    n_batch: int  # most rows of one step, over all spans
+    n_seq: int  # sequences held at once
+    trimming: Trimming  # how part of a sequence is taken back; a target that cannot runs without speculation
+    backend: str  # where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers")
+    # Rows in which every span with logits is computed, and most that it may have, so that its logits do not depend on
+    # the rest of the step. None: a step is as wide as its spans.
     width: int | None = None
-    reuse: KVReuse = "whole"
-    batches: bool = False
-    n_outputs: int | None = None
-    threads: int = 0
+    reuse: KVReuse = "whole"  # what of a sequence another session may continue from, long after it was decoded
+    batches: bool = False  # a draft engine guesses for several sequences in less time than one after the other
+    n_outputs: int | None = None  # most rows with logits of one step; None: `n_batch`
+    threads: int = 0  # CPU threads of its steps; 0 on a GPU, or without a model
 
     @property
     def can_trim(self) -> bool:

@@ -32,22 +32,14 @@ _NEXT, _LUCK, _WRONG = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class SimSettings:
-    """Settings of a simulated engine.
+    """Settings of a simulated engine."""
 
-    step_ms, row_ms:  a verifier step of k rows takes step_ms + row_ms (k - 1), unless
-    steps_ms:         gives the time of 1, 2, ... rows; more rows cost as much as the last entry.
-    draft_ms:         one guess; prefill costs nothing. Guesses for n sequences at once take row_ms (n - 1) more.
-    alpha:            probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2,
-                      hold for `period` ids in turn.
-    end_after:        a sequence of this many ids is followed by END_ID; 0: never.
-    can_trim:         False imitates a recurrent model.
-    load_s:           seconds that loading takes; it cannot be cancelled.
-    """
-
-    step_ms: float = 0.0
-    row_ms: float = 0.0
-    draft_ms: float = 0.0
-    steps_ms: tuple[float, ...] = ()
+    step_ms: float = 0.0  # a verifier's step of k rows takes step_ms + row_ms (k - 1);
+    row_ms: float = 0.0  # guesses for n sequences at once take row_ms (n - 1) more than one
+    draft_ms: float = 0.0  # one guess; prefill costs nothing
+    steps_ms: tuple[float, ...] = ()  # if given: of 1, 2, ... rows; more rows cost as much as the last entry
+    # Probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2, hold for
+    # `period` ids in turn.
     alpha: float | tuple[float, ...] = 0.75
     period: int = 0
     n_vocab: int = 256
@@ -55,9 +47,9 @@ class SimSettings:
     n_batch: int = 512
     n_seq: int = 8
     seed: int = 0
-    end_after: int = 0
-    can_trim: bool = True
-    load_s: float = 0.0
+    end_after: int = 0  # a sequence of this many ids is followed by END_ID; 0: never
+    can_trim: bool = True  # False imitates a recurrent model
+    load_s: float = 0.0  # seconds that loading takes; it cannot be cancelled
 
     def __post_init__(self) -> None:
         if self.n_vocab < 256 or min(self.n_ctx, self.n_batch, self.n_seq) < 1:

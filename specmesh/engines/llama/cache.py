@@ -22,21 +22,16 @@ SavedState = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """What to reserve.
+    """What to reserve."""
 
-    n_ctx:     tokens per sequence.
-    rows:      most rows of one decode; outputs: most of those with logits.
-    snapshots: states of recurrent layers that llama.cpp keeps per sequence for rollback.
-    width:     rows that steps are filled up to, in cells of each sequence's own, so that a token's cell does not depend
-               on other sequences; None: no filling, and all sequences share the cells.
-    """
-
-    n_ctx: int
+    n_ctx: int  # tokens per sequence
     n_seq: int
-    rows: int
-    outputs: int
+    rows: int  # most of one decode
+    outputs: int  # most of those with logits
     threads: int
-    snapshots: int = 0
+    snapshots: int = 0  # states of recurrent layers that llama.cpp keeps per sequence for rollback
+    # Rows that steps are filled up to, in cells of each sequence's own, so that a token's cell does not depend on other
+    # sequences. None: no filling, and all sequences share the cells.
     width: int | None = None
 
     @property

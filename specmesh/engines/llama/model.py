@@ -35,32 +35,20 @@ SHORT = 4096
 
 @dataclass(frozen=True, slots=True)
 class LlamaSettings:
-    """How to load a GGUF model.
-
-    n_ctx:        tokens per sequence, at least 8; None: what suits the model.
-    n_seq:        sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq tokens.
-    threads:      CPU threads; None: one per physical core.
-    gpu_layers:   layers put on GPUs; -1: all. Ignored where there is no GPU, unless `gpu_required`.
-    n_batch:      most rows of one step.
-    max_draft:    most drafts per sequence of a verifier step.
-    vocab_only:   load the vocabulary and tokenizer without weights.
-    chat_template: a Jinja template instead of the model's own.
-    reproducible: all steps of a verifier have the same number of rows, see `FixedWidth`.
-    rpc:          HOST:PORT of llama.cpp's RPC servers, whose devices take layers as GPUs do.
-    """
+    """How to load a GGUF model."""
 
     path: Path
-    n_ctx: int | None = None
-    n_seq: int = 1
-    threads: int | None = None
-    gpu_layers: int = -1
+    n_ctx: int | None = None  # tokens per sequence, at least 8; None: what suits the model
+    n_seq: int = 1  # sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq tokens
+    threads: int | None = None  # of the CPU; None: one per physical core
+    gpu_layers: int = -1  # put on GPUs, -1: all; ignored where there is no GPU, unless `gpu_required`
     gpu_required: bool = False
-    n_batch: int = 512
-    max_draft: int = 31
-    vocab_only: bool = False
-    chat_template: str | None = None
-    reproducible: bool = False
-    rpc: tuple[str, ...] = ()
+    n_batch: int = 512  # most rows of one step
+    max_draft: int = 31  # most drafts per sequence of a verifier's step
+    vocab_only: bool = False  # load vocabulary and tokenizer without weights
+    chat_template: str | None = None  # a Jinja template instead of the model's own
+    reproducible: bool = False  # all steps of a verifier have the same number of rows, see `FixedWidth`
+    rpc: tuple[str, ...] = ()  # HOST:PORT of llama.cpp's RPC servers, whose devices take layers as GPUs do
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_seq <= _MAX_SEQ:

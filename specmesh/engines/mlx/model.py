@@ -27,21 +27,15 @@ _FILES = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.tx
 
 @dataclass(frozen=True, slots=True)
 class MlxSettings:
-    """How to load a Hugging Face model.
+    """How to load a Hugging Face model."""
 
-    model:   a directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
-             ("org/name"), which mlx-lm finds in its cache or downloads.
-    n_ctx:   ids per sequence; None: what suits the model. Memory is taken as sequences grow.
-    n_seq:   sequences held at once.
-    n_batch: most ids of one call, and so of one prefill step.
-    device:  where it runs; auto: the GPU where MLX has one.
-    """
-
+    # A directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
+    # ("org/name"), which mlx-lm finds in its cache or downloads.
     model: str
-    n_ctx: int | None = None
-    n_seq: int = 1
-    n_batch: int = 512
-    device: Literal["auto", "cpu", "gpu"] = "auto"
+    n_ctx: int | None = None  # ids per sequence; None: what suits the model. Memory is taken as sequences grow.
+    n_seq: int = 1  # sequences held at once
+    n_batch: int = 512  # most ids of one call, and so of one prefill step
+    device: Literal["auto", "cpu", "gpu"] = "auto"  # where it runs; auto: the GPU where MLX has one
 
     def __post_init__(self) -> None:
         if min(1 if self.n_ctx is None else self.n_ctx, self.n_seq, self.n_batch) < 1:
