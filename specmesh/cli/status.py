@@ -245,21 +245,22 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
     With --model and --against: compare two models' vocabularies, as a drafter does; exit code 1 if they do not fit.
     """
     from specmesh import logs
+    from specmesh.doctor import Status
 
     logs.configure("error", "auto")
     if model is None and against is None:
         checks = examine(ctx.find_root(), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
         print_result(checks.as_json(), checks.lines(), as_json=json)
-        ctx.exit(int(checks.failed))
+        ctx.exit(int(bool(checks.counts[Status.FAIL])))
     if model is None or against is None:
         raise click.UsageError("--model and --against go together")
-    from specmesh.doctor.machine import diagnose
+    from specmesh.doctor.machine import diagnose, lines
 
     draft = Path(bundled("drafter.gguf") if model == "bundled" else model)
     target = Path(bundled("target.gguf") if against == "bundled" else against)
     found = diagnose(draft, target, min_vocab_overlap)
-    print_result(found.as_json(), found.lines(), as_json=json)
-    ctx.exit(int(not found.usable))
+    print_result(found, lines(found), as_json=json)
+    ctx.exit(int(not found["usable"]))
 
 
 def examine(root: click.Context, *, colour: bool) -> "Checks":
@@ -267,16 +268,14 @@ def examine(root: click.Context, *, colour: bool) -> "Checks":
     from specmesh.doctor import Checks, machine, mesh
 
     (settings, wrong), running = mesh.in_force(root), find()
-    checks = (
-        *machine.software(),
-        *machine.models(settings),
-        *mesh.files(root),
-        *wrong,
-        *mesh.ports(settings),
-        *machine.sockets(),
-        *mesh.daemons(running),
-        *machine.services(),
-        *mesh.keys(),
-        *mesh.network(settings, running),
-    )
-    return Checks(checks, colour)
+    groups = {
+        "software": machine.software(),
+        "models": machine.models(settings),
+        "settings": [*mesh.files(root), *wrong, *mesh.ports(settings)],
+        "sockets": machine.sockets(),
+        "daemons": mesh.daemons(running),
+        "services": machine.services(),
+        "keys": mesh.keys(),
+        "network": mesh.network(settings, running),
+    }
+    return Checks(groups, colour)

@@ -1,7 +1,7 @@
 """`specmesh doctor`: checks of what was found, and what to type where it is not right."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -20,49 +20,49 @@ class Status(StrEnum):
 class Check:
     """The result of one check; fix: a command, None where all is well."""
 
-    group: str
     name: str
     status: Status
     found: str
     fix: str | None = None
 
 
-def ok(group: str, name: str, found: str) -> Check:
-    return Check(group, name, Status.OK, found)
+def ok(name: str, found: str) -> Check:
+    return Check(name, Status.OK, found)
 
 
-def warn(group: str, name: str, found: str, fix: str) -> Check:
-    return Check(group, name, Status.WARN, found, fix)
+def warn(name: str, found: str, fix: str) -> Check:
+    return Check(name, Status.WARN, found, fix)
 
 
-def fail(group: str, name: str, found: str, fix: str) -> Check:
-    return Check(group, name, Status.FAIL, found, fix)
+def fail(name: str, found: str, fix: str) -> Check:
+    return Check(name, Status.FAIL, found, fix)
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """All checks; colour: whether to colour their lines."""
+    """All checks, by group; colour: whether to colour their lines."""
 
-    checks: Sequence[Check]
+    groups: Mapping[str, Sequence[Check]]
     colour: bool = False
 
     @property
-    def failed(self) -> bool:
-        return any(check.status is Status.FAIL for check in self.checks)
+    def counts(self) -> Counter[Status]:
+        return Counter(check.status for checks in self.groups.values() for check in checks)
 
     def as_json(self) -> dict[str, object]:
-        return {"schema_version": 1, "checks": [asdict(check) for check in self.checks]}
+        told = [{"group": group} | asdict(check) for group, checks in self.groups.items() for check in checks]
+        return {"schema_version": 1, "checks": told}
 
     def lines(self) -> list[str]:
-        width = max((len(check.name) for check in self.checks), default=0)
+        width = max(len(check.name) for checks in self.groups.values() for check in checks)
         lines: list[str] = []
-        for group in dict.fromkeys(check.group for check in self.checks):
-            lines += ["", group] if lines else [group]
-            for check in (check for check in self.checks if check.group == group):
+        for group, checks in self.groups.items():
+            lines.append(group)
+            for check in checks:
                 word = f"{check.status:<4}"
                 mark = f"\x1b[{_COLOURS[check.status]}m{word}\x1b[0m" if self.colour else word
                 lines.append(f"  {mark}  {check.name:<{width}}  {check.found}")
                 if check.fix is not None:
                     lines.append(f"        {'':<{width}}  -> {check.fix}")
-        counts = Counter(check.status for check in self.checks)
-        return [*lines, "", ", ".join(f"{counts[status]} {status}" for status in Status)]
+            lines.append("")
+        return [*lines, ", ".join(f"{self.counts[status]} {status}" for status in Status)]

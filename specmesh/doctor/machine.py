@@ -7,10 +7,10 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from specmesh import __version__, paths
 from specmesh.cli.models import model_path
@@ -35,8 +35,8 @@ _BUNDLED = ("target.gguf", "drafter.gguf", "drafter-hf")
 
 def software() -> list[Check]:
     return [
-        ok("software", "python", f"{platform.python_version()} at {sys.executable}"),
-        ok("software", "specmesh", f"{__version__} in {Path(__file__).parents[1]}"),
+        ok("python", f"{platform.python_version()} at {sys.executable}"),
+        ok("specmesh", f"{__version__} in {Path(__file__).parents[1]}"),
         _llama(),
         _mlx(),
     ]
@@ -46,43 +46,41 @@ def _llama() -> Check:
     """Check llama-cpp-python: what it is, what it was built for, what it sees."""
     name, installed = "llama.cpp", _version("llama_cpp_python")
     if installed is None and find_spec("mlx") is None:
-        return warn("software", name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
+        return warn(name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
     if installed is None:
-        return ok("software", name, "not installed; only GGUF models need it")
+        return ok(name, "not installed; only GGUF models need it")
     told, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
     if installed != PINNED:
-        return fail("software", name, f"{told}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
+        return fail(name, f"{told}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
     try:
         built, gpus = backends(), gpu_devices()
     except ConfigError as error:
-        return fail("software", name, str(error), reinstall)
+        return fail(name, str(error), reinstall)
     told += f", built for {', '.join(built)}"
     if gpus:
-        return ok("software", name, f"{told}; sees {', '.join(gpus)}")
+        return ok(name, f"{told}; sees {', '.join(gpus)}")
     if Path("/dev/nvidiactl").exists() and not {"CUDA", "Vulkan"} & set(built):
-        fix = f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}"
-        return warn("software", name, f"{told}; the NVIDIA GPU here is not used", fix)
+        return warn(name, f"{told}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}")
     if set(built) - {"CPU", "BLAS", "RPC"}:
-        return warn("software", name, f"{told}; sees no GPU", "specmesh verifier --gpu required  # tells why")
-    return ok("software", name, f"{told}; no GPU")
+        return warn(name, f"{told}; sees no GPU", "specmesh verifier --gpu required  # tells why")
+    return ok(name, f"{told}; no GPU")
 
 
 def _mlx() -> Check:
     apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
     found = _version("mlx") if _version("mlx_lm") is not None else None
     if found is None and apple:
-        fix = "pip install 'specmesh[mlx]'"
-        return warn("software", "mlx", "not installed; it drafts fastest on Apple Silicon", fix)
+        return warn("mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")
     if found is None:
-        return ok("software", "mlx", "not installed; it is for Apple Silicon")
+        return ok("mlx", "not installed; it is for Apple Silicon")
     reinstall = "pip install --force-reinstall '.[mlx]'"
     try:
         device = default_device()
     except ConfigError as error:
-        return fail("software", "mlx", str(error), reinstall)
+        return fail("mlx", str(error), reinstall)
     if apple and device == "CPU":
-        return warn("software", "mlx", f"MLX {found}, {device}; the GPU is not used", reinstall)
-    return ok("software", "mlx", f"MLX {found}, {device}")
+        return warn("mlx", f"MLX {found}, {device}; the GPU is not used", reinstall)
+    return ok("mlx", f"MLX {found}, {device}")
 
 
 def _version(package: str) -> str | None:
@@ -97,26 +95,26 @@ def _version(package: str) -> str | None:
 
 def models(settings: Iterable[RoleSettings]) -> list[Check]:
     missing = [name for name in _BUNDLED if _damaged(Path(paths.bundled(name)))]
-    told = ok("models", "bundled pair", "there")
+    told = ok("bundled pair", "there")
     if missing:
         fix = "pip install --force-reinstall --no-deps .  # in the checkout"
-        told = fail("models", "bundled pair", f"cannot be read: {', '.join(missing)}", fix)
+        told = fail("bundled pair", f"cannot be read: {', '.join(missing)}", fix)
     return [told, _folder(paths.models_dir().absolute()), *(check for one in settings for check in _named(one))]
 
 
 def _folder(path: Path) -> Check:
     if not path.exists():
-        return ok("models", "folder", f"{path} is not there yet: nothing was pulled")
+        return ok("folder", f"{path} is not there yet: nothing was pulled")
     try:
         next(path.iterdir(), None)
     except OSError as error:
-        return fail("models", "folder", f"{path} cannot be read ({error.strerror})", f"chmod u+rwx {path}")
+        return fail("folder", f"{path} cannot be read ({error.strerror})", f"chmod u+rwx {path}")
     found = entries(path)
     damaged = [entry.name for entry in found if _damaged(entry.path)]
     if damaged:
         told = f"{path}: {', '.join(damaged)} cannot be read as a model"
-        return warn("models", "folder", told, f"specmesh models inspect {damaged[0]}  # then pull it again")
-    return ok("models", "folder", f"{len(found)} in {path}")
+        return warn("folder", told, f"specmesh models inspect {damaged[0]}  # then pull it again")
+    return ok("folder", f"{len(found)} in {path}")
 
 
 def _named(settings: RoleSettings) -> list[Check]:
@@ -125,14 +123,13 @@ def _named(settings: RoleSettings) -> list[Check]:
     if not named or engine in {"ngram", "sim"}:
         return []
     if named == "bundled":
-        return [ok("models", name, f"{named}: the one that comes along")]
+        return [ok(name, f"{named}: the one that comes along")]
     try:
         path = Path(model_path(named, engine) or named)
         from_hub = not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
-        return [ok("models", name, f"{named}: {'from the hub, when the daemon starts' if from_hub else _told(path)}")]
+        return [ok(name, f"{named}: {'from the hub, when the daemon starts' if from_hub else _told(path)}")]
     except (ConfigError, OSError) as error:
-        fix = f"specmesh models list; then set model in {settings.role}.toml"
-        return [fail("models", name, str(error), fix)]
+        return [fail(name, str(error), f"specmesh models list; then set model in {settings.role}.toml")]
 
 
 def _damaged(path: Path) -> bool:
@@ -151,74 +148,55 @@ def _told(path: Path) -> str:
 # --- vocabularies
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The comparison of two vocabularies; probed: None if one side's encoder could not be run."""
-
-    model: Path
-    against: Path
-    comparison: match.VocabularyMatch
-    probed: match.EncodingMatch | None
-
-    @property
-    def usable(self) -> bool:
-        """True if a drafter with `model` would run for a verifier with `against`."""
-        return self.comparison.verdict is not match.MatchKind.DIFFERENT
-
-    def lines(self) -> list[str]:
-        found, probed = self.comparison, self.probed
-        encoders = "not compared: install the tokenizers package for Hugging Face directories"
-        if probed is not None:
-            alike = f"{probed.agreed} of {probed.compared} texts are cut alike"
-            encoders = f"{alike}; {probed.first}" if probed.first else alike
-        if not self.usable:
-            result = "this drafter would be refused: take a model of the same family"
-        elif probed is not None and probed.agreed < probed.compared:
-            result = "these can work together; texts are cut differently, so fewer drafts will be accepted"
-        elif found.verdict is match.MatchKind.PARTIAL:
-            share = match.percent(1 - found.overlap)
-            result = f"these can work together; drafts end where one of the {share} without a counterpart would be next"
-        else:
-            result = "these can work together"
-        return [
-            f"drafter   {self.model}",
-            f"verifier  {self.against}",
-            f"verdict   {found.verdict}: {found}",
-            f"encoders  {encoders}",
-            f"result    {result}",
-        ]
-
-    def as_json(self) -> dict[str, object]:
-        found, probed, encoders = self.comparison, self.probed, None
-        if probed is not None:
-            encoders = {"alike": probed.agreed, "compared": probed.compared, "first": probed.first or None}
-        return {
-            "schema_version": 1,
-            "model": str(self.model),
-            "against": str(self.against),
-            "verdict": str(found.verdict),
-            "usable": self.usable,
-            "meaning": str(found),
-            "model_tokens": found.n_draft,
-            "against_tokens": found.n_verifier,
-            "overlap": found.overlap,
-            "min_overlap": found.least,
-            "moved": found.moved,
-            "only_model": found.only_draft,
-            "only_against": found.only_verifier,
-            "differences": [{"id": d.id, "model": d.draft, "against": d.verifier} for d in found.differences],
-            "encoders": encoders,
-        }
-
-
-def diagnose(model: Path, against: Path, least: float) -> Diagnosis:
-    """Compare two GGUF files or Hugging Face directories; raises ConfigError where one cannot be read."""
+def diagnose(model: Path, against: Path, least: float) -> dict[str, Any]:
+    """Compare two GGUF files or Hugging Face directories: whether a drafter with `model` would run for a verifier with
+    `against`. encoders: None if one of them could not be run. Raise ConfigError where one cannot be read."""
     draft, verifier = load_tokenizer(model), load_tokenizer(against)
-    found, probed = match.compare(draft.vocabulary, verifier.vocabulary, least), None
+    found, encoders = match.compare(draft.vocabulary, verifier.vocabulary, least), None
     if draft.encode is not None and verifier.encode is not None:
         encodings = [(text, draft.encode(text), verifier.encode(text)) for text in match.PROBES]
         probed = match.compare_encodings(draft.vocabulary, verifier.vocabulary, encodings)
-    return Diagnosis(model, against, found, probed)
+        encoders = {"alike": probed.agreed, "compared": probed.compared, "first": probed.first or None}
+    return {
+        "schema_version": 1,
+        "model": str(model),
+        "against": str(against),
+        "verdict": str(found.verdict),
+        "usable": found.verdict is not match.MatchKind.DIFFERENT,
+        "meaning": str(found),
+        "model_tokens": found.n_draft,
+        "against_tokens": found.n_verifier,
+        "overlap": found.overlap,
+        "min_overlap": found.least,
+        "moved": found.moved,
+        "only_model": found.only_draft,
+        "only_against": found.only_verifier,
+        "differences": [{"id": d.id, "model": d.draft, "against": d.verifier} for d in found.differences],
+        "encoders": encoders,
+    }
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """Return what `diagnose` found as text."""
+    encoders, probed = "not compared: install the tokenizers package for Hugging Face directories", told["encoders"]
+    if probed is not None:
+        encoders = f"{probed['alike']} of {probed['compared']} texts are cut alike"
+        encoders += f"; {probed['first']}" if probed["first"] else ""
+    result = "these can work together"
+    if not told["usable"]:
+        result = "this drafter would be refused: take a model of the same family"
+    elif probed is not None and probed["alike"] < probed["compared"]:
+        result += "; texts are cut differently, so fewer drafts will be accepted"
+    elif told["verdict"] == match.MatchKind.PARTIAL:
+        share = match.percent(1 - told["overlap"])
+        result += f"; drafts end where one of the {share} without a counterpart would be next"
+    return [
+        f"drafter   {told['model']}",
+        f"verifier  {told['against']}",
+        f"verdict   {told['verdict']}: {told['meaning']}",
+        f"encoders  {encoders}",
+        f"result    {result}",
+    ]
 
 
 # --- sockets
@@ -229,7 +207,7 @@ def sockets() -> list[Check]:
     longest = max((paths.default_socket(role) for role in ROLES), key=lambda path: len(os.fsencode(path)))
     if (size := len(os.fsencode(longest))) > MAX_SOCKET_PATH:
         found = f"{longest} has {size} bytes, {MAX_SOCKET_PATH} at most"
-        checks.append(fail("sockets", "path length", found, "export XDG_RUNTIME_DIR=/run/user/$(id -u)"))
+        checks.append(fail("path length", found, "export XDG_RUNTIME_DIR=/run/user/$(id -u)"))
     if SYSTEM_DIR.exists():
         checks.append(_system_folder(SYSTEM_DIR))
     return checks + [check for path in known_sockets() for check in _socket(path)]
@@ -242,18 +220,18 @@ def _user_folder(path: Path) -> Check:
         # A link of our own leads where we want; one of somebody else's is no folder.
         found = path.stat() if path.lstat().st_uid == user else path.lstat()
     except FileNotFoundError:
-        return ok("sockets", name, f"{path} is not there yet: the first daemon makes it")
+        return ok(name, f"{path} is not there yet: the first daemon makes it")
     except OSError as error:
-        return fail("sockets", name, f"{path} cannot be read ({error.strerror})", f"chmod 700 '{path}'")
+        return fail(name, f"{path} cannot be read ({error.strerror})", f"chmod 700 '{path}'")
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
-        return fail("sockets", name, f"{path} is no folder", f"rm '{path}'")
+        return fail(name, f"{path} is no folder", f"rm '{path}'")
     if found.st_uid != user:
-        return fail("sockets", name, f"{path} belongs to user {found.st_uid}, not to {user}", f"sudo rm -r '{path}'")
+        return fail(name, f"{path} belongs to user {found.st_uid}, not to {user}", f"sudo rm -r '{path}'")
     if mode & 0o077:
         judge = fail if mode & 0o022 else warn
-        return judge("sockets", name, f"{path} is open to others (mode {mode:o})", f"chmod 700 '{path}'")
-    return ok("sockets", name, f"{path}, private")
+        return judge(name, f"{path} is open to others (mode {mode:o})", f"chmod 700 '{path}'")
+    return ok(name, f"{path}, private")
 
 
 def _system_folder(path: Path) -> Check:
@@ -261,11 +239,11 @@ def _system_folder(path: Path) -> Check:
     name, mode = "system's folder", path.lstat().st_mode
     if not os.access(path, os.X_OK):
         join = 'sudo usermod --append --groups specmesh "$USER"  # and log in again'
-        return warn("sockets", name, f"{path} is closed to this user: what runs there is not seen", join)
+        return warn(name, f"{path} is closed to this user: what runs there is not seen", join)
     told = f"{path} (mode {stat.S_IMODE(mode):o})"
     if stat.S_ISDIR(mode) and not mode & 0o002:
-        return ok("sockets", name, told)
-    return fail("sockets", name, f"{told} can be written by anybody", f"sudo chmod o-w '{path}'")
+        return ok(name, told)
+    return fail(name, f"{told} can be written by anybody", f"sudo chmod o-w '{path}'")
 
 
 def _socket(path: Path) -> list[Check]:
@@ -274,13 +252,13 @@ def _socket(path: Path) -> list[Check]:
         return []  # none, or another user's daemon, which cannot be told from a dead one
     mode = path.stat().st_mode
     if not stat.S_ISSOCK(mode):
-        return [fail("sockets", path.name, f"{path} is no socket: a daemon cannot listen there", f"rm '{path}'")]
+        return [fail(path.name, f"{path} is no socket: a daemon cannot listen there", f"rm '{path}'")]
     if not listens(path):
         told = f"{path} was left behind by a daemon that is gone; the next one replaces it"
-        return [warn("sockets", path.name, told, f"rm '{path}'")]
+        return [warn(path.name, told, f"rm '{path}'")]
     if mode & 0o007:
-        return [fail("sockets", path.name, f"{path} is open to everybody", f"chmod 600 '{path}'")]
-    return [ok("sockets", path.name, f"{path} takes connections")]
+        return [fail(path.name, f"{path} is open to everybody", f"chmod 600 '{path}'")]
+    return [ok(path.name, f"{path} takes connections")]
 
 
 # --- services
@@ -290,7 +268,7 @@ def services() -> list[Check]:
     planned = launchd_service if sys.platform == "darwin" else systemd_service
     found = [(role, scope, planned(role, scope, "")) for role in ROLES for scope in Scope]
     told = [_service(role, scope, one) for role, scope, one in found if one.files[0].path.exists()]
-    return told or [ok("services", "installed", "none")]
+    return told or [ok("installed", "none")]
 
 
 def _service(role: str, scope: Scope, service: Service) -> Check:
@@ -313,16 +291,16 @@ def judge_service(role: str, scope: Scope, state: str, *, enable: str | None, lo
     name, flag = f"{role} ({scope})", " --system" if scope is Scope.SYSTEM else ""
     match state:
         case "failed":
-            return fail("services", name, "failed", logs)
+            return fail(name, "failed", logs)
         case "activating":
-            return warn("services", name, "starting, or starting over and over", logs)
+            return warn(name, "starting, or starting over and over", logs)
         case "unknown":
-            return warn("services", name, "the service manager does not tell", f"specmesh service status {role}{flag}")
+            return warn(name, "the service manager does not tell", f"specmesh service status {role}{flag}")
         case "active" if enable is not None:
-            return warn("services", name, "runs, and will not start by itself", enable)
+            return warn(name, "runs, and will not start by itself", enable)
         case "active":
-            return ok("services", name, "enabled, active")
-    return warn("services", name, f"installed, {state}", f"specmesh service start {role}{flag}")
+            return ok(name, "enabled, active")
+    return warn(name, f"installed, {state}", f"specmesh service start {role}{flag}")
 
 
 def parse_systemctl(text: str) -> tuple[bool, str]:

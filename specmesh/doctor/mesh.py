@@ -58,7 +58,7 @@ def in_force(root: click.Context) -> tuple[list[RoleSettings], list[Check]]:
             values = effective(root, role, None)
         except BadVariable as error:
             look = f"env | grep {str(error).split('=')[0]}"
-            wrong.append(fail("settings", f"{role}'s environment", str(error), look))
+            wrong.append(fail(f"{role}'s environment", str(error), look))
             continue
         except ConfigError:
             continue  # its file's check says so
@@ -72,7 +72,7 @@ def files(root: click.Context) -> list[Check]:
     for role in ROLES:
         there = [path for folder in paths.config_folders() if (path := folder / f"{role}.toml").is_file()]
         told += [_file(root, role, path, there[0]) for path in there]
-    return told or [ok("settings", "files", "none: flags and defaults hold")]
+    return told or [ok("files", "none: flags and defaults hold")]
 
 
 def _file(root: click.Context, role: str, path: Path, first: Path) -> Check:
@@ -82,9 +82,9 @@ def _file(root: click.Context, role: str, path: Path, first: Path) -> Check:
     except ConfigError as error:
         place = re.match(r"(.+?):(\d+): ", str(error))
         edit = f"${{EDITOR:-vi}} +{place[2]} {path}" if place else f"chmod u+r {path}"
-        return fail("settings", name, str(error), edit)
+        return fail(name, str(error), edit)
     told = f"{path} sets {keys} of the settings"
-    return ok("settings", name, told if path == first else f"{told}; {first} goes before it")
+    return ok(name, told if path == first else f"{told}; {first} goes before it")
 
 
 def ports(roles: Iterable[RoleSettings]) -> list[Check]:
@@ -96,10 +96,10 @@ def _port(one: RoleSettings) -> Check:
     try:
         port = parse_port(http or None, Path(keys) if keys else None)
     except ConfigError as error:
-        return fail("settings", name, str(error), f"specmesh config show {one.role} --origin")
+        return fail(name, str(error), f"specmesh config show {one.role} --origin")
     assert port is not None, "without --http there are no keys either"
     count = len(port.keys.current)
-    return ok("settings", name, f"{http}, {count or 'no'} key{'s' * (count != 1)}")
+    return ok(name, f"{http}, {count or 'no'} key{'s' * (count != 1)}")
 
 
 # --- daemons
@@ -107,33 +107,33 @@ def _port(one: RoleSettings) -> Check:
 
 def daemons(found: Iterable[Found]) -> list[Check]:
     start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
-    return [judge_daemon(one) for one in found] or [warn("daemons", "running", "none", start)]
+    return [judge_daemon(one) for one in found] or [warn("running", "none", start)]
 
 
 def judge_daemon(one: Found, ours: str = __version__) -> Check:
     name, stats = one.role, one.fields
     if one.state == "does not answer":
         told = f"takes connections at {one.socket} and does not answer"
-        return fail("daemons", name, told, f"kill $(cat '{one.socket}.lock')  # and see its log")
+        return fail(name, told, f"kill $(cat '{one.socket}.lock')  # and see its log")
     if one.state == "starting":
-        return ok("daemons", name, f"at {one.socket}, starting")
+        return ok(name, f"at {one.socket}, starting")
     pid = stats.text("pid")
     told = f"{f'pid {pid}' if pid else f'at {one.socket}'}, {printable(one.model or one.state)}"
     if backend := stats.text("model", "backend"):
         told += f" on {backend}"
     if (version := stats.text("version")) != ours:
         told += f", of version {version or 'unknown'}; installed is {ours}"
-        return warn("daemons", name, told, f"specmesh service restart {name}  # or stop and start it by hand")
+        return warn(name, told, f"specmesh service restart {name}  # or stop and start it by hand")
     if stats.number("loading") is not None:
-        return ok("daemons", name, told)
+        return ok(name, told)
     if name == "drafter" and not stats.part("verifier").raw:
-        return warn("daemons", name, f"{told}, has no verifier", "specmesh stats  # and see below: network")
+        return warn(name, f"{told}, has no verifier", "specmesh stats  # and see below: network")
     if name == "verifier" and not stats.parts("peers"):
-        return warn("daemons", name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
+        return warn(name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
     if stats.text("vocabulary", "verdict") == "partial":
         fix = "specmesh doctor --model SMALL --against BIG  # find a draft model of the same family"
-        return warn("daemons", name, f"{told}, whose vocabulary fits its verifier's in part", fix)
-    return ok("daemons", name, told)
+        return warn(name, f"{told}, whose vocabulary fits its verifier's in part", fix)
+    return ok(name, told)
 
 
 # --- keys
@@ -142,16 +142,16 @@ def judge_daemon(one: Found, ours: str = __version__) -> Check:
 def keys() -> list[Check]:
     folder = find_keys(None)
     if folder is None:
-        return [ok("keys", "keys", "none: the wire works on this machine, and through tunnels")]
+        return [ok("keys", "none: the wire works on this machine, and through tunnels")]
     try:
         folder.identity()
         drafters, verifiers = (len(folder.entries(listing)) for listing in Listing)
     except InsecureKeys as error:
-        return [fail("keys", "keys", str(error), "what the line above says, then look again")]
+        return [fail("keys", str(error), "what the line above says, then look again")]
     except ConfigError as error:
-        return [fail("keys", "keys", str(error), f"specmesh keys list --keys {folder.path}")]
+        return [fail("keys", str(error), f"specmesh keys list --keys {folder.path}")]
     told = f"{folder.path}: {drafters} drafter{'s' * (drafters != 1)} allowed"
-    return [ok("keys", "keys", f"{told}, {verifiers} verifier{'s' * (verifiers != 1)} known")]
+    return [ok("keys", f"{told}, {verifiers} verifier{'s' * (verifiers != 1)} known")]
 
 
 # --- network
@@ -180,7 +180,7 @@ def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Ch
         wire = judge_wire(role, address, way_to(address), _encrypted(role, address, settings, running))
         told += [wire] if wire is not None else []
     told += [check for stats in running for check in _links(stats)]
-    return told or [ok("network", "addresses", "nothing is set up or runs at an address beyond this machine")]
+    return told or [ok("addresses", "nothing is set up or runs at an address beyond this machine")]
 
 
 def judge_reach(
@@ -196,12 +196,12 @@ def judge_reach(
     host, port = endpoint(address)
     private = macos and kind is Way.LOCAL
     if reach is Reach.NO_ROUTE and private and code == MACOS_NO_ROUTE:
-        return fail("network", name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
+        return fail(name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
     if reach is Reach.OPEN and attached is False:
         fix = _PRIVACY if private else "specmesh stats  # and its log"
-        return warn("network", name, f"{told} from here, but the running drafter has no verifier", fix)
+        return warn(name, f"{told} from here, but the running drafter has no verifier", fix)
     if reach is Reach.OPEN:
-        return ok("network", name, told)
+        return ok(name, told)
     fixes = {
         Reach.REFUSED: f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here",
         Reach.TIMED_OUT: f"ping {host}  # is it on? does its firewall let port {port} in?",
@@ -209,20 +209,20 @@ def judge_reach(
         Reach.NO_NAME: f"ping {host}  # or put the verifier's IP address into drafter.toml: connect = ...",
         Reach.BAD: "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT",
     }
-    return fail("network", name, told, fixes.get(reach, f"nc -vz {host} {port}"))
+    return fail(name, told, fixes.get(reach, f"nc -vz {host} {port}"))
 
 
 def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | None:
     """Judge whether others could read along; None for a link within this machine."""
     name, told = f"{role}'s wire", f"{address} ({kind})"
     if encrypted:
-        return ok("network", name, f"{told}: encrypted, for allowed keys only")
+        return ok(name, f"{told}: encrypted, for allowed keys only")
     if kind is Way.SAME_MACHINE:
         return None
     if kind is Way.TAILNET:
-        return ok("network", name, f"{told}: encrypted by the tailnet, which all its members can reach")
+        return ok(name, f"{told}: encrypted by the tailnet, which all its members can reach")
     fix = "specmesh keys new  # on both machines, and allow the drafter's on the verifier's"
-    return warn("network", name, f"{told}: prompts and texts cross it unencrypted", fix)
+    return warn(name, f"{told}: prompts and texts cross it unencrypted", fix)
 
 
 def _links(stats: Fields) -> list[Check]:
@@ -233,7 +233,7 @@ def _links(stats: Fields) -> list[Check]:
             found = "no round trip was measured yet"
             if p50 is not None and p99 is not None:
                 found = f"round trip p50 {p50:.3g} ms, p99 {p99:.3g} ms, jitter {p99 - p50:.3g} ms"
-            told.append(ok("network", f"link to {name}", found))
+            told.append(ok(f"link to {name}", found))
     return told
 
 
