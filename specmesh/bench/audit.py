@@ -5,8 +5,8 @@ of another width do. A divergence is a near tie where differences of that size c
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from specmesh.bench import collect
 from specmesh.client import Client, Fields, Json
@@ -49,79 +49,53 @@ class AuditText(NamedTuple):
     accepted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """Where two texts part; alone and drafted: the ids there, None at a text's end."""
+def judged(told: dict[str, Any]) -> dict[str, Any]:
+    """Add to what an audit has found whether it failed. A verifier that promises the same bits may have no noise.
 
-    prompt: int
-    draft_n: int | str
-    position: int
-    alone: int | None
-    drafted: int | None
-    near_tie_up_to: float
-    verdict: Literal["near tie", "error"]
-
-    def __str__(self) -> str:
-        said = " and ".join("the end" if token is None else str(token) for token in (self.alone, self.drafted))
-        where = f"prompt {self.prompt}, draft_n {self.draft_n}, token {self.position}"
-        return f"{self.verdict}: {where}: {said}; near tie up to a margin of {self.near_tie_up_to:.2g}"
+    undrafted: the ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all.
+    """
+    too_noisy = told["noise"] > (0.0 if _reproducible(told["model"]) else MAX_NOISE)
+    none = [way["draft_n"] for way in told["ways"] if not way["drafted"]]
+    undrafted = [way for way in none if way != "auto" or len(none) == len(told["ways"])]
+    failed = bool(undrafted or too_noisy or any(one["verdict"] == "error" for one in told["divergences"]))
+    return told | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
-@dataclass(frozen=True, slots=True)
-class AuditResult:
-    """ways: counts for each draft_n. noise: the largest difference between log-probabilities of the same token after
-    the same ids. reproducible: the verifier promises the same bits, so the noise must be 0."""
-
-    plan: AuditPlan
-    model: Json | None
-    reproducible: bool
-    noise: float
-    ways: list[dict[str, int | str]]
-    divergences: list[Divergence]
-
-    @property
-    def too_noisy(self) -> bool:
-        return self.noise > (0.0 if self.reproducible else MAX_NOISE)
-
-    @property
-    def undrafted(self) -> list[int | str]:
-        """The ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all."""
-        none = [way["draft_n"] for way in self.ways if not way["drafted"]]
-        return [way for way in none if way != "auto" or len(none) == len(self.ways)]
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.undrafted or self.too_noisy or any(one.verdict == "error" for one in self.divergences))
-
-    def lines(self) -> list[str]:
-        table = [[name.replace("_", " ") for name in self.ways[0]], *(way.values() for way in self.ways)]
-        model = Fields(self.model or {})
-        name = model.text("model") or model.text("name") or "unknown model"
-        where = f"{model.text('backend') or model.text('name')}{', reproducible' if self.reproducible else ''}"
-        lines = [
-            f"{name} on {where}: {len(self.plan.prompts)} prompts, at most {self.plan.tokens} tokens",
-            "",
-            *("  ".join(f"{cell:>9}" for cell in row) for row in table),
-            "",
-            f"noise {self.noise:.2g}: log-probabilities of the same tokens differ so much, at most",
-            f"near ties are within twice what the {TOP_LOGPROBS} likeliest differ by in the texts of one prompt",
-        ]
-        if self.too_noisy and self.reproducible:
-            lines.append("ERROR: the verifier is reproducible, and yet its log-probabilities differ")
-        elif self.too_noisy:
-            lines.append(f"ERROR: kernels do not differ by more than {MAX_NOISE:g}")
-        undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --tokens" for way in self.undrafted]
-        return [*lines, *undrafted, *map(str, self.divergences)]
-
-    def as_json(self) -> Json:
-        shown = {name: value for name, value in asdict(self).items() if name not in ("plan", "reproducible")}
-        plan = {"prompts": len(self.plan.prompts), "max_tokens": self.plan.tokens, "sampling": self.plan.sampling}
-        judged = {"too_noisy": self.too_noisy, "failed": self.failed, "undrafted": self.undrafted}
-        return {"schema_version": 1} | plan | shown | judged
+def _reproducible(model: Json | None) -> bool:
+    return bool(model and model.get("reproducible"))
 
 
-def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> AuditResult:
-    """Run `plan`, one text at a time, calling `advance` after each. snapshot: the daemon's /stats. Raise what it does.
+def lines(told: dict[str, Any]) -> list[str]:
+    """Return what an audit has found as text."""
+    table = [[name.replace("_", " ") for name in told["ways"][0]], *(way.values() for way in told["ways"])]
+    model, reproducible = Fields(told["model"] or {}), _reproducible(told["model"])
+    name = model.text("model") or model.text("name") or "unknown model"
+    where = f"{model.text('backend') or model.text('name')}{', reproducible' if reproducible else ''}"
+    noisy = f"kernels do not differ by more than {MAX_NOISE:g}"
+    if reproducible:
+        noisy = "the verifier is reproducible, and yet its log-probabilities differ"
+    return [
+        f"{name} on {where}: {told['prompts']} prompts, at most {told['max_tokens']} tokens",
+        "",
+        *("  ".join(f"{cell:>9}" for cell in row) for row in table),
+        "",
+        f"noise {told['noise']:.2g}: log-probabilities of the same tokens differ so much, at most",
+        f"near ties are within twice what the {TOP_LOGPROBS} likeliest differ by in the texts of one prompt",
+        *([f"ERROR: {noisy}"] if told["too_noisy"] else []),
+        *(f"ERROR: nothing was drafted with draft_n {way}: try more --tokens" for way in told["undrafted"]),
+        *map(_line, told["divergences"]),
+    ]
+
+
+def _line(one: dict[str, Any]) -> str:
+    said = " and ".join("the end" if token is None else str(token) for token in (one["alone"], one["drafted"]))
+    where = f"prompt {one['prompt']}, draft_n {one['draft_n']}, token {one['position']}"
+    return f"{one['verdict']}: {where}: {said}; near tie up to a margin of {one['near_tie_up_to']:.2g}"
+
+
+def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> dict[str, Any]:
+    """Run `plan`, one text at a time, calling `advance` after each; return what --json prints. Raise what the daemon
+    does. snapshot: its /stats. noise: the largest difference between log-probabilities of a token after the same ids.
 
     Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
     """
@@ -136,10 +110,9 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
     every = [differences for own in rows for differences in own]
     model = snapshot.get("verifier" if snapshot.get("role") == "drafter" else "model")
     known = model if isinstance(model, dict) else None
-    reproducible = known is not None and bool(known.get("reproducible"))
     largest = max((max(differences.values()) for differences in every), default=0.0)
-    noises = [0.0 if reproducible else _noise(own, largest) for own in rows]
-    divergences, ways = list[Divergence](), list[dict[str, int | str]]()
+    noises = [0.0 if _reproducible(known) else _noise(own, largest) for own in rows]
+    divergences, ways = list[dict[str, Any]](), list[dict[str, int | str]]()
     for way, made in texts.items():
         found = [
             _divergence(client, plan, number, way, (alone[number], text), noises[number])
@@ -147,7 +120,7 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
             if text.ids != alone[number].ids
         ]
         divergences += found
-        errors = sum(one.verdict == "error" for one in found)
+        errors = sum(one["verdict"] == "error" for one in found)
         ways.append(
             {
                 "draft_n": way,
@@ -161,7 +134,8 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
             }
         )
     noise = max((next(iter(differences.values())) for differences in every), default=0.0)
-    return AuditResult(plan, known, reproducible, noise, ways, divergences)
+    told = {"schema_version": 1, "prompts": len(plan.prompts), "max_tokens": plan.tokens, "sampling": plan.sampling}
+    return judged(told | {"model": known, "noise": noise, "ways": ways, "divergences": divergences})
 
 
 def _noise(rows: list[dict[int, float]], largest: float) -> float:
@@ -185,7 +159,7 @@ def _agreeing(pairs: Iterable[tuple[AuditText, AuditText]]) -> Iterator[dict[int
 
 def _divergence(
     client: Client, plan: AuditPlan, number: int, way: int | str, pair: tuple[AuditText, AuditText], noise: float
-) -> Divergence:
+) -> dict[str, Any]:
     """Ask the target alone where two texts part: does a bias of twice the noise turn it to what it said with drafts?"""
     alone, drafted = pair
     at = len(list(_agreeing([pair])))
@@ -196,7 +170,8 @@ def _divergence(
     biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
     asked = (body | {"logit_bias": [*given, bias]} for bias in biases)
     tie = noise > 0 and any(_generate(client, one).ids == drafted.ids[at : at + 1] for one in asked)
-    return Divergence(number, way, at, tokens[0], tokens[1], 2 * noise, "near tie" if tie else "error")
+    told = {"prompt": number, "draft_n": way, "position": at, "alone": tokens[0], "drafted": tokens[1]}
+    return told | {"near_tie_up_to": 2 * noise, "verdict": "near tie" if tie else "error"}
 
 
 def _generate(client: Client, body: Json) -> AuditText:

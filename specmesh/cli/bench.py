@@ -172,7 +172,7 @@ def audit(
     Where two texts differ, the verifier is asked again: a near tie is a choice so close that the kernels of another
     batch width, whose logits differ slightly, can turn it. Everything else is an error.
     """
-    from specmesh.bench.audit import AuditPlan
+    from specmesh.bench.audit import AuditPlan, lines
     from specmesh.bench.audit import audit as run
 
     if sampling.get("strategy", "deterministic") not in ("deterministic", "greedy"):
@@ -183,9 +183,9 @@ def audit(
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
     plan = AuditPlan(_prompts(prompts, num_prompts), tokens, tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
-        result = run(client, plan, snapshot, advance)
-    print_result(result.as_json(), result.lines(), as_json=json)
-    ctx.exit(int(result.failed))
+        told = run(client, plan, snapshot, advance)
+    print_result(told, lines(told), as_json=json)
+    ctx.exit(int(told["failed"]))
 
 
 PAYS = 1.02

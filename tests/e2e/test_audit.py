@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Json, Mesh, command, edited
 
-from specmesh.bench.audit import AuditPlan, audit
+from specmesh.bench.audit import AuditPlan, audit, lines
 from specmesh.paths import bundled
 
 pytestmark = pytest.mark.models
@@ -99,11 +99,11 @@ def test_fifty_ways_to_sample_with_other_bits(mesh: Mesh):
     verifier = mesh.verifier(Path(bundled("target.gguf")), *SMALL, engine="llama")
     mesh.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
     result = audit(verifier.client, FiftyWays((PROMPT,) * 50, 24, (3,), {}), verifier.stats(), lambda: None)
-    [way] = result.ways
-    assert not result.failed, result.lines()
+    [way] = result["ways"]
+    assert not result["failed"], lines(result)
     assert (way["errors"], way["texts"]) == (0, 50)
     assert int(way["accepted"]) > 120
-    assert 0 < result.noise < 0.1  # else it shows no more than the test above
+    assert 0 < result["noise"] < 0.1  # else it shows no more than the test above
 
 
 ERRS = """

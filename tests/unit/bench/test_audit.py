@@ -1,15 +1,14 @@
 """An audit of a daemon whose kernels are noisy, and of one that errs."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from hashlib import blake2b
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.bench.audit import AuditPlan, AuditResult, audit
+from specmesh.bench.audit import AuditPlan, audit, judged, lines
 from specmesh.client import Client, Json
 from specmesh.core.sampling.filters import biased
 from specmesh.core.sampling.logprobs import logprobs_of
@@ -67,7 +66,7 @@ class Daemon:
         return row
 
 
-def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -> AuditResult:
+def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -> dict[str, Any]:
     plan = AuditPlan(PROMPTS, 40, ("auto", 4), sampling)
     told: Json = {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}}
     return audit(cast("Client", daemon), plan, told, lambda: None)
@@ -77,68 +76,68 @@ def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -
 def test_a_quiet_pair(sampling: dict[str, object]):
     """Texts that are the same to the last bit: nothing is found, and the noise is none."""
     result = audited(Daemon(), reproducible=True, **sampling)
-    assert (result.failed, result.noise, result.divergences) == (False, 0.0, [])
-    assert [(way["draft_n"], way["texts"], way["identical"], way["drafted"]) for way in result.ways] == [
+    assert (result["failed"], result["noise"], result["divergences"]) == (False, 0.0, [])
+    assert [(way["draft_n"], way["texts"], way["identical"], way["drafted"]) for way in result["ways"]] == [
         ("auto", 3, 3, 9),
         (4, 3, 3, 9),
     ]
-    assert "m on CPU, reproducible" in result.lines()[0]
+    assert "m on CPU, reproducible" in lines(result)[0]
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 3.0, "top_k": 6}])
 def test_noisy_kernels(sampling: dict[str, object]):
     """Texts part, also at their ends, and each parting is within what the logits were seen to differ by."""
     result = audited(Daemon(noise=0.05), **sampling)
-    assert not result.failed
-    assert len(result.divergences) >= 2
-    assert {one.verdict for one in result.divergences} == {"near tie"}
-    assert 0.02 < result.noise < 0.1
-    assert all(0.04 < one.near_tie_up_to < 0.4 for one in result.divergences)
-    assert sum(int(way["near_ties"]) for way in result.ways) == len(result.divergences)
+    assert not result["failed"]
+    assert len(result["divergences"]) >= 2
+    assert {one["verdict"] for one in result["divergences"]} == {"near tie"}
+    assert 0.02 < result["noise"] < 0.1
+    assert all(0.04 < one["near_tie_up_to"] < 0.4 for one in result["divergences"])
+    assert sum(int(way["near_ties"]) for way in result["ways"]) == len(result["divergences"])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_errors(noise: float):
     """A token that the target would not say is an error, however noisy the kernels; the report names the place."""
     result = audited(Daemon(noise, wrong=frozenset({3})))
-    errors = [one for one in result.divergences if one.verdict == "error"]
-    assert result.failed
-    assert {one.position for one in errors} == {2}
+    errors = [one for one in result["divergences"] if one["verdict"] == "error"]
+    assert result["failed"]
+    assert {one["position"] for one in errors} == {2}
     assert len(errors) == 6
-    assert any(line.startswith("error: prompt 0, draft_n auto, token 2: ") for line in result.lines())
+    assert any(line.startswith("error: prompt 0, draft_n auto, token 2: ") for line in lines(result))
 
 
 def test_the_noise_of_one_text_excuses_no_other():
     """A wrong token by a margin within the noise of other texts is an error where its own text is quiet."""
     excused = audited(Daemon(noise=0.2, wrong=frozenset({39}), second=True))
     quiet = audited(Daemon(noise=0.2, wrong=frozenset({39}), second=True, quiet="a"))
-    assert not excused.failed
-    errors = [one for one in quiet.divergences if one.verdict == "error"]
-    assert {(one.prompt, one.position, one.near_tie_up_to) for one in errors} == {(0, 38, 0.0)}
-    assert quiet.failed
+    assert not excused["failed"]
+    errors = [one for one in quiet["divergences"] if one["verdict"] == "error"]
+    assert {(one["prompt"], one["position"], one["near_tie_up_to"]) for one in errors} == {(0, 38, 0.0)}
+    assert quiet["failed"]
 
 
 def test_what_is_promised_to_the_last_bit():
     """Of a reproducible verifier no divergence is a near tie, and logits that differ are an error without one."""
     result = audited(Daemon(noise=0.05), reproducible=True)
-    assert {one.verdict for one in result.divergences} == {"error"}
-    agreeing = replace(result, divergences=[])
-    assert agreeing.failed
-    assert "ERROR: the verifier is reproducible, and yet its log-probabilities differ" in agreeing.lines()
+    assert {one["verdict"] for one in result["divergences"]} == {"error"}
+    agreeing = judged(result | {"divergences": []})
+    assert agreeing["failed"]
+    assert "ERROR: the verifier is reproducible, and yet its log-probabilities differ" in lines(agreeing)
 
 
 def test_too_much_noise():
     """Logits that differ by more than kernels explain are an error, whatever divergences are by them."""
-    result = replace(audited(Daemon()), noise=0.6)
-    assert result.failed
-    assert "ERROR: kernels do not differ by more than 0.5" in result.lines()
+    result = judged(audited(Daemon()) | {"noise": 0.6})
+    assert result["failed"]
+    assert "ERROR: kernels do not differ by more than 0.5" in lines(result)
 
 
 @pytest.mark.parametrize(("undrafted", "failed"), [(("auto",), []), ((4,), [4]), (("auto", 4), ["auto", 4])])
 def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]):
     """What no drafter took part in is no audit; a draft_n that adapts may find that nothing pays."""
     found = audited(Daemon())
-    ways = [way | {"drafted": 0} if way["draft_n"] in undrafted else way for way in found.ways]
-    result = replace(found, ways=ways)
-    assert (result.undrafted, result.failed) == (failed, bool(failed))
-    assert sum("nothing was drafted" in line for line in result.lines()) == len(failed)
+    ways = [way | {"drafted": 0} if way["draft_n"] in undrafted else way for way in found["ways"]]
+    result = judged(found | {"ways": ways})
+    assert (result["undrafted"], result["failed"]) == (failed, bool(failed))
+    assert sum("nothing was drafted" in line for line in lines(result)) == len(failed)
