@@ -1,7 +1,6 @@
 """`specmesh models`, and what a daemon's --model means."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -114,7 +113,7 @@ def inspect(model: str, json: bool, folder: Path) -> None:
 
     logs.configure("error", "auto")
     path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, folder)
-    report = model_store.inspect(Path(path))
+    told = model_store.inspect(Path(path))
     if model == "bundled":
-        report = replace(report, notes=(*report.notes, f"the drafter's: {bundled('drafter.gguf')} and drafter-hf"))
-    print_result(report.as_json(), report.lines(), as_json=json)
+        told["notes"].append(f"the drafter's: {bundled('drafter.gguf')} and drafter-hf")
+    print_result(told, model_store.lines(told), as_json=json)

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from specmesh.errors import ConfigError, EngineError
-from specmesh.models.headers import SPLIT_NAME, ModelSummary, is_model, parts, read_directory, read_header, summary
+from specmesh.models.headers import SPLIT_NAME, is_model, parts, read_directory, read_header, summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,50 +107,42 @@ def _found(root: Path) -> Iterator[Entry]:
                 yield Entry((here / file).relative_to(root).as_posix(), "gguf", here / file)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReport(ModelSummary):
-    """What is known of a model. can_trim: part of its context can be removed, as loading has shown, a GGUF file only.
-    notes: why something is not known."""
+def inspect(path: Path) -> dict[str, Any]:
+    """Look at a GGUF file or a model directory; return what --json prints, None for what is unknown.
 
-    path: str
-    kind: str
-    vocabulary_fingerprint: str | None = None
-    can_trim: bool | None = None
-    notes: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, object]:
-        return {"schema_version": 1, "path": self.path, "kind": self.kind} | asdict(self)
-
-    def lines(self) -> list[str]:
-        rows = {
-            "path": self.path,
-            "kind": {"gguf": "GGUF file", "hf": "Hugging Face directory"}[self.kind],
-            "architecture": self.architecture or "unknown",
-            "parameters": "unknown" if self.parameters is None else f"{self.parameters:,}",
-            "size": human_bytes(self.size_bytes),
-            "quantisation": self.quantisation or "unknown",
-            "context": "unknown" if self.context is None else f"{self.context} tokens",
-            "vocabulary": "unknown" if self.vocabulary_size is None else f"{self.vocabulary_size} tokens",
-            "fingerprint": self.vocabulary_fingerprint or "unknown",
-            "can trim": {True: "yes", False: "no", None: "unknown"}[self.can_trim],
-        }
-        return [f"{name:<14}{value}" for name, value in [*rows.items(), *(("note", note) for note in self.notes)]]
-
-
-def inspect(path: Path) -> ModelReport:
-    """Look at a GGUF file or a model directory. Raise ConfigError where it is neither, or damaged."""
+    can_trim: part of its context can be removed; loading shows it, of GGUF files only. notes: why something is not
+    known. Raise ConfigError where it is neither, or damaged.
+    """
     from specmesh.engines.load import load_tokenizer
 
     if not path.exists():
         raise ConfigError(f"no model at {path}: check the path")
-    report = ModelReport(**asdict(summary(path)), path=str(path), kind="hf" if path.is_dir() else "gguf")
+    told: dict[str, Any] = {"schema_version": 1, "path": str(path), "kind": "hf" if path.is_dir() else "gguf"}
+    told |= asdict(summary(path)) | {"vocabulary_fingerprint": None, "can_trim": None, "notes": []}
     try:
-        report = replace(report, vocabulary_fingerprint=load_tokenizer(path).vocabulary.fingerprint())
-        if report.kind == "hf":
-            return report
-        from specmesh.engines.llama.engine import probe_trim
+        told["vocabulary_fingerprint"] = load_tokenizer(path).vocabulary.fingerprint()
+        if told["kind"] == "gguf":
+            from specmesh.engines.llama.engine import probe_trim
 
-        return replace(report, can_trim=probe_trim(path))
+            told["can_trim"] = probe_trim(path)
     except (ConfigError, EngineError) as error:
-        what = "whether it can trim" if report.vocabulary_fingerprint else "the fingerprint"
-        return replace(report, notes=(f"{what} is unknown: {error}",))
+        what = "whether it can trim" if told["vocabulary_fingerprint"] else "the fingerprint"
+        told["notes"].append(f"{what} is unknown: {error}")
+    return told
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """Return what `inspect` found as text."""
+    rows = {
+        "path": told["path"],
+        "kind": {"gguf": "GGUF file", "hf": "Hugging Face directory"}[told["kind"]],
+        "architecture": told["architecture"],
+        "parameters": told["parameters"] and f"{told['parameters']:,}",
+        "size": human_bytes(told["size_bytes"]),
+        "quantisation": told["quantisation"],
+        "context": told["context"] and f"{told['context']} tokens",
+        "vocabulary": told["vocabulary_size"] and f"{told['vocabulary_size']} tokens",
+        "fingerprint": told["vocabulary_fingerprint"],
+        "can trim": {True: "yes", False: "no", None: None}[told["can_trim"]],
+    }
+    return [f"{name:<14}{value or 'unknown'}" for name, value in [*rows.items(), *(("note", n) for n in told["notes"])]]

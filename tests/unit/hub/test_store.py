@@ -92,6 +92,6 @@ class TestInspect:
         vocabulary: Vocabulary = engine.vocabulary
         engine.close()
         report = store.inspect(tiny_gguf)
-        assert (report.architecture, report.quantisation, report.context) == ("llama", "F32", 512)
-        assert (report.vocabulary_size, report.vocabulary_fingerprint) == (320, vocabulary.fingerprint())
-        assert (report.can_trim, report.notes, report.size_bytes) == (True, (), tiny_gguf.stat().st_size)
+        known = {"architecture": "llama", "quantisation": "F32", "context": 512, "vocabulary_size": 320}
+        made = {"vocabulary_fingerprint": vocabulary.fingerprint(), "size_bytes": tiny_gguf.stat().st_size}
+        assert report | known | made | {"can_trim": True, "notes": []} == report
