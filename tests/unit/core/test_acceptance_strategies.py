@@ -1,5 +1,6 @@
-"""What each strategy lets a step say, row by row."""
+"""The accept rule against a brute-force oracle, and what each strategy lets a step say, row by row."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.accept import accept
+from specmesh.core.accept import Acceptance, accept
 from specmesh.core.sampling.acceptance_strategies import VerifiedRows, strategy_of, uses_proposals
 from specmesh.core.sampling.proposal import HEAVIEST, Proposal, SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -84,3 +85,39 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     assert all(law[token] > 0 for token in verdict.committed)
     if verdict.accepted < drafts:
         assert verdict.committed[-1] != tokens[verdict.accepted]
+
+
+# --- the accept rule
+
+END = 0
+
+
+def one_by_one(drafts, target, room):
+    """What the target says alone, as far as the drafts carry it: (committed, accepted, tested)."""
+    said = []
+    while True:
+        said.append(target[len(said)])
+        agree = said == list(drafts[: len(said)])
+        if not agree or said[-1] == END or len(said) == room:
+            break
+    accepted = sum(1 for n in range(1, len(drafts) + 1) if said[:n] == list(drafts[:n]))
+    return tuple(said), accepted, min(len(said), len(drafts))
+
+
+def walked(drafts, target, room):
+    """accept() with a target that says `target`, and the rows that were looked at."""
+    asked = []
+    verdict = accept(drafts, lambda i: asked.append(i) or target[i], end_ids={END}, room=room)
+    return verdict, asked
+
+
+def test_every_small_case():
+    """For all drafts and targets over three tokens the verdict is that of the target running alone."""
+    for length in range(4):
+        for drafts in itertools.product(range(3), repeat=length):
+            for target in itertools.product(range(3), repeat=length + 1):
+                for room in (1, 2, 9):
+                    verdict, asked = walked(drafts, target, room)
+                    committed, accepted, tested = one_by_one(drafts, target, room)
+                    assert verdict == Acceptance(committed, accepted, tested, committed[-1] == END)
+                    assert asked == list(range(len(committed)))

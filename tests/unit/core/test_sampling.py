@@ -1,4 +1,4 @@
-"""Coupled sampling: exact for the target, the same everywhere, and shared with the drafter."""
+"""Coupled sampling: exact for the target, the same everywhere, and shared with the drafter. Its noise; penalties."""
 
 import math
 from collections import Counter
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.noise import gumbel
+from specmesh.core.sampling.filters import Penalties, penalised
+from specmesh.core.sampling.noise import gumbel, reaching
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
@@ -20,6 +21,7 @@ CHI_SQUARE = {1: 15.14, 2: 18.42, 3: 21.11, 4: 23.51, 7: 29.88}
 rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(lambda values: np.array(values, np.float32) / 4)
 seeds = st.integers(0, M64)
 positions = st.integers(0, 2**31)
+said = st.lists(st.integers(0, 30), max_size=30)
 
 
 def softmax(logits, temperature=1.0):
@@ -140,7 +142,33 @@ def test_same_noise_matches_more_often_than_independent_noise():
     assert coupled > independent + 0.4
 
 
-# --- the coupling
+# --- noise
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix(value):
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & M64
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & M64
+    return value ^ value >> 31
+
+
+@PROFILE
+@given(seeds, positions, st.integers(0, 2**31 - 1))
+def test_noise_is_the_documented_function(seed, position, token):
+    bits = mix(mix((seed + GOLDEN * (position + 1)) & M64) ^ (GOLDEN * (token + 1)) & M64)
+    expected = -math.log(-math.log(((bits >> 12) + 0.5) * 2.0**-52))
+    assert gumbel(np.uint64(seed), position, np.array([token]))[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@PROFILE
+@given(seeds, positions, st.floats(-10, 20))
+def test_reaching_leaves_nobody_out(seed, position, least):
+    found = set(reaching(np.uint64(seed), position, 3000, least).tolist())
+    noise = gumbel(np.uint64(seed), position, np.arange(3000))
+    assert set(np.flatnonzero(noise >= least)) <= found
+    assert all(noise[token] >= least - 1e-3 for token in found)
 
 
 # --- biases and penalties
@@ -151,6 +179,29 @@ def test_a_bias_forbids_and_forces():
     assert set(draw(logits, range(50), logit_bias=((1, -math.inf),))) == {2}
     assert set(draw(logits, range(50), temperature=2.0, logit_bias=((0, 100.0),))) == {0}
     assert 1 not in draw(logits, range(200), temperature=2.0, logit_bias=((1, -math.inf),))
+
+
+@PROFILE
+@given(
+    rows, said, st.sampled_from([1.0, 1.1, 2.0, 0.5]), st.sampled_from([0.0, 0.5, -1.0]), st.sampled_from([0.0, 1.5])
+)
+def test_each_token_said_pays(logits, ids, repeat, frequency, presence):
+    row = penalised(logits, ids, Penalties(repeat, frequency, presence))
+    for token, score in enumerate(logits.tolist()):
+        times = ids.count(token)
+        expected = score
+        if times:
+            expected = (score * repeat if score <= 0 else score / repeat) - times * frequency - presence
+        assert row[token] == np.float32(expected) or abs(row[token] - expected) < 1e-5
+
+
+def test_the_window_is_the_latest_ids():
+    assert list(Penalties(2.0, window=2).latest([1, 2, 3])) == [2, 3]
+    assert list(Penalties(2.0, window=9).latest([1, 2, 3])) == [1, 2, 3]
+    assert list(Penalties(2.0, window=-1).latest([1, 2, 3])) == [1, 2, 3]
+    assert not Penalties(2.0, window=0)
+    assert not Penalties()
+    assert Penalties(frequency=-1.0)
 
 
 # --- large vocabularies
