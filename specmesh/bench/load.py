@@ -13,7 +13,7 @@ from threading import Barrier, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
-from specmesh.client import Client, Json
+from specmesh.client import Client, Fields, Json
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable
 
 WARM_UP_TOKENS = 16
@@ -66,27 +66,17 @@ class LoadText:
 
         Another server's drafts are known if it has llama-server's `timings`.
         """
-        text = ""
-        match chunk:
-            case {"choices": [{"text": str(text)}, *_]}:
-                pass
-        tokens = int(bool(text))
-        match chunk:
-            case {"specmesh": {**own}}:
-                ids = own.get("token_ids", ())
-                tokens = len(ids) if isinstance(ids, list) else 0
+        told = Fields(chunk)
+        text = "".join(str(choice.raw.get("text") or "") for choice in told.parts("choices")[:1])
+        tokens = len(told.numbers("specmesh", "token_ids")) if "specmesh" in chunk else int(bool(text))
         if tokens or text:
             self.arrivals.append(now)
         self.text += text
-        self.tokens += tokens
-        match chunk:
-            case {"usage": {"completion_tokens": int(whole)}} if whole:
-                self.tokens = whole
-        match chunk:
-            case {"specmesh": {"report": {"drafted": int(drafted), "accepted": int(accepted)}}} | {
-                "timings": {"draft_n": int(drafted), "draft_n_accepted": int(accepted)}
-            }:
-                self.drafted, self.accepted = drafted, accepted
+        self.tokens = int(told.number("usage", "completion_tokens") or self.tokens + tokens)
+        ours, theirs = told.part("specmesh", "report"), told.part("timings")
+        for report, drafted, accepted in ((ours, "drafted", "accepted"), (theirs, "draft_n", "draft_n_accepted")):
+            if report.raw:
+                self.drafted, self.accepted = (int(report.number(name) or 0) for name in (drafted, accepted))
 
 
 def measure(source: Client, load: LoadPlan, advance: Callable[[], None]) -> list[tuple[int, list[LoadText]]]:

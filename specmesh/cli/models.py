@@ -68,11 +68,10 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
     An interrupted download continues where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
     HF_HUB_OFFLINE mean what they mean to huggingface_hub.
     """
-    from specmesh.models.pull import Pull
     from specmesh.models.pull import pull as get
 
     try:
-        click.echo(get(Pull(hub_id, file, revision, folder)))
+        click.echo(get(hub_id, file, revision, folder))
     except KeyboardInterrupt:
         click.echo("specmesh: interrupted; the same command continues from here", err=True)
         raise
@@ -83,6 +82,8 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
 @_folder_option
 def list_(json: bool, folder: Path) -> None:
     """List the models in the folder. --model takes their names."""
+    from rich.filesize import decimal
+
     from specmesh import models as model_store
 
     found = model_store.entries(folder)
@@ -91,7 +92,7 @@ def list_(json: bool, folder: Path) -> None:
     elif found:
         rows = [("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")]
         for one in found:
-            size = model_store.human_bytes(one.size_bytes)
+            size = decimal(one.size_bytes)
             rows.append((one.name, one.kind, size, one.quantisation or "unknown", str(one.path)))
         click.echo("\n".join(aligned(rows)))
     else:

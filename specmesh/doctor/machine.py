@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from specmesh import __version__, paths
 from specmesh.cli.models import model_path
 from specmesh.client import known_sockets, listens
@@ -22,7 +24,7 @@ from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.engines.load import load_tokenizer
 from specmesh.engines.mlx.model import default_device
 from specmesh.errors import ConfigError
-from specmesh.models import entries, human_bytes
+from specmesh.models import entries
 from specmesh.models.headers import summary
 from specmesh.paths import MAX_SOCKET_PATH, ROLES, SYSTEM_DIR
 from specmesh.service import Command, Scope, Service, launchd_service, systemd_service
@@ -141,7 +143,7 @@ def _damaged(path: Path) -> bool:
 
 def _told(path: Path) -> str:
     found = summary(path, whole=True)
-    words = found.architecture, found.quantisation, human_bytes(found.size_bytes)
+    words = found.architecture, found.quantisation, decimal(found.size_bytes)
     return ", ".join(word for word in words if word)
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from specmesh.errors import ConfigError, EngineError
 from specmesh.models.headers import SPLIT_NAME, is_model, parts, read_directory, read_header, summary
 
@@ -46,15 +48,6 @@ def is_gguf(name: str) -> bool:
     """Whether a file of this name is a GGUF model, or the first part of one."""
     split = SPLIT_NAME.fullmatch(name)
     return name.endswith(".gguf") and not name.startswith(".") and (split is None or int(split["part"]) == 1)
-
-
-def human_bytes(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def resolve(value: str, root: Path) -> str:
@@ -138,7 +131,7 @@ def lines(told: dict[str, Any]) -> list[str]:
         "kind": {"gguf": "GGUF file", "hf": "Hugging Face directory"}[told["kind"]],
         "architecture": told["architecture"],
         "parameters": told["parameters"] and f"{told['parameters']:,}",
-        "size": human_bytes(told["size_bytes"]),
+        "size": decimal(told["size_bytes"]),
         "quantisation": told["quantisation"],
         "context": told["context"] and f"{told['context']} tokens",
         "vocabulary": told["vocabulary_size"] and f"{told['vocabulary_size']} tokens",

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
+from rich.filesize import decimal
+
 from specmesh.errors import (
     Busy,
     ConfigError,
@@ -29,7 +31,7 @@ from specmesh.errors import (
     SpecmeshError,
     TransferInterrupted,
 )
-from specmesh.models import human_bytes, is_gguf
+from specmesh.models import is_gguf
 from specmesh.models.headers import is_model, needed, parts
 
 _INSTALL = 'pip install "specmesh[hub]"'
@@ -223,39 +225,24 @@ Choice = tuple[list[RemoteFile], str]
 """A model's files, and the one to pass to `--model`; "" for their directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """What to get. file: one GGUF file of the repository; None: the only one, or the model directory."""
-
-    hub_id: str
-    file: str | None
-    revision: str | None
-    root: Path
-
-    @property
-    def folder(self) -> Path:
-        """Where the model's files go. Raise RequestError where hub_id is no name."""
-        if not _HUB_ID.fullmatch(self.hub_id) or ".." in self.hub_id:
-            raise RequestError(f"{self.hub_id!r} is no name on the hub: give OWNER/NAME")
-        suffix = f"@{quote(self.revision, safe='')}" if self.revision else ""
-        return self.root / f"{self.hub_id}{suffix}"
-
-
-def pull(wanted: Pull) -> Path:
+def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Path:
     """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
 
-    Raise ConfigError (huggingface_hub missing, no access), RequestError (no such model or file, several to choose
-    from), HubUnreachable, TransferInterrupted, PullError (wrong checksum, disk full), Busy (another pull of the same).
+    file: one GGUF file of the repository; None: the only one, or the model directory. Raise ConfigError
+    (huggingface_hub missing, no access), RequestError (no such model or file, several to choose from), HubUnreachable,
+    TransferInterrupted, PullError (wrong checksum, disk full), Busy (another pull of the same).
     """
-    folder = wanted.folder
+    if not _HUB_ID.fullmatch(hub_id) or ".." in hub_id:
+        raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME")
+    folder = root / (f"{hub_id}@{quote(revision, safe='')}" if revision else hub_id)
     hub = Hub()
     if hub.offline:
-        return _held_already(wanted)
-    commit, listed = hub.listing(wanted.hub_id, wanted.revision)
-    files, entry = choose(wanted.hub_id, listed, wanted.file)
-    with _only_one(wanted):
+        return _held_already(hub_id, folder, file)
+    commit, listed = hub.listing(hub_id, revision)
+    files, entry = choose(hub_id, listed, file)
+    with _only_one(hub_id, folder, root):
         missing = [file for file in files if not matches(folder / file.name, file)]
-        _place(folder, _stage(hub, wanted, commit, missing))
+        _place(folder, _stage(hub, hub_id, commit, missing, root))
     return folder / entry
 
 
@@ -293,38 +280,38 @@ def _is_safe(name: str) -> bool:
 
 
 def _sizes(files: Iterable[RemoteFile]) -> list[str]:
-    return [f"{file.name} ({human_bytes(file.size)})" for file in files]
+    return [f"{file.name} ({decimal(file.size)})" for file in files]
 
 
-def _held_already(wanted: Pull) -> Path:
+def _held_already(hub_id: str, folder: Path, file: str | None) -> Path:
     """The model where an earlier pull left it, without asking the hub."""
-    found = [path for path in wanted.folder.rglob("*") if path.is_file()]
-    files = [RemoteFile(path.relative_to(wanted.folder).as_posix(), path.stat().st_size, "") for path in found]
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    files = [RemoteFile(path.relative_to(folder).as_posix(), path.stat().st_size, "") for path in found]
     if not files:
-        raise HubUnreachable(f"HF_HUB_OFFLINE is set and {wanted.hub_id} is not in {wanted.root}: unset it to download")
+        raise HubUnreachable(f"HF_HUB_OFFLINE is set and {hub_id} is not in {folder}: unset it to download")
     try:
-        return wanted.folder / choose(wanted.hub_id, files, wanted.file)[1]
+        return folder / choose(hub_id, files, file)[1]
     except RequestError as error:
         raise RequestError(f"HF_HUB_OFFLINE is set, and of what is here: {error}") from error
 
 
-def _stage(hub: Hub, wanted: Pull, commit: str, missing: list[RemoteFile]) -> dict[str, Path]:
+def _stage(hub: Hub, hub_id: str, commit: str, missing: list[RemoteFile], root: Path) -> dict[str, Path]:
     """Complete every missing file under `.partial`; by name, where each lies."""
-    staged = {file.name: wanted.root / ".partial" / _partial_name(wanted, commit, file) for file in missing}
+    staged = {file.name: root / ".partial" / _partial_name(hub_id, commit, file) for file in missing}
     held = sum(path.stat().st_size for path in staged.values() if path.exists())
     needs = sum(file.size for file in missing) - held
-    free = shutil.disk_usage(wanted.root).free
+    free = shutil.disk_usage(root).free
     if needs > free:
-        raise PullError(f"the disk of {wanted.root} is full: {human_bytes(needs)} to come, {human_bytes(free)} free")
+        raise PullError(f"the disk of {root} is full: {decimal(needs)} to come, {decimal(free)} free")
     for file in missing:
         with _bar(file.name, file.size) as advance:
-            fetch(file, partial(hub.open, wanted.hub_id, commit, file.name), staged[file.name], advance)
+            fetch(file, partial(hub.open, hub_id, commit, file.name), staged[file.name], advance)
     return staged
 
 
-def _partial_name(wanted: Pull, commit: str, file: RemoteFile) -> str:
+def _partial_name(hub_id: str, commit: str, file: RemoteFile) -> str:
     identity = file.checksum or f"{commit} {file.size}"
-    return hashlib.sha256(f"{wanted.hub_id}\n{file.name}\n{identity}".encode()).hexdigest()
+    return hashlib.sha256(f"{hub_id}\n{file.name}\n{identity}".encode()).hexdigest()
 
 
 def _place(folder: Path, staged: dict[str, Path]) -> None:
@@ -337,19 +324,19 @@ def _place(folder: Path, staged: dict[str, Path]) -> None:
 
 
 @contextmanager
-def _only_one(wanted: Pull) -> Iterator[None]:
+def _only_one(hub_id: str, folder: Path, root: Path) -> Iterator[None]:
     """Make the folders, and keep a second pull of the same model away."""
-    name = quote(wanted.folder.relative_to(wanted.root).as_posix(), safe="")
+    name = quote(folder.relative_to(root).as_posix(), safe="")
     try:
-        (wanted.root / ".partial").mkdir(parents=True, exist_ok=True)
-        lock = (wanted.root / ".partial" / f"{name}.lock").open("a")
+        (root / ".partial").mkdir(parents=True, exist_ok=True)
+        lock = (root / ".partial" / f"{name}.lock").open("a")
     except OSError as error:
-        raise ConfigError(f"{wanted.root} cannot be written ({error.strerror}): choose another --dir") from error
+        raise ConfigError(f"{root} cannot be written ({error.strerror}): choose another --dir") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Busy(f"another pull of {wanted.hub_id} is running: wait for it") from error
+            raise Busy(f"another pull of {hub_id} is running: wait for it") from error
         yield
 
 
