@@ -32,15 +32,12 @@ _SEEDS = 2**32
 def choices(request: Request, count: int, prompts: Sequence[Prompt] = (), *, chat: bool) -> list[Request]:
     """Return `count` requests for each prompt, with consecutive seeds and names of their own; the first is `request`'s
     own."""
-    each = [replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts[1:]]
-    numbered = [_numbered(one, number) for one in (request, *each) for number in range(count)]
-    return [numbered[0], *(replace(one, id=new_id(chat)) for one in numbered[1:])]
-
-
-def _numbered(request: Request, number: int) -> Request:
     sampling = request.params.sampling
-    sampling = replace(sampling, seed=(sampling.seed + number) % _SEEDS)
-    return replace(request, params=replace(request.params, sampling=sampling), choice=number)
+    seeded = (replace(sampling, seed=(sampling.seed + number) % _SEEDS) for number in range(count))
+    params = [replace(request.params, sampling=one) for one in seeded]
+    each = [request, *(replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts[1:])]
+    numbered = [replace(one, params=own, choice=number) for one in each for number, own in enumerate(params)]
+    return [numbered[0], *(replace(one, id=new_id(chat)) for one in numbered[1:])]
 
 
 class Part(NamedTuple):

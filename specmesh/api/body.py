@@ -22,7 +22,7 @@ from specmesh.api.fields import (
 )
 from specmesh.api.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.core.sampling.filters import WINDOW, Penalties, forbidding
+from specmesh.core.sampling.filters import FORBIDDEN, WINDOW, Penalties
 from specmesh.core.sampling.sampler import MOST, SamplingParams, check_sampling
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
 from specmesh.errors import RequestError
@@ -204,7 +204,8 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
 
     A bias does that, so the drafter learns of it, and whoever goes on with the text.
     """
-    biases = forbidding(params.sampling.logit_bias, end_ids)
+    others = (bias for bias in params.sampling.logit_bias if bias[0] not in end_ids)
+    biases = (*others, *((token, FORBIDDEN) for token in sorted(end_ids)))
     return replace(params, sampling=check_sampling(replace(params.sampling, logit_bias=biases)))
 
 

@@ -5,7 +5,7 @@ min-p, all of them before the temperature. A vocabulary has a hundred thousand e
 here orders it as a whole unless a filter needs that.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,11 +160,6 @@ def biased(logits: Logits, biases: Sequence[tuple[int, float]]) -> Logits:
         if token < len(changed):
             changed[token] += np.float32(bias)
     return changed
-
-
-def forbidding(biases: Sequence[tuple[int, float]], ids: Collection[int]) -> tuple[tuple[int, float], ...]:
-    """The biases with one more for each of `ids`, which is then never chosen."""
-    return (*(bias for bias in biases if bias[0] not in ids), *((token, FORBIDDEN) for token in sorted(ids)))
 
 
 def penalised(logits: Logits, ids: Sequence[int], penalties: Penalties) -> Logits:
