@@ -42,15 +42,12 @@ def ps(ctx: click.Context, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A daemon at a socket. stats: its snapshot; None if it does not answer, or is still starting."""
+    """A daemon at a socket. state: running, loading, starting, or that it does not answer. fields: its snapshot, empty
+    where it has none yet."""
 
     socket: Path
-    stats: Json | None
-    starting: bool = False
-
-    @property
-    def fields(self) -> Fields:
-        return Fields(self.stats or {})
+    state: str
+    fields: Fields = field(default_factory=lambda: Fields({}))
 
     @property
     def role(self) -> str:
@@ -60,13 +57,6 @@ class Found:
     @property
     def model(self) -> str | None:
         return self.fields.text("model", "name") or None
-
-    @property
-    def state(self) -> str:
-        if self.stats is None:
-            return "starting" if self.starting else "does not answer"
-        loading = self.fields.number("loading")
-        return f"loading {loading:.0%}" if loading is not None else "running"
 
     def as_json(self) -> Json:
         stats = self.fields
@@ -91,12 +81,15 @@ def find() -> list[Found]:
     found: list[Found] = []
     for path in known_sockets():
         if not listens(path):
-            found += [Found(path, None, starting=True)] if starting(path) else []
+            found += [Found(path, "starting")] if starting(path) else []
             continue
         try:
-            found.append(Found(path, daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats")))
+            stats = Fields(daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats"))
         except SpecmeshError:
-            found.append(Found(path, None))
+            found.append(Found(path, "does not answer"))
+            continue
+        loading = stats.number("loading")
+        found.append(Found(path, "running" if loading is None else f"loading {loading:.0%}", stats))
     return found
 
 

@@ -6,7 +6,6 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import click
@@ -26,6 +25,8 @@ CONNECT_TIMEOUT_S = 2.0
 
 MACOS_NO_ROUTE = 65
 """EHOSTUNREACH on macOS: also what a program gets that may not use the local network."""
+
+_NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, MACOS_NO_ROUTE, 51}  # 51: ENETUNREACH on macOS
 
 _PRIVACY = (
     "System Settings > Privacy & Security > Local Network: allow what starts specmesh (the terminal, Python); launchd "
@@ -157,22 +158,12 @@ def keys() -> list[Check]:
 # --- network
 
 
-class Reach(StrEnum):
-    OPEN = "answers"
-    REFUSED = "refuses connections"
-    TIMED_OUT = "does not answer"
-    NO_ROUTE = "there is no route to it"
-    NO_NAME = "its name is not found"
-    BAD = "is no address"
-    OTHER = "cannot be reached"
-
-
 def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Check]:
     running = [one.fields for one in found if one.state == "running"]
     addresses = _addresses(settings, running)
     attached = {end.text("address"): bool(end.text("name")) for stats in running for end in stats.parts("verifiers")}
     told = [
-        judge_reach(address, *_tried(address), way_to(address), attached.get(address))
+        judge_reach(address, _connect(address), way_to(address), attached.get(address))
         for role, address in addresses
         if role == "drafter"
     ]
@@ -184,32 +175,38 @@ def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Ch
 
 
 def judge_reach(
-    address: str,
-    reach: Reach,
-    code: int | None,
-    kind: Way,
-    attached: bool | None,
-    macos: bool = sys.platform == "darwin",
+    address: str, error: Exception | None, kind: Way, attached: bool | None, macos: bool = sys.platform == "darwin"
 ) -> Check:
-    """Judge whether a verifier can be reached. attached: a running drafter has it; None if none runs."""
-    name, told = "verifier", f"{address} ({kind}) {reach}"
-    host, port = endpoint(address)
+    """Judge whether a verifier can be reached. error: what connecting to it raised.
+
+    attached: a running drafter has it; None if none runs.
+    """
+    name, told, (host, port) = "verifier", f"{address} ({kind})", endpoint(address)
     private = macos and kind is Way.LOCAL
-    if reach is Reach.NO_ROUTE and private and code == MACOS_NO_ROUTE:
-        return fail(name, f"{told} (errno 65): macOS keeps programs from the local network", _PRIVACY)
-    if reach is Reach.OPEN and attached is False:
-        fix = _PRIVACY if private else "specmesh stats  # and its log"
-        return warn(name, f"{told} from here, but the running drafter has no verifier", fix)
-    if reach is Reach.OPEN:
-        return ok(name, told)
-    fixes = {
-        Reach.REFUSED: f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here",
-        Reach.TIMED_OUT: f"ping {host}  # is it on? does its firewall let port {port} in?",
-        Reach.NO_ROUTE: f"ping {host}  # is this machine in its network, the VPN up?",
-        Reach.NO_NAME: f"ping {host}  # or put the verifier's IP address into drafter.toml: connect = ...",
-        Reach.BAD: "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT",
-    }
-    return fail(name, told, fixes.get(reach, f"nc -vz {host} {port}"))
+    match error:
+        case None if attached is False:
+            fix = _PRIVACY if private else "specmesh stats  # and its log"
+            return warn(name, f"{told} answers from here, but the running drafter has no verifier", fix)
+        case None:
+            return ok(name, f"{told} answers")
+        case socket.gaierror():
+            fix = f"ping {host}  # or put the verifier's IP address into drafter.toml: connect = ..."
+            found = "its name is not found"
+        case ConnectionRefusedError():
+            fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
+            found = "refuses connections"
+        case TimeoutError():
+            found, fix = "does not answer", f"ping {host}  # is it on? does its firewall let port {port} in?"
+        case OSError(errno=code) if private and code == MACOS_NO_ROUTE:
+            found, fix = "there is no route to it (errno 65): macOS keeps programs from the local network", _PRIVACY
+        case OSError(errno=code) if code in _NO_ROUTE:
+            found, fix = "there is no route to it", f"ping {host}  # is this machine in its network, the VPN up?"
+        case OSError():
+            found, fix = "cannot be reached", f"nc -vz {host} {port}"
+        case _:
+            fix = "specmesh config show drafter --origin  # connect must be tcp://HOST:PORT"
+            found = "is no address"
+    return fail(name, f"{told} {found}", fix)
 
 
 def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | None:
@@ -259,22 +256,13 @@ def _encrypted(role: str, address: str, settings: Iterable[RoleSettings], runnin
         return False  # the group of keys says so
 
 
-def _tried(address: str) -> tuple[Reach, int | None]:
-    """Connect to an address and disconnect: how that ended, and the errno."""
+def _connect(address: str) -> Exception | None:
+    """Connect to an address and disconnect; return what that raised."""
     host, port = endpoint(address)
     if not (host and port):
-        return Reach.BAD, None
+        return ValueError(address)
     try:
         socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
-    except UnicodeError:
-        return Reach.BAD, None
-    except socket.gaierror:
-        return Reach.NO_NAME, None
-    except ConnectionRefusedError:
-        return Reach.REFUSED, None
-    except TimeoutError:
-        return Reach.TIMED_OUT, None
-    except OSError as error:
-        routeless = error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}
-        return Reach.NO_ROUTE if routeless else Reach.OTHER, error.errno
-    return Reach.OPEN, None
+    except (OSError, ValueError) as error:
+        return error
+    return None

@@ -1,11 +1,13 @@
 """What is said of addresses and links."""
 
+import socket
+
 import pytest
 
-from specmesh.doctor.mesh import Reach, judge_reach, judge_wire
+from specmesh.doctor.mesh import judge_reach, judge_wire
 from specmesh.security import Way
 
-LAN = {"reach": Reach.OPEN, "code": None, "kind": Way.LOCAL, "attached": None, "macos": False}
+LAN = {"error": None, "kind": Way.LOCAL, "attached": None, "macos": False}
 
 
 @pytest.mark.parametrize(
@@ -16,16 +18,16 @@ LAN = {"reach": Reach.OPEN, "code": None, "kind": Way.LOCAL, "attached": None, "
         ({"attached": False}, "warn", "has no verifier", "specmesh stats"),
         ({"attached": False, "macos": True}, "warn", "has no verifier", "Local Network"),
         ({"attached": False, "macos": True, "kind": Way.TAILNET}, "warn", "has no verifier", "specmesh stats"),
-        ({"reach": Reach.REFUSED}, "fail", "refuses", "specmesh verifier --bind"),
-        ({"reach": Reach.TIMED_OUT}, "fail", "does not answer", "firewall"),
-        ({"reach": Reach.NO_ROUTE, "code": 113}, "fail", "no route", "VPN"),
-        ({"reach": Reach.NO_ROUTE, "code": 65}, "fail", "no route", "VPN"),
-        ({"reach": Reach.NO_ROUTE, "code": 65, "macos": True}, "fail", "errno 65", "Security > Local Network"),
-        ({"reach": Reach.NO_ROUTE, "code": 51, "macos": True}, "fail", "no route", "VPN"),
-        ({"reach": Reach.NO_ROUTE, "code": 65, "macos": True, "kind": Way.ROUTED}, "fail", "no route", "VPN"),
-        ({"reach": Reach.NO_NAME}, "fail", "name is not found", "IP address"),
-        ({"reach": Reach.BAD}, "fail", "is no address", "config show drafter"),
-        ({"reach": Reach.OTHER}, "fail", "cannot be reached", "nc -vz"),
+        ({"error": ConnectionRefusedError()}, "fail", "refuses", "specmesh verifier --bind"),
+        ({"error": TimeoutError()}, "fail", "does not answer", "firewall"),
+        ({"error": OSError(113, "no route")}, "fail", "no route", "VPN"),
+        ({"error": OSError(65, "no route")}, "fail", "no route", "VPN"),
+        ({"error": OSError(65, "no route"), "macos": True}, "fail", "errno 65", "Security > Local Network"),
+        ({"error": OSError(51, "no route"), "macos": True}, "fail", "no route", "VPN"),
+        ({"error": OSError(65, "no route"), "macos": True, "kind": Way.ROUTED}, "fail", "no route", "VPN"),
+        ({"error": socket.gaierror()}, "fail", "name is not found", "IP address"),
+        ({"error": UnicodeError()}, "fail", "is no address", "config show drafter"),
+        ({"error": PermissionError(1, "no")}, "fail", "cannot be reached", "nc -vz"),
     ],
 )
 @pytest.mark.fault(
