@@ -6,7 +6,7 @@ from zlib import crc32
 from specmesh.core import events as ev
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.sampling.constraint import SessionConstraint
+from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.proposal import Proposal, SampledDraft
 
 NACK_INTERVAL = 0.1  # seconds between two NACKs, or two answers to NACKs, of one session
@@ -22,7 +22,7 @@ class DraftBuffer:
     or were forbidden. cut: the drafter goes on with what the grammar forbids, until it hears the next truth."""
 
     def __init__(
-        self, prefix: Prefix, n_vocab: int, constraint: SessionConstraint, pacing: DraftLengthController
+        self, prefix: Prefix, n_vocab: int, constraint: Constraint | None, pacing: DraftLengthController
     ) -> None:
         self.tokens: list[int] = []
         self.stale = 0
@@ -139,7 +139,7 @@ class DraftBuffer:
 
     def _prune(self) -> None:
         """Drop drafts that the grammar forbids: unverified, so no rejection, but it counts that a chain ended."""
-        if not self._constraint:
+        if self._constraint is None:
             return
         dropped = len(self.tokens) - self._constraint.count_allowed(self.tokens)
         if dropped:

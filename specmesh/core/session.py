@@ -17,7 +17,7 @@ from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.acceptance_strategies import TokenChoice, VerifiedRows, strategy_of, uses_proposals
-from specmesh.core.sampling.constraint import Constraint, SessionConstraint
+from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import LogprobRecorder
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.sampling.stop import StopScan
@@ -55,10 +55,9 @@ class VerifierSession:
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
         self.logprobs = LogprobRecorder(params.logprobs, len(self.prefix))
-        self.constraint = SessionConstraint(constraint)
+        self.constraint = constraint
         self.may_draft = params.drafts != 0 and limits.max_drafts > 0  # its client and the target allow it
-        self.guided = constraint is not None
-        self._stoppable = bool(params.stop) or self.guided
+        self._stoppable = bool(params.stop) or constraint is not None
         self.counts = RoundCounts()
         self.times = SessionTimes(now)
         self.finished: str | None = None
@@ -67,7 +66,7 @@ class VerifierSession:
         own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, own, self.times, company)
         self.truth = TruthSender(self.prefix, self.pacing)
-        self.drafts = DraftBuffer(self.prefix, limits.n_vocab, self.constraint, self.pacing)
+        self.drafts = DraftBuffer(self.prefix, limits.n_vocab, constraint, self.pacing)
         self._strategy = strategy_of(params.sampling)
         self._held = held  # ids in the target's memory
         self._end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
@@ -160,7 +159,7 @@ class VerifierSession:
         length = len(self.prefix.ids)
         if self._held < length - 1:
             return self._missing()
-        if self.pacing.arrivals is None and not self.drafts.tokens and not self.guided:
+        if self.pacing.arrivals is None and not self.drafts.tokens and self.constraint is None:
             return ev.Verify(length - 1, self.prefix.ids[-1], ())
         wanted, until = self.pacing.plan(length, len(self.drafts.tokens), self._max_drafts(), now)
         if until is None or self.drafts.cut or self._forced():
@@ -186,15 +185,25 @@ class VerifierSession:
 
     def bid(self, verify: ev.Verify) -> DraftBid:
         """What its drafts offer to a step: those of the grammar's own stand for certain."""
-        forced = self.constraint.count_forced(verify.drafts)
+        forced = self._count_forced(verify.drafts)
         stands = (1.0,) * forced + self.pacing.stands(len(verify.drafts) - forced)
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
     def _forced(self) -> tuple[int, ...]:
-        if not self.guided:
+        """Drafts of the grammar's own for the next step: as all of them stand, what counts is ids per second."""
+        if self.constraint is None:
             return ()
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
-        return self.constraint.forced(most, lambda rows: self._costs.seconds(rows, len(self.prefix)))
+        forced = self.constraint.forced()[:most] if most else ()
+
+        def pace(count: int) -> float:  # before a step has been measured, the more the better
+            return (count + 1) / (self._costs.seconds(count + 1, len(self.prefix)) or 1.0)
+
+        return forced[: max(range(len(forced) + 1), key=pace)]
+
+    def _count_forced(self, drafts: Sequence[int]) -> int:
+        """How many of a step's drafts are the grammar's own, before anything of the step is accepted."""
+        return common_length(drafts, self.constraint.forced()) if self.constraint is not None and drafts else 0
 
     def begin(self, now: float) -> float:
         """Note that a step with this session begins; return the seconds that were waited for it."""
@@ -216,7 +225,7 @@ class VerifierSession:
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
         self._stepping = False
         base = len(self.prefix.ids)
-        forced = self.constraint.count_forced(event.drafts) if self.guided else 0
+        forced = self._count_forced(event.drafts)
         try:
             verdict = accept(
                 event.drafts,
@@ -250,13 +259,16 @@ class VerifierSession:
 
     def _stops_with(self, token: int) -> bool:
         """Take in the next id of the text; return whether the text ends there."""
-        whole = self.constraint.accept(token)
-        return self._stops.completes(token) or whole
+        stopped = self._stops.completes(token)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            stopped = stopped or self.constraint.complete
+        return stopped
 
     def _choices(self, event: ev.Stepped) -> TokenChoice:
         base = len(self.prefix.ids)
-        if self.guided:
-            return lambda i: self.constraint.choose(self._after(event.drafts[:i]), event.logits[i], base + i)
+        if (constraint := self.constraint) is not None:
+            return lambda i: choose_allowed(constraint, self._after(event.drafts[:i]), event.logits[i], base + i)
         offers = self.drafts.offers(event.drafts) if event.drafts or self.drafts.tokens else ()
         rows = VerifiedRows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
         return self._strategy(rows)

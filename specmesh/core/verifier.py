@@ -15,7 +15,7 @@ from specmesh.core.drafting.assignment import DrafterAssignment, RemoteDrafter
 from specmesh.core.drafting.drafter_pool import DrafterRecord
 from specmesh.core.prefix import common_length
 from specmesh.core.report import core_report, session_report
-from specmesh.core.sampling.constraint import SIMPLER
+from specmesh.core.sampling.constraint import SIMPLER, Constraint
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.scheduling.steps import Rows, TargetSteps
@@ -344,8 +344,8 @@ class VerifierCore:
                     self._effects.append(
                         vev.Committed(live.id, live.client, effect, self._now, draft_n, attached, machine.may_draft)
                     )
-                    if machine.guided and not live.unguided:
-                        self._note_unguided(live)
+                    if machine.constraint is not None and not live.unguided:
+                        self._note_unguided(live, machine.constraint)
                 case ev.Told():
                     self._say(live, effect)
                     if live.owner is not None and live.machine.params.logprobs is not None:
@@ -371,9 +371,8 @@ class VerifierCore:
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))
 
-    def _note_unguided(self, live: SessionContext) -> None:
-        why = live.machine.constraint.exhausted
-        if why is not None:
+    def _note_unguided(self, live: SessionContext, constraint: Constraint) -> None:
+        if (why := constraint.exhausted) is not None:
             live.unguided = True
             fields = {"session": live.id, "error": why, "meaning": "none of its drafts is verified", "hint": SIMPLER}
             self._tell(vev.Noted("grammar_spent", fields, "warning"))

@@ -104,47 +104,15 @@ def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:
     return left
 
 
-class SessionConstraint:
-    """The constraint of one session at the verifier, or None; it moves on with the committed ids."""
-
-    def __init__(self, constraint: Constraint | None) -> None:
-        self._constraint = constraint
-
-    def __bool__(self) -> bool:
-        return self._constraint is not None
-
-    @property
-    def exhausted(self) -> str | None:
-        return None if self._constraint is None else self._constraint.exhausted
-
-    def choose(self, sampler: Sampler, logits: Logits, position: int) -> int:
-        """Return the token for absolute `position`; raise RequestError where none is allowed."""
-        if self._constraint is None:
-            return sampler.choose(logits, position)
-        return _chosen(self._constraint, sampler, logits, position)
-
-    def accept(self, token: int) -> bool:
-        """Go on by a chosen id that ends nothing; return whether nothing can follow it."""
-        if self._constraint is None:
-            return False
-        self._constraint.accept(token)
-        return self._constraint.complete
-
-    def count_allowed(self, drafts: Sequence[int]) -> int:
-        return len(drafts) if self._constraint is None else self._constraint.count_allowed(drafts)
-
-    def forced(self, limit: int, seconds: Callable[[int], float]) -> tuple[int, ...]:
-        """Return forced drafts for the next step, at most `limit`: as all of them stand, what counts is ids per second,
-        by the `seconds` of a step of so many rows."""
-        if self._constraint is None or limit <= 0:
-            return ()
-        forced = self._constraint.forced()[:limit]
-        # Before a step has been measured, the more the better.
-        return forced[: max(range(len(forced) + 1), key=lambda n: (n + 1) / (seconds(n + 1) or 1.0))]
-
-    def count_forced(self, drafts: Sequence[int]) -> int:
-        """Return how many of a step's drafts are forced, before anything of the step is accepted."""
-        return common_length(drafts, self._constraint.forced()) if self._constraint is not None and drafts else 0
+def choose_allowed(constraint: Constraint, sampler: Sampler, logits: Logits, position: int) -> int:
+    """The choice out of a masked row; raises RequestError where no id is allowed. Where each id is weighed by itself,
+    the best of all is the best of those that are allowed if it is one of them: a mask can cost more than the rest of
+    the step."""
+    if not sampler.filters:
+        token = sampler.choose(logits, position)
+        if constraint.allows(token):
+            return token
+    return sampler.choose(masked(logits, constraint.allowed()), position)
 
 
 CHANGING_IDS = 64  # at the end of a drafter's text, that may have changed since its last guess: a chain is shorter
@@ -191,16 +159,6 @@ class _Masking(Sampler):
 
     def choose(self, logits: Logits, position: int) -> int:
         try:
-            return _chosen(self._constraint, self._plain, logits, position)
+            return choose_allowed(self._constraint, self._plain, logits, position)
         except RequestError:
             return self._plain.choose(logits, position)
-
-
-def _chosen(constraint: Constraint, sampler: Sampler, logits: Logits, position: int) -> int:
-    """The choice out of a masked row. Where each id is weighed by itself, the best of all is the best of those that are
-    allowed if it is one of them: a mask can cost more than the rest of the step."""
-    if not sampler.filters:
-        token = sampler.choose(logits, position)
-        if constraint.allows(token):
-            return token
-    return sampler.choose(masked(logits, constraint.allowed()), position)
