@@ -54,7 +54,7 @@ class VerifierSession:
         self.params = params
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
-        self.logprobs = LogprobRecorder(params.logprobs, len(self.prefix))
+        self.logprobs = None if params.logprobs is None else LogprobRecorder(params.logprobs, len(self.prefix))
         self.constraint = constraint
         self.may_draft = params.drafts != 0 and limits.max_drafts > 0  # its client and the target allow it
         self._stoppable = bool(params.stop) or constraint is not None
@@ -237,8 +237,7 @@ class VerifierSession:
         except RequestError as error:  # the grammar's, when it is too late to refuse it
             self.finished = "error"
             return [ev.Finish(self.finished, error)]
-        asked = self.params.logprobs is not None
-        if asked:
+        if self.logprobs is not None:
             self.logprobs.take(event.logits, verdict.committed)
         self._commit(verdict, forced, event, now)
         length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
@@ -251,7 +250,7 @@ class VerifierSession:
             self._held = length - 1
             effects.append(ev.Trim(self._held))
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
-        logprobs = self.logprobs.between(base, base + len(shown)) if asked else ()
+        logprobs = self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
         effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))

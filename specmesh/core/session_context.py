@@ -41,7 +41,7 @@ class SessionContext:
         return vev.Began(
             self.client, self.id, self.owner, self.prompt_ids, machine.params, self.name, machine.times.opened,
             machine.cached, machine.resumed, adopted, said,
-            machine.logprobs.between(begin, begin + len(said)) if said else (),
+            machine.logprobs.between(begin, begin + len(said)) if said and machine.logprobs is not None else (),
         )  # fmt: skip
 
     def ended(

@@ -348,8 +348,8 @@ class VerifierCore:
                         self._note_unguided(live, machine.constraint)
                 case ev.Told():
                     self._say(live, effect)
-                    if live.owner is not None and live.machine.params.logprobs is not None:
-                        known, end = live.machine.logprobs, effect.base + len(effect.ids)
+                    known, end = live.machine.logprobs, effect.base + len(effect.ids)
+                    if live.owner is not None and known is not None:
                         begin = max(effect.base, known.begin)
                         if begin < end:
                             self._say(live, vev.LogprobsTold(begin, known.between(begin, end)))

@@ -48,25 +48,19 @@ def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
 
 
 class LogprobRecorder:
-    """Those of a text, by absolute position from `begin` on; `top` is None where nobody asked, and nothing is kept."""
+    """Those of a text, by absolute position from `begin` on, each with the `top` likeliest."""
 
     __slots__ = ("_found", "_top", "begin")
 
-    def __init__(self, top: int | None, begin: int) -> None:
+    def __init__(self, top: int, begin: int) -> None:
         self.begin = begin
         self._top = top
         self._found: list[Logprob] = []
 
-    def __bool__(self) -> bool:
-        return self._top is not None
-
     def take(self, rows: Iterable[NDArray[np.float32]], chosen: Sequence[int]) -> None:
-        if self._top is not None:
-            self._found += [logprobs_of(row, token, self._top) for row, token in zip(rows, chosen, strict=False)]
+        self._found += [logprobs_of(row, token, self._top) for row, token in zip(rows, chosen, strict=False)]
 
     def between(self, begin: int, end: int) -> tuple[Logprob | None, ...]:
-        """Return those of the positions [begin, end), None before the first known one; nothing where nobody asked."""
-        if self._top is None:
-            return ()
+        """Return those of the positions [begin, end), None before the first known one."""
         before = min(max(self.begin - begin, 0), end - begin)
         return (None,) * before + tuple(self._found[begin + before - self.begin : end - self.begin])
