@@ -16,12 +16,12 @@ from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.draft_sessions import DrafterStats
+from specmesh.daemons.drafter.draft_sessions import CoreLoop, DrafterStats
 from specmesh.daemons.drafter.request_router import RequestRouter
 from specmesh.daemons.drafter.upstream import Upstream
 from specmesh.daemons.link.transport import Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, VocabularyHandshake
-from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop, ModelThread
+from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, ModelThread
 from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.runtime.shared_cores import SharedCores
@@ -106,7 +106,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots, temperature)
         self._model = DraftModel(engine)
-        self._core = EngineLoop(core, self._model.step, None, mailbox.put, self._thread)
+        self._core = CoreLoop(core, self._model.step, None, mailbox.put, self._thread)
         self._upstreams = tuple(
             Upstream(
                 name,
@@ -123,6 +123,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         )
         self._router = RequestRouter(self._upstreams, max_queue)
         self._active = list(self._upstreams)
+        self._welcomes: list[m.Welcome] = []  # that the threads follow
 
     @property
     def verifier(self) -> m.Welcome | None:
@@ -168,7 +169,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 return served
         if name in self.models:
             raise Starting(_FETCHING)
-        away = [one.trouble for one in self._upstreams if one.last_model == name]
+        away = [one.trouble for one in self._upstreams if one.sessions.known and one.sessions.known.model == name]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
 
     # --- the loop
@@ -236,11 +237,14 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         for one in self._upstreams:
             if one.sessions.returned:
                 self._router.take_back(one, now)
-        self._router.expire(now)
-        self._router.reopen(now)
-        threads = self._cores.beside(one.welcome for one in self._upstreams if one.welcome is not None)
-        if threads is not None:
-            self._core.put(ev.UseThreads(threads), now)
+        if self._router.queue or self._router.retries.waiting:
+            self._router.expire(now)
+            self._router.reopen(now)
+        welcomes = [one.welcome for one in self._upstreams if one.welcome is not None]
+        if welcomes != self._welcomes:
+            self._welcomes = welcomes
+            if (threads := self._cores.beside(welcomes)) is not None:
+                self._core.put(ev.UseThreads(threads), now)
         return FLUSH_INTERVAL if any(one.dealer.behind for one in self._active) else LOOK_INTERVAL
 
     def _drained(self, now: float) -> bool:
@@ -289,7 +293,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             [live.draft_n for one in self._upstreams for live in one.sessions.live.values()],
             self._traffic,
             now,
-            len(self._router.retries),
+            len(self._router.retries.waiting),
             address=first.address,
             encrypted=first.dealer.encrypted,
             refusal=first.refusal,

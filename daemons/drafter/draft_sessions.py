@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -23,6 +23,7 @@ from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.frames import frame_of, from_verifier, grammar_of, params_of
 from specmesh.daemons.link.peers import U32, Link
 from specmesh.daemons.link.transport import Traffic
+from specmesh.daemons.runtime.engine_loop import EngineLoop
 from specmesh.daemons.verifier.statistics import DaemonStats, model_of
 from specmesh.engines.base import EngineInfo
 from specmesh.engines.grammar import Grammars
@@ -103,12 +104,7 @@ class DrafterStats(DaemonStats):
         )
 
 
-class CoreInbox(Protocol):
-    """The way into the core: events with the time at which they happened, and how many it has not heard."""
-
-    @property
-    def behind(self) -> int: ...
-    def put(self, event: ev.CoreEvent, at: float, /) -> None: ...
+CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
 
 
 class DraftSessions:
@@ -120,7 +116,7 @@ class DraftSessions:
     """
 
     def __init__(
-        self, address: str, place: tuple[int, int], dealer: Dealer, stats: DrafterStats, core: CoreInbox
+        self, address: str, place: tuple[int, int], dealer: Dealer, stats: DrafterStats, core: CoreLoop
     ) -> None:
         self.live: dict[int, ClientSession] = {}
         self.asked: dict[int, PendingRequest] = {}
@@ -347,7 +343,7 @@ class DraftSessions:
 class DraftGrammars:
     """Compiles grammars on a thread of its own: neither frames nor drafts wait for them."""
 
-    def __init__(self, core: CoreInbox) -> None:
+    def __init__(self, core: CoreLoop) -> None:
         self._core = core
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._grammars: tuple[Vocabulary, Grammars] | None = None

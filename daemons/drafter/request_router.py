@@ -25,26 +25,23 @@ class RetryQueue:
     """Requests that wait for a verifier, and by id those given up, which a client may still resume."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[float, PendingRequest]] = []
+        self.waiting: list[tuple[float, PendingRequest]] = []
         self._given_up: dict[str, tuple[PendingRequest, array[int], int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def add(self, pending: PendingRequest, now: float) -> None:
         """Wait for a verifier until the client's timeout; one that has waited before pauses first."""
         due = now if pending.until is None else now + RETRY_S
         until = now + pending.request.reconnect_timeout if pending.until is None else pending.until
-        self._waiting.append((due, replace(pending, until=until)))
+        self.waiting.append((due, replace(pending, until=until)))
 
     def due(self, now: float, ready: Callable[[PendingRequest], object]) -> list[PendingRequest]:
-        found = [(due, pending) for due, pending in self._waiting if now >= due and ready(pending)]
-        self._waiting = [one for one in self._waiting if one not in found]
+        found = [(due, pending) for due, pending in self.waiting if now >= due and ready(pending)]
+        self.waiting = [one for one in self.waiting if one not in found]
         return [pending for _, pending in found]
 
     def take(self, wanted: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
-        taken = [pending for _, pending in self._waiting if wanted(pending)]
-        self._waiting = [(due, pending) for due, pending in self._waiting if pending not in taken]
+        taken = [pending for _, pending in self.waiting if wanted(pending)]
+        self.waiting = [(due, pending) for due, pending in self.waiting if pending not in taken]
         return taken
 
     def remember(self, pending: PendingRequest) -> None:
@@ -85,7 +82,7 @@ class RequestRouter:
     def __init__(self, upstreams: Sequence[Upstream], max_queue: int = MAX_QUEUE) -> None:
         self.upstreams = upstreams
         self.retries = RetryQueue()
-        self._queue: list[PendingRequest] = []
+        self.queue: list[PendingRequest] = []
         self._room = QueueLimits(max_queue)
         self._most_ahead = AHEAD  # fewer while verifiers take no more
         self._full: float = inf  # with so many of ours, all begun, they did not: ask again once one of these has ended
@@ -99,21 +96,23 @@ class RequestRouter:
             had = [one.address for one in self.upstreams if one.sessions.take_over(request.id)]
             pending = replace(pending, home=had[0]) if had else pending
         pending = self.retries.recalled(pending)
-        if not self._queue and self._ahead() < self._most_ahead:
+        if not self.queue:
+            self._most_ahead, self._full = AHEAD, inf
+        if not self.queue and self._ahead() < self._most_ahead:
             self._put(pending, now)
         else:
             self._enqueue(pending, now)
 
     def cancel_of(self, client: EventSink) -> None:
-        self._queue = [pending for pending in self._queue if pending.client is not client]
+        self.queue = [pending for pending in self.queue if pending.client is not client]
         self.retries.take(lambda pending: pending.client is client)
         for upstream in self.upstreams:
             upstream.sessions.cancel_of(client)
 
     def refuse(self, error: SpecmeshError) -> None:
-        for pending in self._queue:
+        for pending in self.queue:
             pending.client.on_event(Failed(error))
-        self._queue.clear()
+        self.queue.clear()
 
     def stop(self, error: SpecmeshError) -> None:
         self.refuse(error)
@@ -156,16 +155,14 @@ class RequestRouter:
             self._give_up(pending, error)
 
     def reopen(self, now: float) -> None:
-        while self._queue and self._ahead() < self._most_ahead and self._own() < self._full:
+        while self.queue and self._ahead() < self._most_ahead and self._own() < self._full:
             self._full = inf
             self._room.left(now)
-            pending = self._queue.pop(0)
+            pending = self.queue.pop(0)
             if self._candidates(pending, now):
                 self._put(pending, now)
             else:
                 self._lost(pending, DaemonUnreachable("the verifier went away"), now, again=False)
-        if not self._queue:
-            self._most_ahead, self._full = AHEAD, inf
         for pending in self.retries.due(now, lambda pending: self._candidates(pending, now)):
             self._put(pending, now)
 
@@ -187,14 +184,14 @@ class RequestRouter:
         return sum(one.sessions.own for one in self.upstreams)
 
     def _enqueue(self, pending: PendingRequest, now: float) -> None:
-        full = f"{len(self._queue)} requests wait at this drafter: try again, or start it with a larger --max-queue"
+        full = f"{len(self.queue)} requests wait at this drafter: try again, or start it with a larger --max-queue"
         try:
-            self._room.check((one.request for one in self._queue), pending.request, now, full)
+            self._room.check((one.request for one in self.queue), pending.request, now, full)
         except Busy as error:
             pending.client.on_event(Failed(error))
             return
-        self._queue.append(pending)
-        self._queue.sort(key=lambda one: (one.request.priority, one.number))
+        self.queue.append(pending)
+        self.queue.sort(key=lambda one: (one.request.priority, one.number))
 
     def _put(self, pending: PendingRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, wait or fail."""
@@ -208,7 +205,7 @@ class RequestRouter:
         fresh = replace(pending, tried=(), error=None)
         if pending.until is not None and (others_only or isinstance(error, Busy)):
             self.retries.add(fresh, now)
-        elif isinstance(error, Busy) and self._own() and (self._ahead() or self._queue):
+        elif isinstance(error, Busy) and self._own() and (self._ahead() or self.queue):
             # Others of this drafter's fill it: after one of them.
             self._most_ahead = max(self._ahead(), 1)
             self._full = inf if self._ahead() else self._own()

@@ -11,7 +11,7 @@ from specmesh.api.requests import ModelInfo, Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.drafting.verifier_choice import HelloTimer, PaceMeter, ReportedLoad, VerifierLoad
 from specmesh.daemons.drafter.client_session import same_model
-from specmesh.daemons.drafter.draft_sessions import CoreInbox, DrafterStats, DraftSessions
+from specmesh.daemons.drafter.draft_sessions import CoreLoop, DrafterStats, DraftSessions
 from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.peers import U32, Link
 from specmesh.daemons.link.transport import UPDATE, Route, Traffic
@@ -39,7 +39,7 @@ class Upstream:
         stats: DrafterStats,
         traffic: Traffic,
         speaking: dict[int, DraftEngine],
-        core: CoreInbox,
+        core: CoreLoop,
         progress: Callable[[], int],
     ) -> None:
         now = time.monotonic()
@@ -47,7 +47,6 @@ class Upstream:
         self.dealer = Dealer(route, traffic)
         self.introduction, self.link = introduction, Link(now)
         self.welcome: m.Welcome | None = None
-        self.last_model = ""
         self.given_up: SpecmeshError | None = None
         self.sessions = DraftSessions(route.address, place, self.dealer, stats, core)
         self._number, self._stats, self._speaking, self._tell = place[0], stats, speaking, core.put
@@ -142,9 +141,10 @@ class Upstream:
                 self._say_hello(now)
         elif now >= self.link.next_ping:
             self.dealer.send(m.Ping(self.link.ping(now), *self._state(now)))
-        self.introduction.settle()
-        if self.welcome is not None:
-            self._ask_vocabulary(self.introduction.overdue(now))
+        if self.introduction.engine is None:
+            self.introduction.settle()
+            if self.welcome is not None:
+                self._ask_vocabulary(self.introduction.overdue(now))
         self._tell_changes(now)
         return False
 
@@ -225,7 +225,7 @@ class Upstream:
             self.welcome = self.sessions.known = replace(before, model_hash=welcome.model_hash or before.model_hash)
             return  # it got more than one HELLO, or knows its file's hash by now
         self.sessions.interrupt(DaemonUnreachable("the verifier started anew and has forgotten this session"))
-        self.welcome, self.sessions.known, self.last_model = welcome, welcome, welcome.model
+        self.welcome = self.sessions.known = welcome
         if known is not None and not same_model(known, welcome):
             self._tell(ev.ForgetSlots(), now)
         if before is not None:
