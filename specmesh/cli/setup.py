@@ -13,9 +13,9 @@ from specmesh.cli.config import ROLE, effective, template
 from specmesh.cli.options import Decorator, combined, gathered, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import check_one_network, endpoint, host_of, is_loopback
+from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
 
 if TYPE_CHECKING:
-    from specmesh.security.keys import KeyFolder
     from specmesh.security.pairing import PairingIntroduction
 
 
@@ -32,8 +32,7 @@ _FOLDER: dict[str, Decorator] = {
 }
 
 
-def _folder_of(path: Path | None, system: bool) -> "KeyFolder":
-    from specmesh.security.keys import KeyFolder, key_folders
+def _folder_of(path: Path | None, system: bool) -> KeyFolder:
     from specmesh.service import service_credential
 
     given = service_credential() if system and path is None else None
@@ -49,7 +48,7 @@ _folder_option = gathered("folder", _FOLDER, lambda values: _folder_of(**values)
 )
 @_folder_option
 @click.pass_context
-def new(ctx: click.Context, force: bool, folder: "KeyFolder") -> None:
+def new(ctx: click.Context, force: bool, folder: KeyFolder) -> None:
     """Make this machine's key pair and print the public key."""
     made = folder.new(replace=force, owner=_service_user() if ctx.params["system"] else None)
     click.echo(f"wrote {folder.path}", err=True)
@@ -60,7 +59,7 @@ def new(ctx: click.Context, force: bool, folder: "KeyFolder") -> None:
 
 @keys.command()
 @_folder_option
-def show(folder: "KeyFolder") -> None:
+def show(folder: KeyFolder) -> None:
     """Print this machine's public key."""
     click.echo(folder.identity().public.hex())
 
@@ -70,10 +69,8 @@ def show(folder: "KeyFolder") -> None:
 @click.option("--name", metavar="NAME", help="Name for the drafter (default: the beginning of its key).")
 @click.option("--verifier", metavar="tcp://HOST:PORT", help="Trust KEY as the key of the verifier at this address.")
 @_folder_option
-def allow(key: str, name: str | None, verifier: str | None, folder: "KeyFolder") -> None:
+def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
-    from specmesh.security.keys import Listing, parse_key
-
     if name and verifier:
         raise click.UsageError("--name is for a drafter's key, --verifier for a verifier's: leave one out")
     told = parse_key(key)
@@ -87,7 +84,7 @@ def allow(key: str, name: str | None, verifier: str | None, folder: "KeyFolder")
 @keys.command()
 @click.argument("who", metavar="NAME|KEY")
 @_folder_option
-def revoke(who: str, folder: "KeyFolder") -> None:
+def revoke(who: str, folder: KeyFolder) -> None:
     """Revoke what was allowed, by name, address or key; open connections are cut."""
     gone = folder.revoke(who)
     if not gone:
@@ -99,10 +96,8 @@ def revoke(who: str, folder: "KeyFolder") -> None:
 @keys.command("list")
 @json_option
 @_folder_option
-def list_command(json: bool, folder: "KeyFolder") -> None:
+def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
-    from specmesh.security.keys import Listing
-
     found = {listing: folder.entries(listing) for listing in Listing}
     if json:
         told = {str(listing): [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
@@ -168,9 +163,8 @@ def pair(
         _ask(folder, host, code or click.prompt("Code", err=True))
 
 
-def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> None:
+def _wait(folder: KeyFolder, bind: str, address: str | None, made: bool) -> None:
     """Wait for a drafter; bind: the verifier's own address; made: True if the key is new."""
-    from specmesh.security.keys import Listing
     from specmesh.security.pairing import PORT, PairingIntroduction, new_code, wait
 
     listens, wire_port = endpoint(bind)
@@ -198,8 +192,7 @@ def _wait(folder: "KeyFolder", bind: str, address: str | None, made: bool) -> No
         click.echo(f"Next: specmesh verifier --model FILE --bind tcp://{_bracketed(host)}:{wire_port}")
 
 
-def _ask(folder: "KeyFolder", host: str, code: str) -> None:
-    from specmesh.security.keys import Listing
+def _ask(folder: KeyFolder, host: str, code: str) -> None:
     from specmesh.security.pairing import PORT, PairingIntroduction, WrongCode, ask
 
     name, port = _endpoint(host, PORT)
@@ -222,10 +215,8 @@ def _ask(folder: "KeyFolder", host: str, code: str) -> None:
         click.echo(f"The key known there before stays trusted. If it was replaced: specmesh keys revoke {key}")
 
 
-def _admit(folder: "KeyFolder", theirs: "PairingIntroduction") -> None:
+def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
     """Allow the drafter, with a name that no other key has."""
-    from specmesh.security.keys import Listing
-
     taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
     names = (theirs.name if number == 1 else f"{theirs.name}-{number}" for number in range(1, len(taken) + 2))
     name = next(name for name in names if name not in taken)

@@ -19,9 +19,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-import zmq
-from zmq.utils import z85
-
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.paths import config_folders, write_whole
 from specmesh.security import endpoint, host_of, is_loopback
@@ -54,6 +51,9 @@ class Identity:
 
 
 def new_identity() -> Identity:
+    import zmq  # noqa: PLC0415 - commands that make no key start without it
+    from zmq.utils import z85  # noqa: PLC0415
+
     public, secret = zmq.curve_keypair()
     return Identity(z85.decode(public), z85.decode(secret))
 
@@ -130,6 +130,9 @@ class KeyFolder:
 
     def identity(self) -> Identity:
         """This machine's own keys; raises ConfigError where there are none."""
+        import zmq  # noqa: PLC0415
+        from zmq.utils import z85  # noqa: PLC0415
+
         credential = self.credential or _credential()
         path = credential or self.path / SECRET
         # A credential is the service manager's to guard: its access list may show as a group's right to read.
