@@ -10,7 +10,16 @@ from click.core import ParameterSource
 from specmesh import paths
 from specmesh.cli.config import config_option, rereader
 from specmesh.cli.models import complete_model, model_path
-from specmesh.cli.options import COUNT, POSITIVE_SHARE, combined, default_options, number, path_option
+from specmesh.cli.options import (
+    COUNT,
+    SECONDS,
+    Decorator,
+    combined,
+    default_options,
+    number,
+    overlap_option,
+    path_option,
+)
 from specmesh.errors import ConfigError, about
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
@@ -22,7 +31,12 @@ Settings = TypeVar("Settings", bound="DaemonSettings | ModelSettings")
 _LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
 """What a daemon and a few clients need; libraries crash where they have less."""
 
-_SECONDS = click.FloatRange(0.0, 86_400.0)
+LEVELS = ["debug", "info", "warning", "error"]
+
+
+def _choice(flag: str, values: list[str], default: str, told: str) -> Decorator:
+    return click.option(flag, type=click.Choice(values), default=default, help=told)
+
 
 _daemon_options = combined(
     path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
@@ -48,20 +62,9 @@ _daemon_options = combined(
     ),
     click.option("--threads", type=int, metavar="N", help="Number of CPU threads (default: one per core)."),
     number("--gpu-layers", click.INT, -1, "N", "Number of model layers to put on a GPU; -1 for all."),
-    click.option(
-        "--gpu",
-        type=click.Choice(["auto", "required"]),
-        default="auto",
-        help="required: do not start if no GPU can take the layers.",
-    ),
+    _choice("--gpu", ["auto", "required"], "auto", "required: do not start if no GPU can take the layers."),
     number("--max-sessions", click.INT, 8, "N", "Maximum number of concurrent sessions."),
-    number(
-        "--max-queue",
-        click.INT,
-        256,
-        "N",
-        "Maximum number of requests that wait for a session; more are refused (exit code 75).",
-    ),
+    number("--max-queue", click.INT, 256, "N", "Maximum number of waiting requests; more are refused (exit code 75)."),
     number(
         "--ctx",
         click.INT,
@@ -70,25 +73,9 @@ _daemon_options = combined(
         "Maximum number of tokens per session; memory is reserved for all sessions. If not set, at most the model's "
         "training context.",
     ),
-    number(
-        "--drain",
-        _SECONDS,
-        10.0,
-        "SECONDS",
-        "Time that running requests get to finish after SIGTERM; a second SIGTERM ends at once.",
-    ),
-    click.option(
-        "--log-level",
-        type=click.Choice(["debug", "info", "warning", "error"]),
-        default="info",
-        help="Minimum level to log; debug includes the engines' own lines.",
-    ),
-    click.option(
-        "--log-format",
-        type=click.Choice(["auto", "console", "json"]),
-        default="auto",
-        help="auto: console on a terminal, JSON lines elsewhere.",
-    ),
+    number("--drain", SECONDS, 10.0, "SECONDS", "Time for running requests after SIGTERM; a second one ends at once."),
+    _choice("--log-level", LEVELS, "info", "Minimum level to log; debug includes the engines' own lines."),
+    _choice("--log-format", ["auto", "console", "json"], "auto", "auto: console on a terminal, JSON lines elsewhere."),
     click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
     path_option("--log-file", "FILE", "Log to this file instead of stderr; at 16 MiB it is rotated to FILE.1."),
     default_options,
@@ -113,7 +100,7 @@ _insecure_rpc_option = click.option(
 @path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
 @number(
     "--grace",
-    _SECONDS,
+    SECONDS,
     30.0,
     "SECONDS",
     "Time to continue a completion whose drafter went away, and to keep it for `generate --resume`.",
@@ -161,13 +148,7 @@ def verifier(**values: Any) -> None:
     shell_complete=complete_model,
     help="Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
 )
-@number(
-    "--min-vocab-overlap",
-    POSITIVE_SHARE,
-    0.9,
-    "SHARE",
-    "Least share of the draft model's tokens that the verifier's vocabulary must have.",
-)
+@overlap_option
 @click.option(
     "--draft-temperature",
     type=click.FloatRange(0.0, 100.0),

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import COUNT, draft_n_option, given, json_option, number, request_options
+from specmesh.cli.options import COUNT, SECONDS, draft_n_option, given, json_option, number, request_options
 from specmesh.client import RECONNECT_TIMEOUT, Answer, Client, Json
 from specmesh.errors import RequestError
 
@@ -98,13 +98,7 @@ class _Text:
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @json_option
 @click.option("--verbose", is_flag=True, help="Print a line per round and a summary to stderr.")
-@number(
-    "--reconnect-timeout",
-    click.FloatRange(0.0, 86_400.0),
-    RECONNECT_TIMEOUT,
-    "SECONDS",
-    "Time to wait for a daemon that went away.",
-)
+@number("--reconnect-timeout", SECONDS, RECONNECT_TIMEOUT, "SECONDS", "Time to wait for a daemon that went away.")
 @click.option(
     "--resume",
     metavar="ID",

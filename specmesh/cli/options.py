@@ -17,6 +17,7 @@ Decorator = Callable[[Command], Command]
 MAX_DRAFT_N = 24
 
 FILE = click.Path(path_type=Path)
+SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
 _TEMPERATURE, _PENALTY = click.FloatRange(0.0, 100.0), click.FloatRange(-100.0, 100.0)
 
@@ -108,6 +109,11 @@ prompts_option = path_option(
 
 def number(flag: str, kind: click.ParamType[Any], default: object, metavar: str, told: str) -> Decorator:
     return click.option(flag, type=kind, default=default, metavar=metavar, help=told)
+
+
+overlap_option = number(
+    "--min-vocab-overlap", POSITIVE_SHARE, 0.9, "SHARE", "Least share of the draft model's tokens that the target has."
+)
 
 
 def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool = False) -> Decorator:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import POSITIVE_SHARE, aligned, json_option, number, print_json, print_result, socket_option
+from specmesh.cli.options import aligned, json_option, number, overlap_option, print_json, print_result, socket_option
 from specmesh.client import Fields, Json, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
@@ -223,13 +223,7 @@ def way_to(address: str) -> Way:
 @click.command()
 @click.option("--model", metavar="PATH", help="Draft model to compare: a GGUF file or Hugging Face directory.")
 @click.option("--against", metavar="PATH", help="Target model to compare it with, likewise.")
-@number(
-    "--min-vocab-overlap",
-    POSITIVE_SHARE,
-    0.9,
-    "SHARE",
-    "Least share of the draft model's tokens that the target's vocabulary must have.",
-)
+@overlap_option
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab_overlap: float, json: bool) -> None:

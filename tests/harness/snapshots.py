@@ -92,8 +92,8 @@ MEASURED = {
 
 def traffic():
     made = Traffic()
-    made.sent(100)
-    made.received(100)
+    made.frames_sent = made.frames_received = 1
+    made.bytes_sent = made.bytes_received = 100
     made.rejected["magic"] += 1
     return made
 
