@@ -1,11 +1,10 @@
 """Settings are checked before anything is started."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
-from specmesh.config import ModelSettings, VerifierSettings
+from specmesh.config import ModelSettings
 from specmesh.errors import ConfigError
 
 GOOD = ModelSettings("llama", "m.gguf")
@@ -44,17 +43,3 @@ def test_impossible_settings(change: dict[str, object], words: str):
 def test_settings_at_the_edge(change: dict[str, object]):
     """The smallest values that can be are taken."""
     dataclasses.replace(GOOD, **change)
-
-
-def test_ngram_needs_no_model():
-    """Only the n-gram engine does without a model."""
-    assert ModelSettings("ngram", None).model is None
-
-
-def test_settings_are_frozen():
-    """Settings cannot change after they were checked."""
-    settings = VerifierSettings(model=GOOD, bind="tcp://127.0.0.1:7071", socket=Path("v.sock"))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        settings.bind = "tcp://0.0.0.0:7071"  # type: ignore[misc]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        settings.model.ctx = 1  # type: ignore[misc]
