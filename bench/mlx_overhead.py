@@ -18,9 +18,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Ask
-from specmesh.engines.mlx import MlxDrafter, MlxSettings
+from specmesh.engines.mlx import MlxDrafter
 from specmesh.paths import bundled
 
 PROMPT = [33 + index % 90 for index in range(32)]
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    engine = MlxDrafter(MlxSettings(args.model, n_ctx=len(PROMPT) + args.steps + 1))
+    engine = MlxDrafter(ModelSettings("mlx", args.model, len(PROMPT) + args.steps + 1, 1, gpu_layers=-1))
     model = engine._memories[0]._model  # noqa: SLF001 - the same weights for both
     bare, ours = measure(lambda: bare_loop(model, args.steps), lambda: engine_loop(engine, args.steps), args.chunks)
     result = {

@@ -22,7 +22,6 @@ from specmesh.paths import bundled
 
 if TYPE_CHECKING:
     from specmesh.engines.llama import LlamaSettings
-    from specmesh.engines.mlx import MlxSettings
 
 log = structlog.get_logger("specmesh")
 
@@ -55,7 +54,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         case "mlx":
             from specmesh.engines.mlx import MlxDrafter
 
-            return MlxDrafter(_mlx(settings), progress)
+            return MlxDrafter(settings, progress)
         case "llama" if settings.stretch:
             from specmesh.engines.stretched import StretchedDrafter
 
@@ -105,19 +104,6 @@ def choose_engine(model: str | None) -> tuple[str, str]:
 
 def _installed(*modules: str) -> bool:
     return all(find_spec(module) is not None for module in modules)
-
-
-def _mlx(settings: ModelSettings) -> "MlxSettings":
-    from specmesh.engines.mlx import MlxSettings
-
-    if settings.gpu_required and not settings.gpu_layers:
-        raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
-    return MlxSettings(
-        model=settings.model or "",
-        n_ctx=settings.ctx,
-        n_seq=settings.max_sessions,
-        device="gpu" if settings.gpu_required else "auto" if settings.gpu_layers else "cpu",
-    )
 
 
 def load_tokenizer(path: Path) -> TokenizerFile:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 from specmesh.engines.llama import LlamaSettings
-from specmesh.engines.mlx import MlxSettings
+from specmesh.engines.mlx import MlxDrafter
 from specmesh.engines.sim import SimSettings
 
 N_CTX, N_SEQ, N_BATCH = 96, 3, 32
@@ -28,10 +29,11 @@ def llama_settings(path: Path) -> LlamaSettings:
     return LlamaSettings(path, n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, threads=1, gpu_layers=0)
 
 
-def mlx_settings(name: str, make_hf: Callable[..., Path]) -> MlxSettings:
+def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     kind = name.removeprefix("mlx-")
     folder = make_hf(name, "llama", quantised=True) if kind == "quantised" else make_hf(name, kind)
-    return MlxSettings(str(folder), n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH)
+    settings = ModelSettings("mlx", str(folder), N_CTX, N_SEQ, gpu_layers=-1)
+    return MlxDrafter(settings, n_batch=N_BATCH)
 
 
 def sim_settings(**changes: object) -> SimSettings:

@@ -4,16 +4,15 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Trimming, context_of
-from specmesh.engines.mlx.model import MlxSettings, free, load
-from specmesh.errors import EngineError, LocalProtocolError
+from specmesh.engines.mlx.model import free, load
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 if TYPE_CHECKING:
     from specmesh.engines.mlx.sequence import MlxSequence
-
-__all__ = ["MlxDrafter", "MlxSettings"]
 
 
 class MlxDrafter:
@@ -23,8 +22,10 @@ class MlxDrafter:
     own would cost two wake-ups a token: 3 to 6 % of a small model's step.
     """
 
-    def __init__(self, settings: MlxSettings, progress: Progress | None = None) -> None:
-        """Load the model. Raises ConfigError, or EngineError when cancelled."""
+    def __init__(self, settings: ModelSettings, progress: Progress | None = None, n_batch: int = 512) -> None:
+        """Load the model; n_batch: most ids of one call. Raises ConfigError, or EngineError when cancelled."""
+        if settings.gpu_required and not settings.gpu_layers:
+            raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
 
         def report(share: float, fetched: int = 0, /) -> None:
             if progress is not None and progress(share, fetched) is False:
@@ -35,7 +36,7 @@ class MlxDrafter:
         self._closed = False
         try:
             report(0.0)
-            self._load(settings, report)
+            self._load(settings, report, n_batch)
             report(1.0)
         except BaseException:
             self.close()
@@ -80,11 +81,11 @@ class MlxDrafter:
         if self._closed:
             raise EngineError("the model is closed")
 
-    def _load(self, settings: MlxSettings, report: Progress) -> None:
+    def _load(self, settings: ModelSettings, report: Progress, n_batch: int) -> None:
         model = load(settings, report)
         from specmesh.engines.mlx.sequence import MlxSequence  # noqa: PLC0415 - MLX itself, known to be there by now
 
-        self._memories = [MlxSequence(model.module) for _ in range(settings.n_seq)]
+        self._memories = [MlxSequence(model.module) for _ in range(settings.max_sessions)]
         first = self._memories[0]
         try:  # once each way: kernels are compiled before a session waits
             first.feed([0, 0], None)
@@ -94,12 +95,12 @@ class MlxDrafter:
         n_vocab = first.n_vocab
         first.clear()
         self.vocabulary, self.encode = model.vocabulary(n_vocab), model.encode
-        n_ctx = context_of(settings.n_ctx, model.trained_ctx)
+        n_ctx = context_of(settings.ctx, model.trained_ctx)
         trimming: Trimming = "removal" if first.can_trim else "restore"
         reuse: KVReuse = "cut" if first.can_trim else "whole"
-        sizes = n_ctx, settings.n_batch, settings.n_seq
+        sizes = n_ctx, n_batch, settings.max_sessions
         self.info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
-        self._sequences = Sequences(settings.n_seq, n_ctx, n_vocab, settings.n_batch)
+        self._sequences = Sequences(settings.max_sessions, n_ctx, n_vocab, n_batch)
 
     def _empty(self, seq: int) -> None:
         self._memories[seq].clear()

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.hf_vocabulary import padded, token_bytes
@@ -23,23 +24,6 @@ _PART = 64 * 2**20
 """Bytes of weights that are read between two reports."""
 _FILES = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja")
 """What mlx-lm loads of a repository, without its Python code."""
-
-
-@dataclass(frozen=True, slots=True)
-class MlxSettings:
-    """How to load a Hugging Face model."""
-
-    # A directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
-    # ("org/name"), which mlx-lm finds in its cache or downloads.
-    model: str
-    n_ctx: int | None = None  # ids per sequence; None: what suits the model. Memory is taken as sequences grow.
-    n_seq: int = 1  # sequences held at once
-    n_batch: int = 512  # most ids of one call, and so of one prefill step
-    device: Literal["auto", "cpu", "gpu"] = "auto"  # where it runs; auto: the GPU where MLX has one
-
-    def __post_init__(self) -> None:
-        if min(1 if self.n_ctx is None else self.n_ctx, self.n_seq, self.n_batch) < 1:
-            raise ConfigError("need n_ctx, n_seq and n_batch >= 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +62,17 @@ class MlxModel:
         return Vocabulary(known, ends)
 
 
-def load(settings: MlxSettings, report: Progress) -> MlxModel:
+def load(settings: ModelSettings, report: Progress) -> MlxModel:
     """Load the model on this thread, which must make all further calls. Raises ConfigError.
+
+    It is a directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
+    ("org/name"), which mlx-lm finds in its cache or downloads.
 
     What `report` raises ends the loading.
     """
-    where = check_model(settings.model)
+    where = check_model(settings.model or "")
     mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
-    device = _device(mx, settings.device)
+    device = _device(mx, gpu=bool(settings.gpu_layers), required=settings.gpu_required)
     try:
         folder = Path(where) if Path(where).is_dir() else download(where, report)
         loaded: Any = mlx_lm.load(str(folder), lazy=True, return_config=True)
@@ -105,7 +92,7 @@ def load(settings: MlxSettings, report: Progress) -> MlxModel:
 
 def default_device() -> str:
     """Return where MLX computes by default. Raises ConfigError where it cannot be used."""
-    return _device(_library("mlx.core"), "auto")
+    return _device(_library("mlx.core"))
 
 
 def _library(name: str) -> Any:
@@ -137,12 +124,12 @@ def check_model(model: str) -> str:
     return model
 
 
-def _device(mx: Any, wanted: str) -> str:
-    """Choose where this thread's arrays live; returns its name."""
-    if wanted == "cpu":
+def _device(mx: Any, *, gpu: bool = True, required: bool = False) -> str:
+    """Choose where this thread's arrays live, a GPU only where MLX has one; returns its name."""
+    if not gpu:
         mx.set_default_device(mx.cpu)
     if mx.default_device().type != mx.gpu:
-        if wanted == "gpu":
+        if required:
             raise ConfigError("a GPU is required and MLX sees none: check that this is Apple Silicon, or mlx[cuda12]")
         return "CPU"
     return str(mx.device_info().get("device_name", "GPU"))

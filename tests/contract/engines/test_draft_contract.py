@@ -14,7 +14,7 @@ from harness.engine_contract import (
     SAMPLED,
     TINY,
     llama_settings,
-    mlx_settings,
+    mlx_drafter,
     model_params,
     pick_gguf,
     predict,
@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
-from specmesh.engines.mlx import MlxDrafter
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.engines.sim import SimDrafter, SimVerifier
 from specmesh.errors import LocalProtocolError
@@ -49,7 +48,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     elif request.param == "ngram":
         engine = NgramDrafter(N_CTX, N_SEQ)
     elif request.param.startswith("mlx"):
-        engine = MlxDrafter(mlx_settings(request.param, request.getfixturevalue("make_hf")))
+        engine = mlx_drafter(request.param, request.getfixturevalue("make_hf"))
     else:
         engine = LlamaDrafter(llama_settings(pick_gguf(request.param, request)))
     yield engine

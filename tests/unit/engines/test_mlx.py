@@ -5,12 +5,12 @@ import json
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.engines.base import Encoder
@@ -21,7 +21,7 @@ mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
 
-from specmesh.engines.mlx import MlxDrafter, MlxSettings  # noqa: E402
+from specmesh.engines.mlx import MlxDrafter  # noqa: E402
 
 pytestmark = pytest.mark.models
 
@@ -33,8 +33,8 @@ def ids_of(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(33, 126, size=length).tolist()
 
 
-def opened(folder: Path, **changes: Any) -> MlxDrafter:
-    return MlxDrafter(MlxSettings(str(folder), **{"n_ctx": N_CTX, "n_seq": N_SEQ} | changes))
+def opened(folder: Path, n_ctx: int = N_CTX) -> MlxDrafter:
+    return MlxDrafter(ModelSettings("mlx", str(folder), n_ctx, N_SEQ, gpu_layers=-1))
 
 
 # --- the same model in both formats
