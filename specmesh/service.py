@@ -304,11 +304,11 @@ _WAIT = 'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; do s
 """bootout returns before the job has ended, and until then bootstrap fails: ExitTimeOut and some seconds are enough."""
 
 
-def launchd_service(role: str, scope: Scope, settings: str, domain: str | None = None) -> Service:
-    """A daemon as a LaunchAgent or LaunchDaemon. settings: initial file; domain: launchd's, such as gui/501."""
+def launchd_service(role: str, scope: Scope, settings: str) -> Service:
+    """A daemon as a LaunchAgent or LaunchDaemon; `settings` is the file of settings to begin with."""
     system = scope is Scope.SYSTEM
     label, other = f"org.specmesh.{role}", "drafter" if role == "verifier" else "verifier"
-    where = domain or ("system" if system else _user_domain(label))
+    where = "system" if system else _user_domain(label)
     home = Path("/") if system else Path.home()
     jobs = home / "Library" / ("LaunchDaemons" if system else "LaunchAgents")
     logs = home / "Library/Logs/specmesh"

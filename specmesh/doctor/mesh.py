@@ -111,7 +111,7 @@ def daemons(found: Iterable[Found]) -> list[Check]:
     return [judge_daemon(one) for one in found] or [warn("running", "none", start)]
 
 
-def judge_daemon(one: Found, ours: str = __version__) -> Check:
+def judge_daemon(one: Found) -> Check:
     name, stats = one.role, one.fields
     if one.state == "does not answer":
         told = f"takes connections at {one.socket} and does not answer"
@@ -122,8 +122,8 @@ def judge_daemon(one: Found, ours: str = __version__) -> Check:
     told = f"{f'pid {pid}' if pid else f'at {one.socket}'}, {printable(one.model or one.state)}"
     if backend := stats.text("model", "backend"):
         told += f" on {backend}"
-    if (version := stats.text("version")) != ours:
-        told += f", of version {version or 'unknown'}; installed is {ours}"
+    if (version := stats.text("version")) != __version__:
+        told += f", of version {version or 'unknown'}; installed is {__version__}"
         return warn(name, told, f"specmesh service restart {name}  # or stop and start it by hand")
     if stats.number("loading") is not None:
         return ok(name, told)
