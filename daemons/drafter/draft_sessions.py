@@ -318,17 +318,15 @@ class DraftSessions:
         if pending is not None:
             log.info("session_interrupted", session=live.id, generated=len(pending.request.generated))
             began = live.verifier if pending.started or pending.request.generated else None
-            self._return(replace(pending, home=self._address, began=began), error, again=again)
+            self.returned.append(ReturnedRequest(replace(pending, home=self._address, began=began), error, again=again))
 
     def interrupt(self, error: SpecmeshError) -> None:
         for live in list(self.live.values()):
             self._end(live, error)
         asked, self.asked = list(self.asked.values()), {}
         for pending in asked:
-            self._return(replace(pending, home=pending.home if pending.began else self._address), error)
-
-    def _return(self, pending: PendingRequest, error: SpecmeshError, *, again: bool = False) -> None:
-        self.returned.append(ReturnedRequest(pending, error, again=again))
+            home = pending.home if pending.began else self._address
+            self.returned.append(ReturnedRequest(replace(pending, home=home), error))
 
     def stop(self, error: SpecmeshError) -> None:
         """This drafter ends: its verifier keeps the texts for a while."""

@@ -34,15 +34,11 @@ class RetryQueue:
         until = now + pending.request.reconnect_timeout if pending.until is None else pending.until
         self.waiting.append((due, replace(pending, until=until)))
 
-    def due(self, now: float, ready: Callable[[PendingRequest], object]) -> list[PendingRequest]:
-        found = [(due, pending) for due, pending in self.waiting if now >= due and ready(pending)]
-        self.waiting = [one for one in self.waiting if one not in found]
-        return [pending for _, pending in found]
-
-    def take(self, wanted: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
-        taken = [pending for _, pending in self.waiting if wanted(pending)]
-        self.waiting = [(due, pending) for due, pending in self.waiting if pending not in taken]
-        return taken
+    def take(self, wanted: Callable[[PendingRequest], object], now: float = inf) -> list[PendingRequest]:
+        """Remove and return those wanted whose pause is over."""
+        taken = [one for one in self.waiting if now >= one[0] and wanted(one[1])]
+        self.waiting = [one for one in self.waiting if one not in taken]
+        return [pending for _, pending in taken]
 
     def remember(self, pending: PendingRequest) -> None:
         """Keep a request that is given up, its ids in int32: it may be kept for long."""
@@ -163,7 +159,7 @@ class RequestRouter:
                 self._put(pending, now)
             else:
                 self._lost(pending, DaemonUnreachable("the verifier went away"), now, again=False)
-        for pending in self.retries.due(now, lambda pending: self._candidates(pending, now)):
+        for pending in self.retries.take(lambda pending: self._candidates(pending, now), now):
             self._put(pending, now)
 
     def expire(self, now: float) -> None:
