@@ -8,10 +8,9 @@ from typing import assert_never
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.events import Step
+from specmesh.core.events import Rows, Step
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVSlots
-from specmesh.core.scheduling.steps import Rows
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop
@@ -74,12 +73,10 @@ def limits_of(engine: VerifyEngine) -> TargetLimits:
 
 def _core(info: EngineInfo, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:
     room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
-    slots = KVSlots(info.n_seq, info.reuse, room, PREFILL_ROWS if info.width is not None else None)
+    part = PREFILL_ROWS if info.width is not None else None
+    slots = KVSlots(info.n_seq, info.reuse, room, part, restores=info.trimming == "restore")
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
-    restores = info.trimming == "restore"
-    return VerifierCore(
-        limits, costs, slots, info.n_batch, n_seq=info.n_seq, restores=restores, first=first, grace=grace
-    )
+    return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
 
 
 def _run(engine: VerifyEngine, step: Step) -> Sequence[Rows]:

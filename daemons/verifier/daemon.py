@@ -14,10 +14,9 @@ from specmesh.api.requests import (
     PingPeers,
     Submit,
 )
-from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.admission import GRACE
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.session_context import GRACE
 from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
 from specmesh.core.statistics import RoundCounts
 from specmesh.daemons.link.auth import ZapGuard
@@ -217,9 +216,7 @@ class VerifierLoop(DaemonLoop[Order]):
             case _:
                 assert_never(effect)
 
-    def _send(
-        self, drafter: bytes, session: int, what: ev.Told | ev.Nacked | vev.Announced | vev.Over | vev.LogprobsTold
-    ) -> None:
+    def _send(self, drafter: bytes, session: int, what: vev.Said) -> None:
         traffic = self._clients.sessions.get(session)
         for message in to_drafter(session, what):
             size = self._router.send(drafter, message)

@@ -173,6 +173,7 @@ class Step:
         return rows
 
 
+Rows = NDArray[np.float32] | None  # logits of a span, where asked for
 VerifierEvent = Drafted | Shadowed | Nacked | Detached | Prefilled | Stepped | Cancelled
 VerifierEffect = Told | Nacked | Emit | Trim | Finish
 Plan = Prefill | Verify | Wait

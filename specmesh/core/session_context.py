@@ -1,14 +1,15 @@
-"""A session of the verifier with its client and its drafters; and those that are kept while their client is away."""
+"""A session of the verifier with its client and its drafters, and what these and the log hear of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.drafting.drafter_pool import SessionDrafters, Standby
+from specmesh.core.prefix import common_length
+from specmesh.core.sampling.constraint import SIMPLER
 from specmesh.core.session import VerifierSession
 from specmesh.errors import SpecmeshError
-
-GRACE = 30.0  # seconds for which a session is kept, unless told otherwise
-MAX_DETACHED = 64  # most sessions kept, ended ones included: the oldest give way
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +20,7 @@ class SessionContext:
 
     id: int
     machine: VerifierSession
+    seq: int  # of the target's memory
     client: int | None
     owner: vev.DrafterId | None
     drafter: vev.DrafterId | None = None
@@ -32,6 +34,40 @@ class SessionContext:
     @property
     def prompt_ids(self) -> tuple[int, ...]:
         return tuple(self.machine.prefix[: self.machine.n_prompt])
+
+    def opened(self, label: str) -> vev.Noted:
+        machine, fields = self.machine, dict[str, object](session=self.id, prompt_tokens=self.machine.n_prompt)
+        if machine.cached:
+            fields["cached_tokens"] = machine.cached
+        if machine.resumed:
+            fields["resumed_tokens"] = machine.resumed
+        return vev.Noted("session_opened", fields | ({"request": label} if self.owner is None else {"remote": True}))
+
+    def differs(self, generated: Sequence[int]) -> vev.Noted | None:
+        """Return a warning where its text contradicts the one that its client remembers."""
+        said = self.machine.said()
+        if common_length(generated, said) >= min(len(generated), len(said)):
+            return None
+        meaning = "it goes on as the verifier has it"
+        return vev.Noted("resumed_text_differs", {"session": self.id, "meaning": meaning}, "warning")
+
+    def grammar_spent(self) -> vev.Noted | None:
+        """Return a warning, once, where its grammar can check no more drafts."""
+        constraint = self.machine.constraint
+        why = constraint.exhausted if constraint is not None else None
+        if why is None or self.unguided:
+            return None
+        self.unguided = True
+        fields = {"session": self.id, "error": why, "meaning": "none of its drafts is verified", "hint": SIMPLER}
+        return vev.Noted("grammar_spent", fields, "warning")
+
+    def logprobs(self, told: ev.Told) -> vev.LogprobsTold | None:
+        """Return those of the ids that a drafter is told, where its client asked for them."""
+        known, end = self.machine.logprobs, told.base + len(told.ids)
+        if self.owner is None or known is None:
+            return None
+        begin = max(told.base, known.begin)
+        return vev.LogprobsTold(begin, known.between(begin, end)) if begin < end else None
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""
@@ -52,68 +88,3 @@ class SessionContext:
             self.id, self.client, self.owner, self.drafter, reason, error, self.prompt_ids, report,
             now - machine.times.opened,
         )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Detached:
-    live: SessionContext
-    until: float
-    end: vev.SessionEnded | None = None
-
-
-class DetachedSessions:
-    """Sessions whose client went away, the oldest first, each for `grace` seconds for whoever resumes it by name; with
-    the end of those that have ended."""
-
-    def __init__(self, grace: float) -> None:
-        self.grace = grace
-        self.sessions: dict[int, _Detached] = {}  # to be read only
-
-    def __len__(self) -> int:
-        return len(self.sessions)
-
-    @property
-    def next_end(self) -> float:
-        """When the first is to be forgotten."""
-        return min((one.until for one in self.sessions.values()), default=float("inf"))
-
-    def add(self, live: SessionContext, now: float, end: vev.SessionEnded | None = None) -> None:
-        self.sessions.pop(live.id, None)
-        self.sessions[live.id] = _Detached(live, now + self.grace, end)
-
-    def ended(self, name: str) -> tuple[SessionContext, vev.SessionEnded] | None:
-        for one in self.sessions.values():
-            if one.live.name == name and one.end is not None:
-                return one.live, one.end
-        return None
-
-    def keep_end(self, end: vev.SessionEnded) -> bool:
-        """Keep the end of a detached session; False where it is none."""
-        if end.session not in self.sessions:
-            return False
-        self.sessions[end.session].end = end
-        return True
-
-    def forget(self, session: int) -> None:
-        self.sessions.pop(session, None)
-
-    def closed(self, session: int, drafter: vev.DrafterId) -> bool:
-        """Forget a finished session whose own drafter has received the end."""
-        one = self.sessions.get(session)
-        if one is None or one.live.owner != drafter or one.end is None:
-            return False
-        self.forget(session)
-        return True
-
-    def running(self) -> SessionContext | None:
-        return next((one.live for one in self.sessions.values() if one.end is None), None)
-
-    def expire(self, now: float) -> list[SessionContext]:
-        """Forget, and return, those whose time is over, or that are too many."""
-        if now < self.next_end and len(self) <= MAX_DETACHED:
-            return []
-        excess = len(self) - MAX_DETACHED
-        over = [one.live for number, one in enumerate(self.sessions.values()) if now >= one.until or number < excess]
-        for live in over:
-            self.forget(live.id)
-        return over

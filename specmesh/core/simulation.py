@@ -6,26 +6,24 @@ a round trip. A text is a row of zeros, and a right draft is a zero.
 
 import heapq
 import itertools
-from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from statistics import fmean
-from typing import assert_never
 
 import numpy as np
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
-from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.scheduling.steps import TargetSteps
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
+from specmesh.core.verifier import VerifierCore
 
 VOCABULARY = 2
 N_BATCH = 512  # rows of a step
@@ -44,7 +42,7 @@ class Deployment:
     round_trip: float
     pause: float = 0.0  # between two steps
     solving: float = 5e-3  # one policy, one at a time
-    drafters: int | None = None  # each drafting for its sessions in turn; None: one for each user
+    drafters: int | None = None  # None: one for each user
     places: int | None = None  # sessions the verifier holds at once, None for all; the others wait in order
     known: StepCosts | None = None  # what the verifier has measured of `costs` at first; None: all
     burden: float = 0.0  # a step that begins while a drafter drafts takes so much longer: they share a machine
@@ -92,7 +90,7 @@ def simulate(
 class _Drafter:
     """told: what arrived while it drafts."""
 
-    arrivals: Arrivals
+    id: vev.DrafterId
     core: DrafterCore
     told: list[ev.CoreEvent] = field(default_factory=list)
     busy: bool = False
@@ -122,11 +120,11 @@ class _Simulation:
         self._right, self._policy = right, policy
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
-        limits, slots = TargetLimits(ENDLESS, VOCABULARY, frozenset()), KVSlots(site.places or users, "whole", 0)
-        self._verifier = TargetSteps(limits, deepcopy(site.known or site.costs), RollingAcceptance(), slots, N_BATCH)
-        self._owner: dict[int, int] = {}  # the user of each session
-        self._waiting = deque(range(users))
-        self._drafters = [self._drafter(users) for _ in range(site.drafters or users)]
+        most = MAX_DRAFTS if policy is None else len(policy(texts.prompt).inputs.steps) - 1
+        limits, places = TargetLimits(ENDLESS, VOCABULARY, frozenset(), most), site.places or users
+        costs, slots = deepcopy(site.known or site.costs), KVSlots(places, "whole", 0)
+        self._verifier = VerifierCore(limits, costs, slots, N_BATCH, n_seq=places)
+        self._drafters = {name: self._join(name) for name in (b"%d" % n for n in range(site.drafters or users))}
         self._stepping = False
         self._wake: float | None = None
         self._solver_free = 0.0
@@ -134,7 +132,8 @@ class _Simulation:
         self._warm = False
 
     def run(self) -> Forecast:
-        self._at(0.0, self._turn)
+        for user in range(self._users):
+            self._ask(user, 0.0)
         now, each = 0.0, self._texts.tokens * self._users
         while sum(self._counts.tokens) < each * (1.0 if self._warm else WARM_UP):
             now, _, event = heapq.heappop(self._events)
@@ -160,29 +159,26 @@ class _Simulation:
 
     # --- users
 
-    def _begin(self, user: int, now: float) -> None:
+    def _ask(self, user: int, now: float) -> None:
         texts = self._texts
         # The first texts differ in length, or all users would be at the same position of theirs for ever.
         tokens = texts.tokens if self._warm or now > 0 else 1 + texts.tokens * (user + 1) // (self._users + 1)
         params = SessionParams(SamplingParams(), tokens, texts.draft_n, cache_prompt=False)
-        number, session = self._verifier.open([RIGHT] * texts.prompt, params, now)
-        self._owner[number] = user
-        if session.may_draft:
-            drafter = self._drafters[user % len(self._drafters)]
-            self._arrived(drafter, ev.DraftFor(number, 0, VOCABULARY, texts.prompt, SamplingParams()), now)
-            self._carry_out(number, session.attach(drafter.arrivals), now)
-            self._reconsider(number, now)
-
-    def _drafter_of(self, number: int) -> _Drafter:
-        return self._drafters[self._owner[number] % len(self._drafters)]
+        client = next(self._order) * self._users + user  # who asked first is served first
+        self._tell(vev.Opening(client, (RIGHT,) * texts.prompt, texts.prompt, params), now)
 
     # --- verifier
+
+    def _tell(self, event: vev.Happened, now: float) -> None:
+        self._carry_out(self._verifier.handle(event, now), now)
+        self._turn(now)
 
     def _turn(self, now: float) -> None:
         if self._stepping:
             return
-        while self._waiting and self._verifier.slots:
-            self._begin(self._waiting.popleft(), now)
+        if self._policy is not None:
+            for live in self._verifier.sessions.values():
+                live.machine.pacing.adopt(self._policy(len(live.machine.prefix)))
         step = self._verifier.next_step(now)
         if isinstance(step, ev.Wait):
             if step.until not in (inf, self._wake):
@@ -191,72 +187,61 @@ class _Simulation:
             return
         self._stepping, self._wake = True, None
         seconds = self._site.costs.seconds(step.rows, sum(span.position for span in step.spans))
-        seconds += self._site.burden if any(drafter.busy for drafter in self._drafters) else 0.0
+        seconds += self._site.burden if any(drafter.busy for drafter in self._drafters.values()) else 0.0
         self._at(now + seconds, partial(self._stepped, step, seconds))
 
     def _stepped(self, step: ev.Step, seconds: float, now: float) -> None:
         counts = self._counts
         counts.steps, counts.rows, counts.seconds = counts.steps + 1, counts.rows + step.rows, counts.seconds + seconds
         rows = [ROWS[: len(span.ids)] if span.logits else None for span in step.spans]
-        for number, effects in self._verifier.finish(rows, now - seconds, now, now):
-            self._carry_out(number, effects, now)
-            self._reconsider(number, now)
+        self._carry_out(self._verifier.finish(step, rows, now - seconds, now), now)
         self._at(now + self._site.pause, self._next_turn)
 
     def _next_turn(self, now: float) -> None:
         self._stepping = False
         self._turn(now)
 
-    def _carry_out(self, number: int, effects: list[ev.VerifierEffect], now: float) -> None:
+    def _carry_out(self, effects: list[vev.Effect], now: float) -> None:
         for effect in effects:
             match effect:
-                case ev.Told() | ev.Nacked():
-                    arrived = partial(self._arrived, self._drafter_of(number), ev.Heard(number, effect))
+                case vev.ToDrafter(drafter, session, said):
+                    arrived = partial(self._arrived, self._drafters[drafter], session, said)
                     self._at(now + self._site.round_trip / 2, arrived)
-                case ev.Emit():
+                case vev.Committed(client=int(client), emit=emit):
                     counts = self._counts
-                    counts.tokens[self._owner[number]] += len(effect.ids)
-                    counts.drafted += len(effect.drafts)
-                    counts.accepted += effect.accepted
-                case ev.Finish():  # the user asks for the next text at once
-                    self._arrived(self._drafter_of(number), ev.Dropped(number), now)
-                    self._waiting.append(self._owner.pop(number))
-                case ev.Trim():
-                    pass
+                    counts.tokens[client % self._users] += len(emit.ids)
+                    counts.drafted += len(emit.drafts)
+                    counts.accepted += emit.accepted
+                case vev.Solve() if self._policy is None:
+                    self._solver_free = max(self._solver_free, now) + self._site.solving
+                    self._at(self._solver_free, partial(self._solved, effect))
+                case vev.SessionEnded(client=int(client)):  # the user asks for the next text at once
+                    self._ask(client % self._users, now)
                 case _:
-                    assert_never(effect)
+                    pass
 
-    def _reconsider(self, number: int, now: float) -> None:
-        session = self._verifier.sessions.get(number)
-        if session is None:
-            return
-        if self._policy is not None:
-            session.pacing.adopt(self._policy(self._texts.prompt + session.generated))
-        elif (inputs := session.unsolved(now)) is not None:
-            self._solver_free = max(self._solver_free, now) + self._site.solving
-            self._at(self._solver_free, partial(self._solved, number, inputs))
-
-    def _solved(self, number: int, inputs: PolicyInputs, now: float) -> None:
-        session = self._verifier.sessions.get(number)
-        if session is not None:
-            session.pacing.adopt(solve(inputs, session.pacing.policy))
-            self._turn(now)
-
-    def _heard(self, number: int, event: ev.VerifierEvent, now: float) -> None:
-        if number in self._verifier.sessions:
-            self._carry_out(number, self._verifier.handle(number, event, now), now)
-            self._turn(now)
+    def _solved(self, wanted: vev.Solve, now: float) -> None:
+        self._tell(vev.Solved(wanted.session, solve(wanted.inputs, wanted.old)), now)
 
     # --- drafters
 
-    def _drafter(self, sequences: int) -> _Drafter:
-        drafter = _Drafter(Arrivals(), DrafterCore(DraftLimits(ENDLESS, N_BATCH), KVSlots(sequences, "whole", 0)))
-        drafter.arrivals.record_round_trip(self._site.round_trip)
+    def _join(self, identity: vev.DrafterId) -> _Drafter:
+        drafter = _Drafter(identity, DrafterCore(DraftLimits(ENDLESS, N_BATCH), KVSlots(self._users, "whole", 0)))
         drafter.core.handle(ev.UpstreamChanged(0, self._site.round_trip, speaks=True), 0.0)
+        self._verifier.handle(vev.DrafterJoined(identity, ENDLESS), 0.0)
+        self._verifier.handle(vev.RoundTrip(identity, self._site.round_trip), 0.0)
         return drafter
 
-    def _arrived(self, drafter: _Drafter, event: ev.CoreEvent, now: float) -> None:
-        drafter.told.append(event)
+    def _arrived(self, drafter: _Drafter, session: int, said: vev.Said, now: float) -> None:
+        match said:
+            case vev.Announced(n_prompt, params):
+                drafter.told.append(ev.DraftFor(session, 0, VOCABULARY, n_prompt, params.sampling))
+            case vev.Over():
+                drafter.told.append(ev.Dropped(session))
+            case ev.Told() | ev.Nacked():
+                drafter.told.append(ev.Heard(session, said))
+            case _:
+                pass
         self._draft(drafter, now)
 
     def _draft(self, drafter: _Drafter, now: float) -> None:
@@ -264,17 +249,17 @@ class _Simulation:
             return
         told, drafter.told = drafter.told, []
         for event in told:
-            self._send(drafter.core.handle(event, now), now)
+            self._send(drafter, drafter.core.handle(event, now), now)
         while isinstance(step := drafter.core.next_step(now), ev.DraftStep):
             if any(row.sampler is not None for row in step.rows):
                 drafter.busy = True
                 self._at(now + self._site.draft, partial(self._drafted, drafter, step, now))
                 return
-            self._send(self._guessed(drafter, step, now, now), now)
+            self._send(drafter, self._guessed(drafter, step, now, now), now)
 
     def _drafted(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> None:
         drafter.busy = False
-        self._send(self._guessed(drafter, step, started, now), now)
+        self._send(drafter, self._guessed(drafter, step, started, now), now)
         self._draft(drafter, now)
 
     def _guessed(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> list[ev.CoreEffect]:
@@ -284,10 +269,11 @@ class _Simulation:
         tokens = [None if end is None else RIGHT if self._right(end) else WRONG for end in ends]
         return drafter.core.finish(step, ev.Guesses(held, tokens), started, now)
 
-    def _send(self, effects: list[ev.CoreEffect], now: float) -> None:
+    def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
         for effect in effects:
             match effect:
-                case (number, ev.Drafted() | ev.Shadowed() | ev.Nacked() as sent):
-                    self._at(now + self._site.round_trip / 2, partial(self._heard, number, sent))
+                case (session, ev.Drafted() | ev.Shadowed() | ev.Nacked() as sent):
+                    event = vev.FromDrafter(drafter.id, session, sent)
+                    self._at(now + self._site.round_trip / 2, partial(self._tell, event))
                 case _:
                     pass

@@ -4,34 +4,35 @@
 what is to be done. The engine's thread calls it, nobody else.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.assignment import DrafterAssignment, RemoteDrafter
 from specmesh.core.drafting.drafter_pool import DrafterRecord
-from specmesh.core.prefix import common_length
 from specmesh.core.report import core_report, session_report
-from specmesh.core.sampling.constraint import SIMPLER, Constraint
-from specmesh.core.scheduling.batch import PREFILL_ROWS
-from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.scheduling.steps import Rows, TargetSteps
-from specmesh.core.session_context import GRACE, DetachedSessions, SessionContext
+from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, Scheduler
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
+from specmesh.core.scheduling.step_meter import StepMeter
+from specmesh.core.session import VerifierSession
+from specmesh.core.session_context import SessionContext
 from specmesh.core.session_params import TargetLimits, may_adopt
 from specmesh.core.statistics import RoundCounts
-from specmesh.errors import Busy, NoSuchText, RequestError, SpecmeshError
+from specmesh.errors import NoSuchText, RequestError, SpecmeshError
 
 SERVED = ("stop", "length")
 
 
 class VerifierCore:
-    """`costs` are of this target's steps; `slots` are its sequences.
+    """`costs` are of this target's steps; `slots` are its sequences, `n_seq` in all.
 
-    n_batch, prefill_rows, restores, first: see `TargetSteps`. grace: seconds that a session is kept for its lost
-    drafter.
+    n_batch: most rows of a step. prefill_rows: of prompts, in a step in which others verify. first: id of the first
+    session. grace: seconds that a session is kept for its lost drafter.
     """
 
     def __init__(
@@ -43,19 +44,20 @@ class VerifierCore:
         *,
         n_seq: int,
         prefill_rows: int = PREFILL_ROWS,
-        restores: bool = False,
         first: int = 1,
         grace: float = GRACE,
     ) -> None:
         self.acceptance = RollingAcceptance()
         self.sessions: dict[int, SessionContext] = {}  # those that have a sequence
-        self._steps = TargetSteps(
-            limits, costs, self.acceptance, slots, n_batch, prefill_rows=prefill_rows, restores=restores, first=first
-        )
-        self._costs, self._slots, self._n_seq = costs, slots, n_seq
+        self._machines: dict[int, VerifierSession] = {}  # of these
+        self._limits, self._costs, self._slots = limits, costs, slots
+        self._ids = itertools.count(first)
+        self._scheduler = Scheduler(n_batch, costs, prefill_rows, constant=limits.width is not None)
+        self._meter = StepMeter(costs, limits.width)
+        self._batch: Batch | None = None  # of the step that runs
         self._effects: list[vev.Effect] = []
         self._drafting = DrafterAssignment(self.sessions, self._tell, self._carry_out)
-        self._waiting: list[vev.Opening] = []
+        self._waiting = WaitingRequests(n_seq)
         self._kept = DetachedSessions(grace)
         self._threads: int | None = None  # to be used from the next step on
         self._stray_frames = 0
@@ -90,7 +92,7 @@ class VerifierCore:
             case vev.RoundTrip(name, seconds):
                 self._drafting.round_trip(name, seconds)
             case vev.ClientLeft(client):
-                self._waiting = [opening for opening in self._waiting if opening.client != client]
+                self._waiting.withdraw(lambda opening: opening.client == client)
                 for live in [live for live in self.sessions.values() if live.client == client]:
                     self._cancel(live, now)
             case vev.SessionClosed(drafter, session):
@@ -105,7 +107,9 @@ class VerifierCore:
                 self._threads = threads
                 self._costs.doubt()  # they are learned anew
             case vev.Stopping():
-                self._stop(now)
+                self._kept.grace = 0.0
+                while (kept := self._kept.running()) is not None:
+                    self._drop(kept, now)
             case vev.ReportAsked():
                 self._tell(self._report(now))
             case vev.TimeUp():
@@ -123,7 +127,7 @@ class VerifierCore:
     def _heard(self, drafter: vev.DrafterId, session: int, said: ev.VerifierEvent, now: float) -> None:
         live = self.sessions.get(session)
         if live is not None and live.drafter == drafter:
-            self._carry_out(live, self._steps.handle(session, said, now))
+            self._carry_out(live, live.machine.handle(said, now))
         elif live is not None and live.casting.standby == drafter:
             self._drafting.heard(live, drafter, said, now)
         else:
@@ -132,108 +136,134 @@ class VerifierCore:
     # --- steps
 
     def next_step(self, now: float) -> ev.Step | ev.Wait:
-        step = self._steps.next_step(now, self._threads)
-        if isinstance(step, ev.Wait):
-            return ev.Wait(min(step.until, self._kept.next_end)) if self._kept.sessions else step
-        self._threads = None
-        return step
+        """Return the step that begins now, or until when there is none: for ever, infinity."""
+        if not self._machines:
+            self._meter.idle()
+        batch = self._scheduler.next_batch(self._machines, now)
+        if isinstance(batch, ev.Wait):
+            return ev.Wait(min(batch.until, self._kept.next_end)) if self._kept.sessions else batch
+        sessions, spans, waited = self.sessions, list[ev.Span](), 0.0
+        for key, part in batch.parts:
+            live = sessions[key]
+            if isinstance(part, ev.Verify):
+                waited += live.machine.begin(now)
+                spans.append(ev.Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
+            else:
+                spans.append(ev.Span(live.seq, part.position, part.ids, logits=part.stepwise))
+        self._batch = batch
+        self._meter.begun(now, waited=waited > 0)
+        threads, self._threads = self._threads, None
+        return ev.Step(self._slots.orders([span.seq for span in spans]), tuple(spans), threads)
 
     def finish(
-        self, step: ev.Step, result: Sequence[Rows] | SpecmeshError, started: float, ended: float
+        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
     ) -> list[vev.Effect]:
         """Take in what a step gave, per span its rows of logits; or why it failed: sessions whose sequences are in
         doubt end, the others go on."""
-        self._now = ended
+        self._now, self._tokens, seconds = ended, 0, ended - started
+        batch, self._batch = self._batch, None
+        assert batch is not None, "results come of steps"
         if isinstance(result, SpecmeshError):
-            self._tell(vev.Noted("step_failed", {"error": str(result)}, "error"))
-            for key in self._steps.fail():
-                self._fail(self.sessions[key], result, ended, "error")
+            self._failed(result, ended)
             return self._taken(ended)
-        self._tokens = 0
-        for key, effects in self._steps.finish(result, started, ended, ended):
-            live = self.sessions[key]
+        self._slots.end()
+        asked = any(machine.drafting for machine in self._machines.values())
+        self._meter.ended(batch, started, ended, redoes=self._slots.redoes)
+        outcomes = list[tuple[SessionContext, list[ev.VerifierEffect]]]()
+        for (key, part), logits in zip(batch.parts, result, strict=True):
+            live = self.sessions.get(key)
+            if live is None:
+                continue  # it ended while the step ran
+            if isinstance(part, ev.Prefill):
+                outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), ended)))
+            elif logits is not None:
+                event = ev.Stepped(part.drafts, logits, seconds, len(batch.parts))
+                outcomes.append((live, live.machine.handle(event, ended)))
+        if outcomes:
+            emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
+            self._meter.compare(batch, outcomes[0][0].machine.pacing, emitted, asked=asked)
+        for live, effects in outcomes:
             self._carry_out(live, effects)
-            if self._drafting.drafters:
+        if self._drafting.drafters:
+            for live, _ in outcomes:
                 self._drafting.reconsider(live, ended)
                 self._drafting.stepped(live, ended)
         self._tell(vev.Ran(started, ended, step.rows, self._tokens))
         return self._taken(ended)
 
-    # --- a session begins
+    def _failed(self, error: SpecmeshError, now: float) -> None:
+        self._tell(vev.Noted("step_failed", {"error": str(error)}, "error"))
+        doubtful = self._slots.fail()
+        for live in [live for live in self.sessions.values() if live.seq in doubtful]:
+            if live.client is not None:
+                self._tell(vev.RequestRefused(live.client, error))
+            self._cancel(live, now, "error")
 
-    @property
-    def _owners(self) -> list[vev.DrafterId | None]:
-        """Who asked for the live sessions, without those kept, which give way."""
-        return [live.owner for live in self.sessions.values() if live.client is not None]
+    # --- a session begins
 
     def _asked(self, opening: vev.Opening, now: float) -> None:
         """Resume the session that a request names, else let it wait for a sequence."""
-        try:
-            if self._adopted(opening, now):
-                return
-        except SpecmeshError as error:
-            self._tell(vev.RequestRefused(opening.client, error))
+        if self._resumed(opening, now):
             return
         if not opening.n_prompt:
             self._tell(vev.NotHeld(opening.client))
         else:
-            self._waiting.append(opening)
+            self._waiting.add(opening)
 
     def _admit(self, now: float) -> None:
-        """Begin what waits: a lower priority first, then in the order that it came in. A drafter's own clients get at
-        most three quarters of the sessions, of fewer than four all."""
-        share = self._n_seq - self._n_seq // 4
-        for opening in sorted(self._waiting, key=lambda one: (one.priority, one.client)):
-            owners = self._owners
-            if len(owners) >= self._n_seq:
+        """Begin what waits; sessions that are kept give way."""
+        while True:
+            owners = [live.owner for live in self.sessions.values() if live.client is not None]
+            opening = self._waiting.next(owners)
+            if opening is None:
                 return
-            if opening.owner is None or owners.count(opening.owner) < share:
-                self._waiting.remove(opening)
+            if not self._resumed(opening, now):
                 self._begin(opening, now)
 
     def _begin(self, opening: vev.Opening, now: float) -> None:
-        try:
-            if self._adopted(opening, now):
-                return
-        except SpecmeshError as error:
-            self._tell(vev.RequestRefused(opening.client, error))
-            return
+        """Begin a session on valid ids; one whose text ended with them is over at once."""
         kept = self._kept.running()
         if not self._slots and kept is not None:
             self._drop(kept, now)
-        number, machine = self._steps.open(opening.ids, opening.params, now, opening.n_prompt, opening.constraint)
-        live = SessionContext(number, machine, opening.client, opening.owner, name=opening.name, key=opening.key)
-        self.sessions[number] = live
-        self._note(
-            "session_opened",
-            live,
-            prompt_tokens=machine.n_prompt,
-            **({"cached_tokens": machine.cached} if machine.cached else {}),
-            **({"resumed_tokens": machine.resumed} if machine.resumed else {}),
-            **({"request": opening.label} if live.owner is None else {"remote": True}),
-        )
+        ids, params, company = opening.ids, opening.params, len(self.sessions) + 1
+        others = ((live.seq, live.machine.memory) for live in self.sessions.values())
+        seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
+        machine = VerifierSession(
+            ids, params, self._limits, self._costs, self.acceptance, now,
+            opening.n_prompt, opening.constraint, held, company,
+        )  # fmt: skip
+        number = next(self._ids)
+        live = SessionContext(number, machine, seq, opening.client, opening.owner, name=opening.name, key=opening.key)
+        self.sessions[number], self._machines[number] = live, machine
+        self._tell(live.opened(opening.label))
         self._hand_over(live, opening, now)
         if machine.finished is not None:
             self._finish(live, machine.finished, None, now)
 
-    def _adopted(self, opening: vev.Opening, now: float) -> bool:
-        """Give an opening the session that it names, if any; raise NoSuchText where it must not have it."""
+    def _resumed(self, opening: vev.Opening, now: float) -> bool:
+        """Give an opening the session that it names, if any, or refuse it where it must not have that; return False
+        where there is none."""
         live, end = self._named(opening.name)
         if live is None:
             return False
         if not may_adopt(live.key, opening.key if opening.owner is not None else None):
-            raise NoSuchText
-        said, generated = live.machine.said(), opening.ids[opening.n_prompt :]
-        if common_length(generated, said) < min(len(generated), len(said)):
-            meaning = "it goes on as the verifier has it"
-            self._tell(vev.Noted("resumed_text_differs", {"session": live.id, "meaning": meaning}, "warning"))
+            self._tell(vev.RequestRefused(opening.client, NoSuchText()))
+            return True
+        if (warning := live.differs(opening.ids[opening.n_prompt :])) is not None:
+            self._tell(warning)
         if end is None:
             self._take_over(live, opening.owner, now)
             self._kept.forget(live.id)
         self._note("session_resumed", live, tokens=live.machine.generated)
         self._hand_over(live, opening, now, adopted=True)
         if end is not None:
-            self._end_again(live, end, now)
+            self._tell(end.once_more(live.client))
+            if live.owner is None:
+                self._forget(live)
+            else:
+                over = vev.Over(end.reason, len(live.machine.prefix), end.report)
+                self._tell(vev.ToDrafter(live.owner, live.id, over))
+                self._kept.add(live, now, end)
         return True
 
     def _named(self, name: str) -> tuple[SessionContext | None, vev.SessionEnded | None]:
@@ -247,15 +277,13 @@ class VerifierCore:
     def _take_over(self, live: SessionContext, owner: vev.DrafterId | None, now: float) -> None:
         """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
         if live.owner is None and live.client is not None:
-            self._tell(
-                vev.RequestRefused(live.client, RequestError("somebody else has asked for this text by its name"))
-            )
-        had = {live.owner} if owner is None else {live.owner, live.drafter}
-        for identity in had - {None, owner}:
-            assert identity is not None
-            self._drafting.release(live, identity)
-            if live.drafter == identity:
-                self._drafting.detach(live, now)
+            error = RequestError("somebody else has asked for this text by its name")
+            self._tell(vev.RequestRefused(live.client, error))
+        for identity in {live.owner} if owner is None else {live.owner, live.drafter}:
+            if identity is not None and identity != owner:
+                self._drafting.release(live, identity)
+                if live.drafter == identity:
+                    self._drafting.detach(live, now)
         if owner is not None:
             self._drafting.dismiss(live, heir=owner)
 
@@ -269,19 +297,11 @@ class VerifierCore:
         elif machine.finished is None and live.drafter is None and machine.may_draft and self._drafting.drafters:
             self._drafting.find(live, now)
 
-    def _end_again(self, live: SessionContext, end: vev.SessionEnded, now: float) -> None:
-        self._tell(end.once_more(live.client))
-        if live.owner is None:
-            self._forget(live)
-            return
-        self._tell(vev.ToDrafter(live.owner, live.id, vev.Over(end.reason, len(live.machine.prefix), end.report)))
-        self._kept.add(live, now, end)
-
     # --- a drafter comes or goes
 
     def _left(self, drafter: vev.DrafterId, now: float, *, may_return: bool) -> None:
         """Keep the sessions of a lost drafter's own clients where it may return, give the others another drafter."""
-        self._waiting = [opening for opening in self._waiting if opening.owner != drafter]
+        self._waiting.withdraw(lambda opening: opening.owner == drafter)
         self._drafting.gone(drafter, now)
         for live in list(self.sessions.values()):
             if live.owner == drafter:
@@ -308,20 +328,7 @@ class VerifierCore:
     # --- a session ends
 
     def _cancel(self, live: SessionContext, now: float, reason: str = "cancelled") -> None:
-        self._carry_out(live, self._steps.handle(live.id, ev.Cancelled(reason), now))
-
-    def _fail(self, live: SessionContext, error: SpecmeshError, now: float, reason: str) -> None:
-        if live.client is not None:
-            self._tell(vev.RequestRefused(live.client, error))
-        self._cancel(live, now, reason)
-
-    def _stop(self, now: float) -> None:
-        for opening in self._waiting:
-            self._tell(vev.RequestRefused(opening.client, Busy("the verifier is stopping: try again when it is back")))
-        self._waiting.clear()
-        self._kept.grace = 0.0
-        while (kept := self._kept.running()) is not None:
-            self._drop(kept, now)
+        self._carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
 
     def _drop(self, live: SessionContext, now: float) -> None:
         """Give up a session that was kept."""
@@ -344,19 +351,16 @@ class VerifierCore:
                     self._effects.append(
                         vev.Committed(live.id, live.client, effect, self._now, draft_n, attached, machine.may_draft)
                     )
-                    if machine.constraint is not None and not live.unguided:
-                        self._note_unguided(live, machine.constraint)
+                    if machine.constraint is not None and (warning := live.grammar_spent()) is not None:
+                        self._tell(warning)
                 case ev.Told():
                     self._say(live, effect)
-                    known, end = live.machine.logprobs, effect.base + len(effect.ids)
-                    if live.owner is not None and known is not None:
-                        begin = max(effect.base, known.begin)
-                        if begin < end:
-                            self._say(live, vev.LogprobsTold(begin, known.between(begin, end)))
+                    if (logprobs := live.logprobs(effect)) is not None:
+                        self._say(live, logprobs)
                 case ev.Nacked():
                     self._say(live, effect)
-                case ev.Trim():
-                    pass  # the steps have it already
+                case ev.Trim(length):
+                    self._slots.cut(live.seq, length)
                 case ev.Finish(reason, error):
                     if error is not None:
                         self._tell(vev.Noted("session_broke", {"session": live.id, "error": str(error)}, "warning"))
@@ -371,17 +375,13 @@ class VerifierCore:
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))
 
-    def _note_unguided(self, live: SessionContext, constraint: Constraint) -> None:
-        if (why := constraint.exhausted) is not None:
-            live.unguided = True
-            fields = {"session": live.id, "error": why, "meaning": "none of its drafts is verified", "hint": SIMPLER}
-            self._tell(vev.Noted("grammar_spent", fields, "warning"))
-
     def _finish(self, live: SessionContext, reason: str, error: SpecmeshError | None, now: float) -> None:
         """Free a session's sequence, and tell its client and its drafters."""
         if self.sessions.pop(live.id, None) is None:
             return
         machine, drafter = live.machine, live.drafter
+        del self._machines[live.id]
+        self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
         self._over.add(machine.counts)
         self._stale += machine.drafts.stale
         self._drafting.finished(live, reason, now)

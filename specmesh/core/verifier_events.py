@@ -99,7 +99,7 @@ class ThreadsShared:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """Nothing new begins, and nothing is kept."""
+    """Whoever waits has been refused, nobody new comes, and nothing is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +217,14 @@ class LogprobsTold:
     logprobs: tuple[Logprob | None, ...]
 
 
+Said = ev.Told | ev.Nacked | Announced | Over | LogprobsTold
+
+
 @dataclass(frozen=True, slots=True)
 class ToDrafter:
     drafter: DrafterId
     session: int
-    what: ev.Told | ev.Nacked | Announced | Over | LogprobsTold
+    what: Said
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,20 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
+from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter import DrafterCore, DraftLimits
-from specmesh.core.drafting.drafter_pool import Standby
+from specmesh.core.drafting.assignment import RemoteDrafter
+from specmesh.core.drafting.drafter_pool import DrafterChange, DrafterRecord
 from specmesh.core.events import Step
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
-from specmesh.core.scheduling.steps import Rows, TargetSteps
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.frames import frame_of, from_drafter, from_verifier
 from specmesh.wire import messages as m
 
@@ -80,18 +81,16 @@ Effect = Send | Emit | End | Learned
 
 @dataclass(slots=True)
 class _Session:
-    """One generation at the verifier, and who drafts for it."""
+    """One generation at the verifier, and whether it waits."""
 
     machine: VerifierSession
-    peer: Hashable = None
-    standby: Standby | None = None
-    follower: Hashable = None
     wait_until: float | None = None
     given_up: bool = False
 
 
 class Verifier:
-    """Sessions, and the steps of the target that they share.
+    """A verifier's core. Who drafts for which session is decided outside: a drafter that counts as stuck keeps its
+    session, and the core offers it to no other.
 
     prefill_rows: of a prompt, in a step in which others verify. seen: counts what happens.
     """
@@ -100,14 +99,17 @@ class Verifier:
         self, n_ctx: int, n_vocab: int, end_ids: frozenset[int], n_batch: int, prefill_rows: int, seen: Counter[str]
     ) -> None:
         limits, slots = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
-        self._core = TargetSteps(limits, StepCosts(), RollingAcceptance(), slots, n_batch, prefill_rows=prefill_rows)
+        self._core = VerifierCore(limits, StepCosts(), slots, n_batch, n_seq=N_SEQ, prefill_rows=prefill_rows)
         self._sessions: dict[int, _Session] = {}
+        self._peers: dict[bytes, Hashable] = {}
         self._held = Counter[int]()  # ids in each sequence of the target's memory
+        self._step = Step((), ())
         self._seen = seen
 
     def open(self, prompt: tuple[int, ...], params: SessionParams, now: float) -> int:
-        number, machine = self._core.open(prompt, params, now)
-        self._sessions[number] = _Session(machine)
+        effects = self._core.handle(vev.Opening(len(self._sessions), prompt, len(prompt), params), now)
+        [number] = [effect.session for effect in effects if isinstance(effect, vev.Began)]
+        self._sessions[number] = _Session(self._core.sessions[number].machine)
         return number
 
     # --- drafters
@@ -116,69 +118,59 @@ class Verifier:
         self, number: int, peer: Hashable, now: float, round_trip: float | None = None, *, rated: bool
     ) -> list[Effect]:
         """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
-        session = self._sessions[number]
-        assert session.peer is None
-        session.peer, arrivals = peer, Arrivals()
-        if round_trip is not None:
-            arrivals.record_round_trip(round_trip)
-        return self._effects(number, session.machine.attach(arrivals, RollingAcceptance() if rated else None))
+        live = self._core.sessions[number]
+        assert live.drafter is None
+        self._core._drafting.attach(live, self._joined(peer, now, round_trip, rated=rated), "first", now)
+        return self._effects(self._core._taken(now), now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
-        session = self._sessions[number]
-        effects = self._effects(number, self._core.handle(number, ev.Detached(), now))
-        session.peer = None
-        assert session.machine.finished is not None or not session.machine.attached
+        live = self._core.sessions.get(number)
+        identity = None if live is None else live.drafter
+        if identity is None:
+            return []
+        effects = self._effects(self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now)
+        assert not self._sessions[number].machine.attached
         return effects
 
     def stand_by(self, number: int, peer: Hashable, now: float) -> list[Effect]:
         """A drafter that follows the session, and does not draft for it."""
-        session = self._sessions[number]
-        session.follower = peer
-        session.standby = Standby(session.machine.prefix, now)
-        return self._to_follower(number, session.standby.begin(now))
+        identity = self._joined(peer, now, None, rated=False)
+        self._core._drafting._change(self._core.sessions[number], DrafterChange(identity), now)
+        return self._effects(self._core._taken(now), now)
 
     def swap(self, number: int, now: float) -> list[Effect]:
         """The one that stands by drafts from now on, and the other stands by; with nobody to relieve, nobody does."""
-        session = self._sessions[number]
-        machine, standby = session.machine, session.standby
-        assert standby is not None
-        relieved, told = session.peer, machine.truth.told
-        session.peer, session.follower, session.standby = session.follower, relieved, None
-        fresh = machine.attach(Arrivals(), RollingAcceptance(), known=standby.told)
-        effects = self._effects(number, fresh)
-        if relieved is not None:
-            session.standby = Standby(machine.prefix, now, told)
-            effects += self._to_follower(number, session.standby.begin(now))
-        return effects
+        live = self._core.sessions[number]
+        assert live.casting.standby is not None
+        self._core._drafting._change(live, DrafterChange(live.casting.standby, "better"), now)
+        return self._effects(self._core._taken(now), now)
 
-    def receive(self, peer: Hashable, message: m.Message, round_trip: float, now: float) -> list[Effect]:
-        number: int = message.session  # type: ignore[union-attr]
-        session = self._sessions[number]
-        if session.follower is not None and peer is session.follower:
-            return self._from_follower(number, message, round_trip, now)
+    def _joined(self, peer: Hashable, now: float, round_trip: float | None, *, rated: bool) -> bytes:
+        identity = b"%d" % len(self._peers)
+        self._peers[identity] = peer
+        record = DrafterRecord(self._core.acceptance, now)
+        if round_trip is not None:
+            record.arrivals.record_round_trip(round_trip)
+        if rated:
+            record.acceptance.record(4, 3)
+        self._core._drafting.drafters[identity] = RemoteDrafter(identity, 2**20, record, stuck=True)
+        return identity
+
+    def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Draft | m.DraftProbs | m.Shadow | m.Nack):
             return []
-        effects = self._effects(number, self._core.handle(number, from_drafter(message), now))
+        number, session = message.session, self._sessions[message.session]
+        live = self._core.sessions.get(number)
+        [identity] = [one for one, known in self._peers.items() if known is peer]
+        shown = live.standby.shown if live is not None and live.standby is not None else 0
+        event = vev.FromDrafter(identity, number, from_drafter(message))
+        effects = self._effects(self._core.handle(event, now), now)
         assert len(session.machine.drafts) <= MAX_HELD
-        session.given_up = False
+        if live is not None and live.drafter == identity:
+            session.given_up = False
+        elif live is not None and live.standby is not None:
+            self._seen["guesses shown"] += live.standby.shown - shown
         return effects
-
-    def _from_follower(self, number: int, message: m.Message, round_trip: float, now: float) -> list[Effect]:
-        standby = self._sessions[number].standby
-        assert standby is not None
-        if isinstance(message, m.Shadow):
-            right, interval = standby.shadowed(
-                ev.Shadowed(message.base, message.prefix_crc, message.ids), round_trip, now
-            )
-            self._seen["guesses shown"] += len(right)
-            assert interval is None or interval >= 0
-        elif isinstance(message, m.Nack):
-            return self._to_follower(number, standby.nacked(message.base, message.prefix_crc, now))
-        return []
-
-    def _to_follower(self, number: int, effect: ev.Told | None) -> list[Effect]:
-        assert effect is None or effect.draft_n == 0
-        return [] if effect is None else list(self._told(number, effect, self._sessions[number].follower))
 
     # --- steps
 
@@ -193,7 +185,7 @@ class Verifier:
             assert isinstance(order, KVCut), "nothing is shared"
             assert order.length <= self._held[order.seq], "a cut cannot add ids"
             self._held[order.seq] = order.length
-        numbers = {seq: number for number, seq in self._core._seqs.items()}
+        numbers = {live.seq: number for number, live in self._core.sessions.items()}
         for span in step.spans:
             assert span.ids, "an empty prefill"
             assert span.position == self._held[span.seq], "the plan is not where the memory ends"
@@ -202,20 +194,12 @@ class Verifier:
             if span.logits:
                 session.given_up = session.wait_until is not None and now >= session.wait_until
                 session.wait_until = None
+        self._step = step
         return Step((), tuple(replace(span, seq=numbers[span.seq]) for span in step.spans))
 
-    def finish(self, rows: list[Rows], seconds: float, now: float) -> list[Effect]:
+    def finish(self, rows: list[ev.Rows], seconds: float, now: float) -> list[Effect]:
         """The engine's result: per span a row of logits for each id, or None where none were asked for."""
-        effects: list[Effect] = []
-        for number, outcome in self._core.finish(rows, now - seconds, now, now):
-            session = self._sessions[number]
-            effects += self._effects(number, outcome)
-            if session.standby is not None:
-                effects += self._to_follower(number, session.standby.follow(now))
-            inputs = session.machine.unsolved(now)
-            if inputs is not None:
-                session.machine.pacing.adopt(solve(inputs, session.machine.pacing.policy))
-        return effects
+        return self._effects(self._core.finish(self._step, rows, now - seconds, now), now)
 
     def _note_waits(self, now: float) -> None:
         """A session waits once per step, until a deadline that does not move; never after one was missed."""
@@ -228,20 +212,25 @@ class Verifier:
                 session.wait_until = plan.until
                 self._seen["waits"] += 1
 
-    def _effects(self, number: int, effects: list[ev.VerifierEffect]) -> list[Effect]:
-        session, result = self._sessions[number], list[Effect]()
+    def _effects(self, effects: list[vev.Effect], now: float) -> list[Effect]:
+        result = list[Effect]()
         for effect in effects:
             match effect:
-                case ev.Told():
-                    self._seen["syncs"] += effect.sync
-                    result += self._told(number, effect, session.peer)
-                case ev.Nacked(base, crc):
+                case vev.ToDrafter(drafter, number, ev.Told() as told):
+                    live = self._core.sessions.get(number)
+                    stands_by = live is not None and live.casting.standby == drafter
+                    assert not (stands_by and told.draft_n), "one that stands by is asked for drafts"
+                    self._seen["syncs"] += told.sync
+                    result += self._told(number, told, self._peers[drafter])
+                case vev.ToDrafter(drafter, number, ev.Nacked(base, crc)):
                     self._seen["verifier nacks"] += 1
-                    result.append(Send(m.Nack(number, base, crc), session.peer))
-                case ev.Emit(ids=ids, accepted=accepted, drafts=drafts):
-                    result.append(Emit(number, ids, accepted, drafts))
-                case ev.Finish(reason):
+                    result.append(Send(m.Nack(number, base, crc), self._peers[drafter]))
+                case vev.Committed(session=number, emit=emit):
+                    result.append(Emit(number, emit.ids, emit.accepted, emit.drafts))
+                case vev.SessionEnded(session=number, reason=reason):
                     result.append(End(number, reason))
+                case vev.Solve(number, inputs, old):
+                    result += self._effects(self._core.handle(vev.Solved(number, solve(inputs, old)), now), now)
         return result
 
     def _told(self, number: int, effect: ev.Told, peer: Hashable) -> Iterator[Send]:

@@ -111,7 +111,7 @@ class World:
         if not isinstance(message, FRAMES) or message.session != key:
             return
         sender = sender or self.sessions[key].drafter
-        self.perform(self.core.receive(sender, message, self.round_trip, self.clock.now))
+        self.perform(self.core.receive(sender, message, self.clock.now))
         if not self.stepping:
             self.turn()
 

@@ -203,8 +203,7 @@ class World:
             clients._queue._waiting,
             core.sessions,
             core._waiting,
-            core._steps.sessions,
-            core._steps._seqs,
+            core._machines,
             core._kept.sessions,
         )
         return [part for part in parts if part]

@@ -9,7 +9,7 @@ from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, sl
 
 from specmesh.api.requests import Finished, Started
 from specmesh.core import verifier_events as vev
-from specmesh.core.session_context import MAX_DETACHED, DetachedSessions
+from specmesh.core.admission import MAX_DETACHED, DetachedSessions
 from specmesh.daemons.link.peer_gate import PeerGate
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m

@@ -1,0 +1,102 @@
+"""Requests that wait for a sequence of the target, and sessions that are kept while their client is away."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specmesh.core import verifier_events as vev
+from specmesh.core.session_context import SessionContext
+
+GRACE = 30.0  # seconds for which a session is kept, unless told otherwise
+MAX_DETACHED = 64  # most sessions kept, ended ones included: the oldest give way
+
+
+class WaitingRequests:
+    """Requests for one of `n_seq` sessions: a lower priority first, then in the order that they came in. A drafter's
+    own clients get at most three quarters of the sessions, of fewer than four all."""
+
+    def __init__(self, n_seq: int) -> None:
+        self._n_seq, self._share = n_seq, n_seq - n_seq // 4
+        self._openings: list[vev.Opening] = []
+
+    def __len__(self) -> int:
+        return len(self._openings)
+
+    def add(self, opening: vev.Opening) -> None:
+        self._openings.append(opening)
+
+    def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
+        self._openings = [opening for opening in self._openings if not unwanted(opening)]
+
+    def next(self, owners: Sequence[vev.DrafterId | None]) -> vev.Opening | None:
+        """Return who is next beside live sessions of these owners, and let it wait no longer."""
+        if len(owners) < self._n_seq:
+            for opening in sorted(self._openings, key=lambda one: (one.priority, one.client)):
+                if opening.owner is None or owners.count(opening.owner) < self._share:
+                    self._openings.remove(opening)
+                    return opening
+        return None
+
+
+@dataclass(slots=True)
+class _Detached:
+    live: SessionContext
+    until: float
+    end: vev.SessionEnded | None = None
+
+
+class DetachedSessions:
+    """Sessions whose client went away, the oldest first, each for `grace` seconds for whoever resumes it by name; with
+    the end of those that have ended."""
+
+    def __init__(self, grace: float) -> None:
+        self.grace = grace
+        self.sessions: dict[int, _Detached] = {}  # to be read only
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    @property
+    def next_end(self) -> float:
+        """When the first is to be forgotten."""
+        return min((one.until for one in self.sessions.values()), default=float("inf"))
+
+    def add(self, live: SessionContext, now: float, end: vev.SessionEnded | None = None) -> None:
+        self.sessions.pop(live.id, None)
+        self.sessions[live.id] = _Detached(live, now + self.grace, end)
+
+    def ended(self, name: str) -> tuple[SessionContext, vev.SessionEnded] | None:
+        for one in self.sessions.values():
+            if one.live.name == name and one.end is not None:
+                return one.live, one.end
+        return None
+
+    def keep_end(self, end: vev.SessionEnded) -> bool:
+        """Keep the end of a detached session; False where it is none."""
+        if end.session not in self.sessions:
+            return False
+        self.sessions[end.session].end = end
+        return True
+
+    def forget(self, session: int) -> None:
+        self.sessions.pop(session, None)
+
+    def closed(self, session: int, drafter: vev.DrafterId) -> bool:
+        """Forget a finished session whose own drafter has received the end."""
+        one = self.sessions.get(session)
+        if one is None or one.live.owner != drafter or one.end is None:
+            return False
+        self.forget(session)
+        return True
+
+    def running(self) -> SessionContext | None:
+        return next((one.live for one in self.sessions.values() if one.end is None), None)
+
+    def expire(self, now: float) -> list[SessionContext]:
+        """Forget, and return, those whose time is over, or that are too many."""
+        if now < self.next_end and len(self) <= MAX_DETACHED:
+            return []
+        excess = len(self) - MAX_DETACHED
+        over = [one.live for number, one in enumerate(self.sessions.values()) if now >= one.until or number < excess]
+        for live in over:
+            self.forget(live.id)
+        return over
