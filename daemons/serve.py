@@ -20,7 +20,7 @@ from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.api_thread import serving_api
 from specmesh.daemons.runtime.calibration import CostCache, calibrate
-from specmesh.daemons.runtime.engine_loop import ModelThread, on_own_thread
+from specmesh.daemons.runtime.engine_loop import ModelThread
 from specmesh.daemons.runtime.io_loop import Mailbox
 from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
@@ -77,12 +77,14 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             ends.callback(guard.close)
         backend = LoopBackend(process.loading, mailbox.put)
         event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
-        engine = process.loaded(lambda: on_own_thread(lambda: load_verifier(settings.model, process.loading.progress)))
+        thread = ModelThread()
+        load = thread.do(lambda: load_verifier(settings.model, process.loading.progress))
+        engine = process.loaded(load.result)
         if engine is None:
             return
         costs = StepCosts()
         cache = CostCache(Path(settings.model.model or ""), f"{engine.info} {settings.model}")
-        on_own_thread(partial(calibrate, engine, costs, cache.load()))
+        thread.do(partial(calibrate, engine, costs, cache.load())).result()
         cache.store(costs.table())
         loop = VerifierLoop(
             process.name,
@@ -95,6 +97,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             settings.max_queue,
             drain=settings.drain,
             explicit_threads=settings.model.threads is not None,
+            thread=thread,
         )
         process.stop.then(loop.stop, mailbox.wakeup_fd)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))

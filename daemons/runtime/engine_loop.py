@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from math import inf
 from typing import Generic, Protocol, TypeVar
@@ -54,8 +54,10 @@ class Crashed:
 
 
 class ModelThread:
-    """A thread on which a model is loaded, steps and is closed: MLX streams and OpenMP workers stay with theirs.
+    """The one thread on which a model is loaded, measured and steps: MLX streams and OpenMP workers stay with theirs.
 
+    A thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
+    at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md).
     It does not keep the process from ending: a step may last for ever.
     """
 
@@ -87,7 +89,7 @@ class ModelThread:
 
 
 class EngineLoop(Generic[E, F, S, R]):
-    """Runs `core` and `run`, its engine, on a thread of its own, or on the one given.
+    """Runs `core` and `run`, its engine, on the model's thread.
 
     time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: called on that thread, so
     it must not block. in_order: the core hears what came during a step before its end, as it happened; else after it.
@@ -99,7 +101,7 @@ class EngineLoop(Generic[E, F, S, R]):
         run: Callable[[S], R],
         time_up: E | None,
         deliver: Callable[[CoreSays[F] | Crashed], None],
-        thread: ModelThread | None = None,
+        thread: ModelThread,
         *,
         in_order: bool = False,
     ) -> None:
@@ -110,13 +112,11 @@ class EngineLoop(Generic[E, F, S, R]):
         self._arrived = threading.Event()
         self._ending = False
         self.step_since: float | None = None  # when the step that runs began; any thread may look
-        self._thread, self._own = thread or ModelThread(), thread is None
+        self._thread = thread
         self._served: Future[None] = Future()
 
     def start(self) -> None:
         self._served = self._thread.do(self._serve)
-        if self._own:
-            self._thread.end()
 
     def put(self, event: E, at: float) -> None:
         """Hand over an event that happened at `at`; from any thread."""
@@ -187,13 +187,3 @@ class EngineLoop(Generic[E, F, S, R]):
         if self._inbox or self._ending:
             return True
         return self._arrived.wait(None if until == inf else max(until - time.monotonic(), 0.0))
-
-
-def on_own_thread(work: Callable[[], F]) -> F:
-    """Do what an engine does before it serves on a thread that ends with it.
-
-    A thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
-    at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md).
-    """
-    with ThreadPoolExecutor(1, "engine") as thread:
-        return thread.submit(work).result()

@@ -13,7 +13,7 @@ from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVSlots
 from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop
+from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop, ModelThread
 from specmesh.engines.base import CpuEngine, EngineInfo, VerifyEngine
 from specmesh.errors import SpecmeshError
 
@@ -28,12 +28,15 @@ class CoreThread:
         costs: StepCosts,
         grace: float,
         deliver: Callable[[CoreSays[vev.Effect] | Crashed], None],
+        thread: ModelThread,
     ) -> None:
+        self._thread = thread
         self._loop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]](
             _core(engine.info, limits, costs, grace),
             lambda step: _run(engine, step),
             vev.TimeUp(),
             deliver,
+            thread,
             in_order=True,  # by drafts in hand a session knows what its drafter is at
         )
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
@@ -61,7 +64,9 @@ class CoreThread:
     def close(self, timeout: float) -> bool:
         """End after the step that runs; return True where that ended within `timeout` seconds."""
         self._policies.shutdown(wait=False, cancel_futures=True)
-        return self._loop.close(timeout)
+        idle = self._loop.close(timeout)
+        self._thread.end()
+        return idle
 
 
 def limits_of(engine: VerifyEngine) -> TargetLimits:

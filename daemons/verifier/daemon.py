@@ -22,7 +22,7 @@ from specmesh.core.statistics import RoundCounts
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import to_drafter
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed
+from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, ModelThread
 from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
 from specmesh.daemons.runtime.prompts import EncodedPrompt, PromptEncoder
 from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
@@ -64,6 +64,7 @@ class VerifierLoop(DaemonLoop[Order]):
         *,
         drain: float = 10.0,
         explicit_threads: bool = False,
+        thread: ModelThread | None = None,
     ) -> None:
         super().__init__(mailbox, drain, Busy("the verifier is stopping: try again when it is back"))
         self._router, self._engine = Router(socket, guard), engine
@@ -73,7 +74,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._report = NO_REPORT
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
-        self._core = CoreThread(engine, limits, costs, grace, mailbox.put)
+        self._core = CoreThread(engine, limits, costs, grace, mailbox.put, thread or ModelThread())
         self._clients = Clients(RequestQueue(self._prompts, limits, engine.info.n_seq, max_queue), self._core.tell)
         self._drafters = Drafters(
             name,
