@@ -26,7 +26,7 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
 from specmesh.errors import RequestError
 
-SESSION_MEMORY = 8.0  # rounds after which what a session saw of acceptance counts half: texts change
+SESSION_MEMORY = 16.0  # rounds after which what a session saw of acceptance counts half: texts change
 
 
 class VerifierSession:

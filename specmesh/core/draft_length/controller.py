@@ -42,8 +42,7 @@ class DraftLengthController:
         self._frontier = 0
         self._accepted = 0
         self.estimate = ArrivalEstimate(Arrivals(), times)  # of the newest drafter
-        self._deadline: float | None = None
-        self._waiting_since: float | None = None
+        self._waiting: tuple[float, float] | None = None  # since when, and until when
         self._looked = float("-inf")  # when it was last seen whether estimates have moved
         self.draft_n = self._next_draft_n()
 
@@ -69,20 +68,20 @@ class DraftLengthController:
     def plan(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
         """(drafts for the next step, at most `limit`; when to stop waiting for them, None to step now)."""
         self._frontier = frontier
-        if self._deadline is not None and now >= self._deadline:
+        if self._waiting is not None and now >= self._waiting[1]:
             self.estimate.drafting = False  # it did not come in time: nothing is waited for until it shows life again
         drafts, until = self._wanted(frontier, lead, limit, now)
         if until is None:
             return drafts, None
-        if self._deadline is None:
-            self._deadline, self._waiting_since = until, now
-        return drafts, self._deadline
+        if self._waiting is None:
+            self._waiting = now, until
+        return drafts, self._waiting[1]
 
     def begin(self, now: float) -> float:
         """Note that a step begins; return the seconds that were waited for it."""
-        waited = 0.0 if self._waiting_since is None else now - self._waiting_since
+        waited = 0.0 if self._waiting is None else now - self._waiting[0]
         self._times.wait += waited
-        self._deadline = self._waiting_since = None
+        self._waiting = None
         return waited
 
     def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
@@ -134,11 +133,9 @@ class DraftLengthController:
     def unsolved(self, now: float) -> PolicyInputs | None:
         """What to solve a new policy from, outside the loop, for `adopt`; None where the estimates have hardly
         moved."""
-        if self._fixed is not None or self._company > 1 or now - self._looked < SOLVE_INTERVAL:
+        arrivals, early = self.arrivals, now - self._looked < SOLVE_INTERVAL
+        if arrivals is None or early or self._fixed is not None or self._company > 1:
             return None
-        if self.arrivals is None or self.arrivals.interval is None:
-            return None
-        arrivals = self.arrivals
         inputs = self.inputs_with(self.acceptance.rates(), arrivals.interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
             return None
