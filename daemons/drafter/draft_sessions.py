@@ -183,13 +183,21 @@ class DraftSessions:
 
     def request_failed(self, message: m.Error) -> bool:
         """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
-        pending = self.asked.pop(message.ref, None)
+        pending, error = self.asked.pop(message.ref, None), error_of(message)
         if pending is not None:
-            self.returned.append(ReturnedRequest(pending, error_of(message), refused=True))
+            self.returned.append(ReturnedRequest(pending, error, refused=True))
+            if isinstance(error, Busy):
+                self._recall(message.ref, error)
         broken = [live for live in self.live.values() if live.ref == message.ref]
         for live in broken:
-            live.broken = error_of(message)
+            live.broken = error
         return pending is not None or bool(broken)
+
+    def _recall(self, ref: int, error: Busy) -> None:
+        """Take back what was asked for later: it would overtake the request that there was no room for."""
+        for later in [one for one in self.asked if one > ref]:
+            self._dealer.send(m.Close(0, 0, 0.0, later))
+            self.returned.append(ReturnedRequest(self.asked.pop(later), error, refused=True))
 
     def opened(self, message: m.Opened, now: float) -> None:
         pending = self.asked.pop(message.ref, None) if message.ref else None
