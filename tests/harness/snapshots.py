@@ -41,7 +41,7 @@ def opened(stats, number, draft_n=None, *, attached=True):
     machine.handle(ev.Prefilled(4), OPENED)
     if attached:
         machine.attach(Arrivals())
-    return SessionContext(number, machine, number, None)
+    return SessionContext(number, machine, 0, number, None)
 
 
 def step(stats, live, drafts, said, now):
