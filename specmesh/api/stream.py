@@ -17,6 +17,10 @@ from specmesh.errors import Busy, SpecmeshError
 _DONE = "data: [DONE]\n\n"
 
 
+def _nothing() -> None:
+    pass
+
+
 class Connection(Protocol):
     """What an answer may know of its connection. behind: its reader takes so little that writing would have to wait.
     on_writable: called when that is over."""
@@ -66,6 +70,8 @@ class TokenStream(Response):
                 pass  # so it is told too that the answer is complete
         finally:
             self._ended = True
+            if self._connection is not None:
+                self._connection.on_writable = _nothing  # the connection may outlive this answer for long
             watch.cancel()
             self._generations.leave()
 

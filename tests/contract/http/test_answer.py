@@ -9,6 +9,7 @@ from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
 
 from specmesh.api.body import parse_completion
 from specmesh.api.requests import Started, Submit, Tokens
+from specmesh.api.stream import TokenStream
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.filters import FORBIDDEN, Penalties
 from specmesh.core.sampling.sampler import SamplingParams
@@ -61,8 +62,10 @@ def test_a_stream_waits_for_its_reader():
         assert (answer.status, answer.parts) == (200, [])
         reader.behind = False
         reader.on_writable()
+        reader.on_writable()  # what is taken of an answer that has ended is nothing to it
         await asking
-        reader.on_writable()  # what the kernel takes of an answer that has ended is nothing to it
+        reader.on_writable()
+        assert not isinstance(getattr(reader.on_writable, "__self__", None), TokenStream)  # nor is it kept
 
     asyncio.run(read())
     texts = [json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1]]
