@@ -79,12 +79,12 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
         thread = ModelThread()
         load = thread.do(lambda: load_verifier(settings.model, process.loading.progress))
-        engine = process.loaded(load.result)
+        engine = process.loaded(load)
         if engine is None:
             return
         costs = StepCosts()
         cache = CostCache(Path(settings.model.model or ""), f"{engine.info} {settings.model}")
-        thread.do(partial(calibrate, engine, costs, cache.load())).result()
+        process.wait(thread.do(partial(calibrate, engine, costs, cache.load())))
         cache.store(costs.table())
         loop = VerifierLoop(
             process.name,
@@ -99,13 +99,13 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
             explicit_threads=settings.model.threads is not None,
             thread=thread,
         )
-        process.stop.then(loop.stop, mailbox.wakeup_fd)
+        process.stop.then(loop.stop)
         _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
         backend.loop = loop
         can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
         _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
         with process.watched(lambda: loop.progress, f"{engine.info.model} on {settings.bind}"):
-            idle = asyncio.run_coroutine_threadsafe(loop.serve(), event_loop).result()
+            idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
         cache.store(costs.table())
         if idle:
             engine.close()  # not under a step that still runs
@@ -131,7 +131,7 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
         event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
         thread = ModelThread()
         load = thread.do(lambda: load_drafter(settings.model, process.loading.progress))
-        engine = process.loaded(load.result)
+        engine = process.loaded(load)
         if engine is None:
             return
         loop = DrafterLoop(
@@ -147,11 +147,11 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             explicit_threads=settings.model.threads is not None,
             thread=thread,
         )
-        process.stop.then(loop.stop, mailbox.wakeup_fd)
+        process.stop.then(loop.stop)
         backend.loop = loop
         _log_ready("drafter", settings, engine.info, keys, connect=addresses)
         with process.watched(lambda: loop.progress, f"{engine.info.model} for {addresses}"):
-            idle = asyncio.run_coroutine_threadsafe(loop.serve(), event_loop).result()
+            idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
     log.info("stopped", role="drafter")
     if not idle:
         leave(0)  # a step still runs, and the library is not taken down under it

@@ -30,9 +30,9 @@ class Mailbox(Generic[T]):
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._late: Callable[[T], object] | None = None
-        self._reader, self.wakeup_fd = os.pipe()  # a byte written there wakes the loop, see `signal.set_wakeup_fd`
+        self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
-        os.set_blocking(self.wakeup_fd, False)
+        os.set_blocking(self._writer, False)
 
     def fileno(self) -> int:
         return self._reader
@@ -41,10 +41,10 @@ class Mailbox(Generic[T]):
         self._items.append(item)
         if self._late is not None:
             self.end(self._late)
-        _write(self.wakeup_fd, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
+        _write(self._writer, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
 
     def wake(self) -> None:
-        _write(self.wakeup_fd, b"\0", 1)
+        _write(self._writer, b"\0", 1)
 
     def drain(self) -> list[T]:
         """Take all items; only once `fileno` is readable."""
@@ -62,7 +62,7 @@ class Mailbox(Generic[T]):
 
     def close(self) -> None:
         os.close(self._reader)
-        os.close(self.wakeup_fd)
+        os.close(self._writer)
 
 
 class DaemonLoop(ABC, Generic[T]):

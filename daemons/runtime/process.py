@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
 from typing import Self, TypeVar
@@ -48,11 +49,10 @@ class StopSignals:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._hear)
 
-    def then(self, stop: Callable[[], None], wakeup_fd: int) -> None:
-        """Call `stop` when asked, and wake the loop that must notice."""
+    def then(self, stop: Callable[[], None]) -> None:
+        """Call `stop` when asked."""
         self._then = stop
         self._last.cancel()
-        signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         if self.asked:
             stop()
 
@@ -110,6 +110,9 @@ class DaemonProcess:
         gc.set_threshold(*COLLECT_EVERY)
         faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
         self.notifier = Notifier()
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         on_hangup(reread, self.notifier)
         self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
         self.context = zmq.Context[zmq.Socket[bytes]]()
@@ -122,6 +125,7 @@ class DaemonProcess:
     def __exit__(self, *_: object) -> None:
         self.context.term()
         self.notifier.close()
+        signal.set_wakeup_fd(-1)
         flush()  # what went wrong is told after what led there
 
     @property
@@ -129,10 +133,18 @@ class DaemonProcess:
         """What this machine and process are called in stats and logs."""
         return f"{platform.node() or 'unknown'}:{os.getpid()}"
 
-    def loaded(self, load: Callable[[], T]) -> T | None:
+    def wait(self, future: Future[T]) -> T:
+        """Return what another thread makes, and hear signals until then. They are heard on this thread alone, and a
+        lock wakes up for none that came just before it was waited for; each leaves a byte in the pipe."""
+        future.add_done_callback(lambda _: os.write(self._waker, b"\0"))
+        while not future.done():
+            os.read(self._woken, 4096)
+        return future.result()
+
+    def loaded(self, load: Future[T]) -> T | None:
         try:
             with about("model"):
-                return load()
+                return self.wait(load)
         except SpecmeshError:
             if self.stop.asked:
                 return None

@@ -130,6 +130,16 @@ def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     assert verifier.events("session_opened"), "the log level is not taken over either"
 
 
+def test_no_signal_is_lost(mesh: Mesh, manager: Manager):
+    """One that comes just as the one before is done with is heard as well."""
+    verifier = mesh.verifier("step_ms=1")
+    manager.until("READY")
+    for _ in range(1000):
+        verifier.signal(signal.SIGHUP)
+        manager.until("RELOADING")
+        manager.until("READY")
+
+
 @pytest.mark.fault("E8.91")
 def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     """The engine takes longer than the manager's interval: the loop goes on, and says so."""
