@@ -100,8 +100,8 @@ class TokenStream(Response):
         except SpecmeshError as error:
             self._generations.leave()
             last = server_sent(error_body(error))
-        except Exception:
-            self._write(text, more=False)  # nobody waits for what a callback raises, but for the answer
+        except Exception:  # a defect: nobody waits for what a callback raises, but the client waits for an end
+            self._write(text, more=False)
             raise
         if text or last:
             self._write(text + last, more=not last)
