@@ -104,11 +104,7 @@ def heard_ready(manager: socket.socket, process: "subprocess.Popen[bytes]") -> b
         return False
 
 
-@pytest.mark.fault(
-    "E8.93",
-    "install, run, ask, upgrade, stop, uninstall; twice; `--dry-run`; paths with spaces and umlauts",
-    "no file is left; a second run changes nothing; said, not done",
-)
+@pytest.mark.fault("E8.93")
 def test_from_install_to_uninstall(home: Home, started: list[subprocess.Popen[bytes]]):
     """Installed, run by the unit's own line, asked, upgraded, stopped, uninstalled: nothing is left."""
     assert home.specmesh("service", "install", "verifier").code == 0

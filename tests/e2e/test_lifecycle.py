@@ -54,11 +54,7 @@ def test_what_no_daemon_can_start_with(mesh: Mesh, here: Path, role: str, shell:
     mesh.cannot_start(role, *args, cwd=here, shell=shell).refused(78, word)
 
 
-@pytest.mark.fault(
-    "E8.89",
-    "a socket left behind by kill -9; a regular file in its place",
-    "taken over; refused, and the file stays as it is",
-)
+@pytest.mark.fault("E8.89")
 def test_stale_socket_of_a_killed_daemon(mesh: Mesh):
     """kill -9 leaves the socket file: clients get 69, and a new daemon takes it over."""
     first = mesh.verifier()
@@ -69,7 +65,7 @@ def test_stale_socket_of_a_killed_daemon(mesh: Mesh):
     assert generate(again, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
 
 
-@pytest.mark.fault("E8.88", "a second daemon at the same socket", "exit 75 with the first one's pid, which serves on")
+@pytest.mark.fault("E8.88")
 def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], shared: Mesh):
     """75 with the first one's pid at its socket, 78 at its port; the first serves on."""
     first = pair["verifier"]
@@ -106,11 +102,7 @@ def test_bad_settings(mesh: Mesh, role: str, options: tuple[str, ...], words: li
     mesh.cannot_start(role, *options).refused(78, *words)
 
 
-@pytest.mark.fault(
-    "E7.80",
-    "a prompt longer than the context; a text that fills it; a drafter with less",
-    "exit 2 with both counts; it ends with `length`; the text is whole",
-)
+@pytest.mark.fault("E7.80")
 def test_prompt_longer_than_the_context(mesh: Mesh):
     """Exit 2 with the prompt's and the context's token counts, at both sockets; a prompt that just fits works."""
     verifier = mesh.verifier("step_ms=1,n_ctx=64")
@@ -141,11 +133,7 @@ def test_prompt_longer_than_the_drafters_context(mesh: Mesh):
     assert generate(drafter, "z" * 200, "--max-tokens", 20).out == sim_text("z" * 200, 20) + "\n"
 
 
-@pytest.mark.fault(
-    "E7.83",
-    "prompts that are empty, of 1 MB, with NUL, no UTF-8; characters and stop strings over several tokens",
-    "refused with 2, or continued; no half character and no part of a stop string is shown",
-)
+@pytest.mark.fault("E7.83")
 def test_empty_prompt(pair: dict[str, Daemon]):
     """An empty prompt is gone on with, to the same text at both sockets."""
     first, second = (generate(daemon, "", "--max-tokens", 20) for daemon in pair.values())
@@ -153,7 +141,7 @@ def test_empty_prompt(pair: dict[str, Daemon]):
     assert first == second
 
 
-@pytest.mark.fault("E5.55", "more requests than there are places", "exit 75 beyond them; afterwards it serves again")
+@pytest.mark.fault("E5.55")
 def test_all_sessions_taken(mesh: Mesh):
     """Beyond the sessions it can hold the verifier answers 75, at both sockets; afterwards it serves again."""
     verifier = mesh.verifier("step_ms=2,n_seq=2", "--max-queue", 0)
@@ -204,9 +192,7 @@ def test_signal_when_idle(mesh: Mesh, number: int):
         assert daemon.events("stopped")
 
 
-@pytest.mark.fault(
-    "E8.87", "SIGTERM while a model loads that cannot be told to stop", "exit 0 within seconds: the load gets four"
-)
+@pytest.mark.fault("E8.87")
 def test_sigterm_while_loading(mesh: Mesh, role: str):
     """A load that cannot be told to stop is left behind, long before it would be over: exit 0."""
     daemon = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role]("load_s=300", ready=False)
@@ -237,11 +223,7 @@ def test_generate_says_what_it_waits_for(mesh: Mesh):
     assert (done.code, done.out) == (69, "")
 
 
-@pytest.mark.fault(
-    "E8.86",
-    "SIGTERM when idle, in the middle of a text, and twice",
-    "exit 0 at once; the text is finished, new ones get 75; the second ends it",
-)
+@pytest.mark.fault("E8.86")
 def test_a_text_that_fits_into_the_drain_is_finished(mesh: Mesh, role: str):
     """SIGTERM in the middle of a text: it is finished, new ones are refused, and the daemon ends with the last one,
     long before its drain is over."""

@@ -65,7 +65,7 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(linked: tuple[dict[str, Daemon
     assert low <= accepted / drafted <= high
 
 
-@pytest.mark.fault("E7.84", "one seed twice, at temperature 0.8; greedy with and without drafts", "the same text")
+@pytest.mark.fault("E7.84")
 def test_sampled_text_repeats_with_its_seed(linked: tuple[dict[str, Daemon], Proxy, str]):
     """Temperature 0.8: one seed gives one text, with and without drafts; through the command."""
     pair, _, _ = linked
@@ -99,11 +99,7 @@ def test_logprobs_are_the_targets_own(linked: tuple[dict[str, Daemon], Proxy, st
 
 @pytest.mark.parametrize(("arch", "trimming"), [("mamba", "restore"), ("jamba", "restore"), ("lfm2", "rollback")])
 @pytest.mark.parametrize("kind", ["twin", "ngram"])
-@pytest.mark.fault(
-    "E7.79",
-    "a recurrent or hybrid target, whose rows cannot simply be removed",
-    "it speculates by the way that its log names, or not at all; the same text",
-)
+@pytest.mark.fault("E7.79")
 def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh, arch: str, trimming: str, kind: str):
     """Targets with recurrent layers speculate, by the way their log names: greedy ids are those without drafts.
 

@@ -136,11 +136,7 @@ def test_cancel_in_a_long_prompt(mesh: Mesh):
     assert slow.daemon.stats()["totals"]["generated"] == 0
 
 
-@pytest.mark.fault(
-    "E6.73",
-    "HTTP without the key, with a bad one; a body too large; no JSON; a page of another origin",
-    "401; 413; 400; refused",
-)
+@pytest.mark.fault("E6.73")
 def test_bad_key(served: dict[str, Served]):
     """Without the key, 401 in OpenAI's form; /health answers anybody, and the socket needs none. Where there is no key,
     requests that a page of somebody else's makes are refused."""

@@ -45,11 +45,7 @@ def nothing_left(*daemons: Daemon) -> None:
     ],
     ids=["its verifier", "the verifier asked", "the drafter asked", "both"],
 )
-@pytest.mark.fault(
-    "E3.34",
-    "kill -9 of the verifier in the middle of a text",
-    "its clients wait, and go on to the same text when it is back; else exit 69 with the text so far",
-)
+@pytest.mark.fault("E3.34")
 def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tuple[object, ...]):
     """kill -9 in the middle of a text: exit code 0, the same text, nothing twice; what is waited for is told."""
     pair = {"verifier": mesh.verifier(TARGET), "drafter": mesh.drafter(DRAFT)}

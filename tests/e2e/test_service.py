@@ -49,11 +49,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
     made.socket.close()
 
 
-@pytest.mark.fault(
-    "E8.92",
-    "READY before a text can be generated; a client before that",
-    "READY only then; the client waits, and says for what",
-)
+@pytest.mark.fault("E8.92")
 def test_ready_means_ready(mesh: Mesh, manager: Manager):
     """READY once a text can be generated, and not before; STOPPING at the first signal."""
     verifier = mesh.verifier("step_ms=1", ready=False)
@@ -92,11 +88,7 @@ def test_settings_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     assert verifier.events("session_opened")
 
 
-@pytest.mark.fault(
-    "E8.96",
-    "keys and settings are changed while it runs, rightly and wrongly",
-    "the new ones hold; a wrong file changes nothing and is told",
-)
+@pytest.mark.fault("E8.96")
 def test_keys_are_read_again(mesh: Mesh, manager: Manager, tmp_path: Path):
     """SIGHUP: a new key opens the port and the old one no longer; a file that cannot be used changes nothing."""
     file, settings, port = tmp_path / "keys", tmp_path / "settings.toml", free_port()

@@ -1,6 +1,6 @@
 """The fault suite: a hostile peer, a proxy with a network's faults, processes that die, resources that end.
 
-Each test names the cases that it shows by the marker `fault`; docs/faults.md is written from them by `make faults`.
+Each test names the cases of docs/faults.md that it shows by the marker `fault`.
 """
 
 import sys

@@ -38,22 +38,9 @@ def big_endian(message: m.Draft) -> bytes:
 
 
 BAD_FRAMES = [
-    pytest.param("length", [b""], id="empty", marks=fault("E1.1", "an empty message", "dropped, counted as `length`")),
-    *(
-        pytest.param(
-            "length",
-            [header()[:size]],
-            id=f"{size} bytes",
-            marks=fault("E1.2", "1 to 19 bytes, less than a header", "dropped, counted as `length`"),
-        )
-        for size in (1, 19)
-    ),
-    pytest.param(
-        "magic",
-        [header(magic=b"XY")],
-        id="other magic",
-        marks=fault("E1.3", "another magic; an HTTP request", "dropped, counted as `magic`"),
-    ),
+    pytest.param("length", [b""], id="empty", marks=fault("E1.1")),
+    *(pytest.param("length", [header()[:size]], id=f"{size} bytes", marks=fault("E1.2")) for size in (1, 19)),
+    pytest.param("magic", [header(magic=b"XY")], id="other magic", marks=fault("E1.3")),
     pytest.param("magic", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"], id="HTTP", marks=fault("E1.3")),
     pytest.param("version", [sealed(header(version=VERSION + 1))], id="newer version", marks=fault("E1.4")),
     pytest.param("version", [sealed(header(version=0))], id="older version", marks=fault("E1.4")),
@@ -62,52 +49,22 @@ BAD_FRAMES = [
     ),
     pytest.param("checksum", [b"SM\x09" + sealed(header())[3:]], id="damaged version", marks=fault("E1.4")),
     pytest.param("checksum", [b"SM\x09" + sealed(header(kind=16))[3:]], id="damaged version of a HELLO"),
-    pytest.param(
-        "kind",
-        [sealed(header(kind=99))],
-        id="unknown kind",
-        marks=fault("E1.5", "an unknown kind", "dropped, counted as `kind`; the link stays"),
-    ),
-    pytest.param(
-        "length",
-        [sealed(header(count=9) + bytes(8))],
-        id="fewer ids than counted",
-        marks=fault("E1.6", "a count larger than the ids behind it", "dropped as `length`; no memory by the count"),
-    ),
-    pytest.param(
-        "length",
-        [sealed(header(count=1) + bytes(8))],
-        id="more ids than counted",
-        marks=fault("E1.7", "more ids than the count", "dropped, counted as `length`"),
-    ),
+    pytest.param("kind", [sealed(header(kind=99))], id="unknown kind", marks=fault("E1.5")),
+    pytest.param("length", [sealed(header(count=9) + bytes(8))], id="fewer ids than counted", marks=fault("E1.6")),
+    pytest.param("length", [sealed(header(count=1) + bytes(8))], id="more ids than counted", marks=fault("E1.7")),
     pytest.param(
         "count",
         [sealed(header(kind=3, count=m.MAX_TOKENS + 1) + bytes(4 * (m.MAX_TOKENS + 1)))],
         id="one id too many",
-        marks=fault("E1.9", "one id more than a frame may carry; 65,535 of them", "dropped, counted as `count`"),
+        marks=fault("E1.9"),
     ),
     pytest.param("count", [sealed(header(kind=3, count=65535))], id="count beyond all bounds", marks=fault("E1.9")),
     pytest.param("checksum", [header(kind=16) + b"{}"], id="no checksum"),
     pytest.param("body", [sealed(header(kind=16) + b"{}")], id="HELLO without fields"),
     pytest.param("body", [sealed(header(kind=16) + b"[" * 9999)], id="deeply nested body"),
-    pytest.param(
-        "parts",
-        [b"", header()],
-        id="a REQ socket's delimiter",
-        marks=fault("E1.12", "a message of two parts, as a REQ socket sends", "dropped, counted as `parts`"),
-    ),
-    pytest.param(
-        "parts",
-        [header()] * 2000,
-        id="two thousand parts",
-        marks=fault("E1.13", "a message of 2,000 parts", "dropped as `parts`; memory as before"),
-    ),
-    pytest.param(
-        "magic",
-        [big_endian(m.Draft(1, 0, 0, (1, 2)))],
-        id="big-endian",
-        marks=fault("E1.15", "a frame in the other byte order", "dropped, counted as `magic`"),
-    ),
+    pytest.param("parts", [b"", header()], id="a REQ socket's delimiter", marks=fault("E1.12")),
+    pytest.param("parts", [header()] * 2000, id="two thousand parts", marks=fault("E1.13")),
+    pytest.param("magic", [big_endian(m.Draft(1, 0, 0, (1, 2)))], id="big-endian", marks=fault("E1.15")),
 ]
 
 
@@ -125,7 +82,7 @@ def test_bad_frame_is_counted_and_dropped(wire: Wire, verifier: Daemon, chosen: 
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 255])
-@fault("E1.4", "an older and a newer protocol version", "dropped, counted; an ERROR names both versions")
+@fault("E1.4")
 @fault("E8.98")
 def test_other_protocol_version_is_told(peer: Peer, version: int):
     frame = header(version=version, kind=16, crc=crc32(b"{}")) + b"{}"
@@ -139,15 +96,11 @@ def test_other_protocol_version_is_told(peer: Peer, version: int):
 @pytest.mark.parametrize(
     "ids",
     [
-        pytest.param(
-            (-1,), marks=fault("E1.10", "ids -1 and -2,147,483,648", "the draft is dropped; no model sees it")
-        ),
+        pytest.param((-1,), marks=fault("E1.10")),
         pytest.param((-(2**31),), marks=fault("E1.10")),
-        pytest.param(
-            (256,), marks=fault("E1.11", "ids n_vocab and 2,147,483,647", "the draft is dropped; no model sees it")
-        ),
+        pytest.param((256,), marks=fault("E1.11")),
         pytest.param((2**31 - 1,), marks=fault("E1.11")),
-        pytest.param((), marks=fault("E1.8", "a DRAFT without ids", "legal: the step goes without drafts")),
+        pytest.param((), marks=fault("E1.8")),
     ],
 )
 def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]):
@@ -166,9 +119,7 @@ def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]
     assert stale > 0 or not ids
 
 
-@fault(
-    "E1.14", "a frame of 1 MiB, beyond the maximum", "its connection ends, it comes back; the text goes on meanwhile"
-)
+@fault("E1.14")
 def test_oversized_frame_costs_the_sender_its_connection(wire: Wire, verifier: Daemon, chosen: Peer):
     attached, received = len(verifier.events("drafter_attached")), wire.counters()["bytes_received"]
     with Stream(verifier, body(PROMPT, 4000)) as stream:
@@ -205,6 +156,6 @@ def test_bad_frames_leave_nothing_behind(wire: Wire, verifier: Daemon):
 
 
 @pytest.mark.slow
-@fault("E1.16", "10^6 frames with bytes flipped, cut, put in or doubled", "a message or `FrameError`, nothing else")
+@fault("E1.16")
 def test_a_million_mutated_frames():
     assert decoded(itertools.islice(mutants(1), 10**6)).keys() >= {"Draft", "Truth", "length", "magic", "checksum"}

@@ -25,9 +25,7 @@ NOBODY = 65534
 fault = pytest.mark.fault
 
 
-@fault(
-    "E6.72", "secret keys, API keys and prompts", "in no statistics, metrics, log, report of `doctor` or process list"
-)
+@fault("E6.72")
 def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
     folder, file, port = KeyFolder(mesh.folder / "keys"), tmp_path / "api.keys", free_port()
     secret = folder.new().secret
@@ -55,7 +53,7 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
     assert [what for what in (stored, secret.hex(), API_KEY, PROMPT) if what in everything] == []
 
 
-@fault("E6.69", "another user of this machine connects to the API's socket", "EACCES, by the socket's mode")
+@fault("E6.69")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_another_user_does_not_get_in(mesh: Mesh):
     verifier = mesh.verifier("step_ms=1")

@@ -19,11 +19,7 @@ time.time = lambda: true() + next(hours)
 """
 
 
-@fault(
-    "E8.95",
-    "the clock jumps an hour forth and back",
-    "nobody is taken for dead, nothing waits: only monotonic time is used",
-)
+@fault("E8.95")
 def test_a_clock_that_jumps(mesh: Mesh):
     """The clock of both is set an hour forth or back at each look."""
     verifier = mesh.verifier(program=edited(JUMPS))
@@ -36,11 +32,7 @@ def test_a_clock_that_jumps(mesh: Mesh):
     assert not drafter.events("verifier_lost")
 
 
-@fault(
-    "E8.90",
-    "a lock file with the pid of a process that lives, and is no daemon",
-    "it starts: the lock counts, not the number",
-)
+@fault("E8.90")
 def test_a_pid_that_lives_again(mesh: Mesh):
     socket_path = mesh.folder / "verifier.sock"
     lock_of(socket_path).write_text(f"{os.getpid()}\n")

@@ -67,11 +67,7 @@ def kept(daemon: Daemon, drafter: Daemon) -> bool:
     return any(str(peer["drafter"]).endswith(f":{drafter.pid}") and not peer["stuck"] for peer in peers)
 
 
-@fault(
-    "E8.99",
-    "a step of 10 s, as on a slow processor; meanwhile a client leaves, one finds no room, the daemon is to end",
-    "API and wire answer at once; nobody is taken for dead; the place is free after the step; the end does not wait",
-)
+@fault("E8.99")
 def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
     daemon, drafter = verifier(mesh), mesh.drafter("draft_ms=0.5,alpha=1")
     with Stream(daemon, body(PROMPT, 8000)) as leaves:
@@ -145,11 +141,7 @@ def drafter(mesh: Mesh, *options: object) -> Daemon:
     return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=edited(slowly))
 
 
-@fault(
-    "E8.99",
-    "the same of 20 s at a drafter",
-    "the same; its verifier's clients do not wait",
-)
+@fault("E8.99")
 def test_a_drafter_in_a_slow_step(mesh: Mesh):
     daemon = mesh.verifier("step_ms=4,n_seq=4")
     slow = drafter(mesh)

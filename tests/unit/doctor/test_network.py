@@ -30,11 +30,7 @@ LAN = {"error": None, "kind": Way.LOCAL, "attached": None, "macos": False}
         ({"error": PermissionError(1, "no")}, "fail", "cannot be reached", "nc -vz"),
     ],
 )
-@pytest.mark.fault(
-    "E4.49",
-    "errno 65, as macOS gives without leave for the local network (simulated)",
-    "`doctor` names it, and the setting",
-)
+@pytest.mark.fault("E4.49")
 def test_reach(changes: dict[str, object], status: str, found: str, fix: str | None):
     """Each way that a connection may end, told apart."""
     check = judge_reach("tcp://192.168.1.5:7071", **(LAN | changes))  # type: ignore[arg-type]
@@ -44,8 +40,7 @@ def test_reach(changes: dict[str, object], status: str, found: str, fix: str | N
 
 
 @pytest.mark.parametrize(
-    ("way", "status"),
-    [(Way.SAME_MACHINE, None), (Way.TAILNET, "ok"), (Way.LOCAL, "warn"), (Way.ROUTED, "warn")],
+    ("way", "status"), [(Way.SAME_MACHINE, None), (Way.TAILNET, "ok"), (Way.LOCAL, "warn"), (Way.ROUTED, "warn")]
 )
 def test_wire(way: Way, status: str | None):
     """Beyond this machine the wire is unencrypted without keys, except within a tailnet."""

@@ -29,11 +29,7 @@ def analyse(folder: Path, text: str, *command: str) -> subprocess.CompletedProce
 @needs_systemd
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.parametrize("scope", Scope)
-@pytest.mark.fault(
-    "E8.94",
-    "units through systemd-analyze; property lists through plistlib",
-    "no fault, exposure of 2.0 at most; only keys that launchd knows",
-)
+@pytest.mark.fault("E8.94")
 def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
     flags = ("--user",) if scope is Scope.USER else ()
     text = unit(role, scope, Path("/etc/specmesh") / f"{role}.toml")
