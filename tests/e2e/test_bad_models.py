@@ -62,17 +62,6 @@ def test_no_file(mesh: Mesh, kind: str):
     mesh.cannot_start("verifier", "--engine", "llama", "--model", path).refused(78, path)
 
 
-@pytest.mark.fault("E7.81")
-@pytest.mark.parametrize(
-    "options",
-    [("--ctx", 1), ("--ctx", 0), ("--ctx", -1), ("--gpu-layers", -2), ("--max-sessions", 0), ("--threads", 0)],
-    ids=lambda options: " ".join(map(str, options)),
-)
-def test_settings_that_cannot_be(mesh: Mesh, options: tuple[str, int]):
-    """Refused as settings: llama.cpp would end the process over some."""
-    mesh.cannot_start("verifier", *BUNDLED, *options).refused(78, *options)
-
-
 @pytest.mark.fault("E7.82")
 def test_gpu_required(mesh: Mesh):
     """A slow run never passes for a fast one."""

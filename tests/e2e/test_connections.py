@@ -23,8 +23,8 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: appli
 
 @pytest.mark.parametrize(
     ("count", "sent"),
-    [(150, b""), (300, HEAD), (300, HEAD + b"Content-Length: 100\r\n\r\n{")],
-    ids=["idle", "half a head", "half a body"],
+    [(150, b""), (300, HEAD + b"Content-Length: 100\r\n\r\n{")],
+    ids=["idle", "half a body"],
 )
 @pytest.mark.fault("E5.51")
 def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):

@@ -264,22 +264,6 @@ def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str, spoil: Calla
     mesh.cannot_start(role, "--keys", keys.verifier.path).refused(77, said, "secret.key")
 
 
-@pytest.mark.parametrize(
-    ("role", "options", "said"),
-    [
-        ("verifier", ("--bind", "tcp://192.0.2.1:7071"), "specmesh keys new"),
-        ("verifier", ("--bind", "tcp://0:7071", "--insecure-no-auth"), "every network"),
-        ("drafter", ("--connect", "tcp://192.0.2.1:7071"), "specmesh keys allow"),
-        ("drafter", ("--keys", "/nowhere"), "specmesh keys new --keys /nowhere"),
-        ("drafter", ("--keys", "/nowhere", "--insecure-no-auth"), "leave one out"),
-    ],
-)
-@fault("E6.68")
-def test_what_needs_keys_says_so(mesh: Mesh, role: str, options: tuple[str, ...], said: str):
-    """Beyond this machine without keys: exit 78, before any model is loaded."""
-    mesh.cannot_start(role, *options).refused(78, said)
-
-
 def test_no_keys_says_what_it_means(mesh: Mesh):
     """--insecure-no-auth is told in the log, in words."""
     verifier = mesh.verifier("", "--insecure-no-auth")

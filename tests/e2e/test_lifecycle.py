@@ -86,16 +86,20 @@ def test_regular_file_at_the_socket_path(mesh: Mesh):
 @pytest.mark.parametrize(
     ("role", "options", "words"),
     [
-        ("verifier", ("--bind", "tcp://0.0.0.0:7071"), ["every network"]),
-        ("verifier", ("--bind", "tcp://192.0.2.1:7071"), ["not encrypted", "--insecure-no-auth"]),
+        ("verifier", ("--bind", "tcp://0:7071", "--insecure-no-auth"), ["every network"]),
+        ("verifier", ("--bind", "tcp://192.0.2.1:7071"), ["not encrypted", "specmesh keys new", "--insecure-no-auth"]),
         ("verifier", ("--bind", "tcp://192.0.2.1:7071", "--insecure-no-auth"), ["cannot bind", "192.0.2.1"]),
         ("verifier", ("--socket", "/run/" + "x" * 120), ["103"]),
         ("verifier", ("--model", "nonsense=1"), ["nonsense=1"]),
         ("drafter", ("--connect", "localhost:7071"), ["--connect", "not an address"]),
+        ("drafter", ("--connect", "tcp://192.0.2.1:7071"), ["specmesh keys allow"]),
+        ("drafter", ("--keys", "/nowhere"), ["specmesh keys new --keys /nowhere"]),
+        ("drafter", ("--keys", "/nowhere", "--insecure-no-auth"), ["leave one out"]),
         ("drafter", ("--engine", "llama", "--model", ""), ["--model"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
+@pytest.mark.fault("E6.68")
 @pytest.mark.fault("E7.74")
 def test_bad_settings(mesh: Mesh, role: str, options: tuple[str, ...], words: list[str]):
     """Settings that cannot work: exit 78 and one line that names them."""
@@ -179,17 +183,20 @@ def test_drafter_of_another_vocabulary(pair: dict[str, Daemon], shared: Mesh):
     assert generate(pair["verifier"], PROMPT, "--max-tokens", 5).code == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("first", ["verifier", "drafter"])
 @pytest.mark.fault("E8.86")
-def test_signal_when_idle(mesh: Mesh, number: int):
-    """SIGTERM and SIGINT when idle: exit 0 at once, the socket is gone, no traceback."""
-    daemons = [mesh.verifier(), mesh.drafter()]
-    for daemon in reversed(daemons):
+def test_signal_when_idle(mesh: Mesh, first: str):
+    """SIGTERM and SIGINT when idle: exit 0 at once, the socket is gone, no traceback; the other hears why."""
+    daemons, gone = [mesh.verifier(), mesh.drafter()], {"verifier": "verifier_lost", "drafter": "drafter_gone"}[first]
+    ends, other = sorted(daemons, key=lambda daemon: daemon.role != first)
+    for daemon, number in ((ends, signal.SIGTERM), (other, signal.SIGINT)):
         daemon.signal(number)
         assert daemon.wait() == 0
         assert not daemon.socket.exists()
         assert "Traceback" not in daemon.text()
         assert daemon.events("stopped")
+        if daemon is ends:
+            assert [event["reason"] for event in until(lambda: other.events(gone), "it is noted")] == ["stopped"]
 
 
 @pytest.mark.fault("E8.87")

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, Stream, body, complete, generate, sim_text, until
+from processes import Daemon, Mesh, Running, Stream, body, complete, sim_text, until
 
 fault = pytest.mark.fault
 PROMPT = "It was a dark and stormy night"
@@ -39,27 +39,7 @@ def drafted_for(stream: Stream) -> bool:
 
 
 @fault("E3.31")
-def test_drafter_killed_mid_generation(verifier: Daemon, drafters: Mesh):
-    drafter = drafters.drafter()
-    with Stream(verifier, body(PROMPT, 200, draft_n=4)) as stream:
-        stream.read(while_=lambda: sum(stream.accepted) < 10)
-        drafter.kill()
-        seen = len(stream.ids)
-        stream.read()
-    assert 10 <= seen < 200
-    assert (stream.text, stream.finish) == (sim_text(PROMPT, 200), "length")
-
-
-def test_daemons_that_are_stopped_say_so(mesh: Mesh):
-    verifier, drafter = mesh.verifier(), mesh.drafter()
-    drafter.stop()
-    assert [gone["reason"] for gone in until(lambda: verifier.events("drafter_gone"), "it is noted")] == ["stopped"]
-    drafter = mesh.drafter(name="second")
-    verifier.stop()
-    assert [lost["reason"] for lost in until(lambda: drafter.events("verifier_lost"), "it is noted")] == ["stopped"]
-
-
-def test_restarted_drafter_drafts_in_the_same_session(verifier: Daemon, drafters: Mesh):
+def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, drafters: Mesh):
     drafter = drafters.drafter()
     with Stream(verifier, body(PROMPT, 8000)) as stream:
         stream.read(while_=lambda: not drafted_for(stream))
@@ -73,12 +53,11 @@ def test_restarted_drafter_drafts_in_the_same_session(verifier: Daemon, drafters
     assert sim_text(PROMPT, len(stream.ids)) == stream.text
 
 
-@pytest.mark.parametrize("draft_n", ["auto", 4])
 @fault("E3.32")
-def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh, draft_n: object):
+def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh):
     """SIGSTOP of the drafter: the text goes on without it; after SIGCONT, late frames and all, it is the same text."""
     drafter = drafters.drafter()
-    with Stream(verifier, body(PROMPT, 300, draft_n=draft_n)) as stream:
+    with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         stream.read(while_=lambda: sum(stream.accepted) < 10)
         drafter.signal(signal.SIGSTOP)
         stream.read(60)
@@ -106,28 +85,10 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, draf
     assert verifier.stats()["reconnects"] == before + 1
 
 
-@pytest.mark.parametrize("at", ["verifier", "drafter"])
-@fault("E3.34")
-def test_verifier_killed_mid_generation(mesh: Mesh, at: str):
-    """kill -9 of the verifier, client at either socket, who does not wait: 69, the partial text, one line."""
-    daemons = {"verifier": mesh.verifier("step_ms=20"), "drafter": mesh.drafter()}
-    running = Running(daemons[at], PROMPT, "--max-tokens", 1000, "--reconnect-timeout", 0).read(20)
-    daemons["verifier"].kill()
-    done = running.end()
-    assert done.code == 69
-    assert sim_text(PROMPT, 1000).startswith(done.out.removesuffix("\n"))
-    assert done.err.startswith("specmesh: ")
-    assert done.err.count("\n") == 1
-    assert at == "verifier" or mesh.address in done.err
-
-
 @fault("E3.35")
-@pytest.mark.parametrize("at_once", [True, False])
-def test_restarted_verifier_is_found_again(mesh: Mesh, at_once: bool):
+def test_restarted_verifier_is_found_again(mesh: Mesh):
     verifier, drafter = mesh.verifier("step_ms=2"), mesh.drafter()
     verifier.kill()
-    if not at_once:
-        until(lambda: drafter.stats()["verifier"] is None, "the drafter notices")
     again = mesh.verifier("step_ms=2")
     mesh.attached(drafter.ready())
     for daemon in (again, drafter):
@@ -136,20 +97,17 @@ def test_restarted_verifier_is_found_again(mesh: Mesh, at_once: bool):
         assert sum(stream.accepted) > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @fault("E3.37")
-def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh, number: int):
-    for daemon in (verifier, drafters.drafter()):
+def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh):
+    """A client of each daemon: one is interrupted, one is killed."""
+    for daemon, number, code in ((verifier, signal.SIGKILL, -signal.SIGKILL), (drafters.drafter(), signal.SIGINT, 130)):
         running = Running(daemon, PROMPT, "--max-tokens", 4000).read(10)
         until(lambda: verifier.live() == 1, "the session is seen")
         running.process.send_signal(number)
         done = running.end()
         assert sim_text(PROMPT, len(done.out)).startswith(done.out.removesuffix("\n"))
-        if number == signal.SIGINT:
-            assert (done.code, done.err) == (130, "")
+        assert (done.code, done.err) == (code, "")
         until(lambda: verifier.live() == 0, "the session is cancelled")
-        after = generate(daemon, PROMPT, "--max-tokens", 10)
-        assert (after.code, after.out) == (0, sim_text(PROMPT, 10) + "\n")
 
 
 def test_two_drafters_share_the_sessions(verifier: Daemon, drafters: Mesh):
@@ -164,24 +122,6 @@ def test_two_drafters_share_the_sessions(verifier: Daemon, drafters: Mesh):
     assert sim_text(PROMPT, len(stream.ids)) == stream.text
 
 
-def test_four_generations_at_once(verifier: Daemon, drafters: Mesh):
-    """Concurrent generations, drafted for at both sockets: each text is what it is alone."""
-    drafter = drafters.drafter()
-    prompts = [f"{PROMPT}, number {n}" for n in range(4)]
-    running = [Running((verifier, drafter)[n % 2], prompt, "--max-tokens", 100) for n, prompt in enumerate(prompts)]
-    assert [one.end() for one in running] == [Done(0, sim_text(prompt, 100) + "\n", "") for prompt in prompts]
-
-
-@fault("E3.29")
-def test_drafter_killed_when_idle(verifier: Daemon, drafters: Mesh):
-    drafters.drafter(name="first").kill()
-    until(lambda: not verifier.stats()["peers"], "it is forgotten")
-    drafters.drafter(name="second")
-    stream = complete(verifier, body(PROMPT, 60, draft_n=4))
-    assert stream.text == sim_text(PROMPT, 60)
-    assert sum(stream.accepted) > 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
 @fault("E3.38")
 def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.Signals):
@@ -190,7 +130,7 @@ def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.S
     daemons[role].signal(number)
     done = running.end()
     assert daemons[role].wait() == -number
-    assert done.code == (69 if role == "verifier" else 0)
+    assert (done.code, done.err.count("\n")) == ((69, 1) if role == "verifier" else (0, 0))
     assert sim_text(PROMPT, 200).startswith(done.out.removesuffix("\n"))
     daemons[role] = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role](ready=False)
     mesh.attached(daemons["drafter"].ready())

@@ -91,13 +91,14 @@ def test_cut_connection_drafting_resumes(mesh: Mesh, proxy: Callable[..., Proxy]
 
 @fault("E4.48")
 def test_cut_connection_with_the_client_at_the_drafter(mesh: Mesh, proxy: Callable[..., Proxy]):
-    mesh.verifier("step_ms=10")
-    link = proxy(mesh.port)
+    verifier, link = mesh.verifier("step_ms=10"), proxy(mesh.port)
     drafter = linked(mesh, link, "draft_ms=0.5,alpha=1")
     with Stream(drafter, body(PROMPT, 300)) as stream:
         stream.read(5)
         link.cut()
         assert stream.read().text == sim_text(PROMPT, 300)
+    counts = verifier.stats()["sessions"]
+    assert (counts["opened"], counts["resumed"]) == (1, 1), "the same session goes on"
     with Stream(drafter, body(PROMPT, 300, reconnect_timeout=0)) as stream:
         stream.read(5)
         link.cut()
