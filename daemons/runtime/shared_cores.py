@@ -19,7 +19,8 @@ class SharedCores:
 
     Unless `explicit`, they follow who else computes on this host; a reproducible target keeps its own, since some
     kernels' sums depend on them. drafts: the engine is a drafter's, which beside others takes a quarter of the cores: a
-    draft model is small, and loses less by that than a target. A verifier takes what drafters leave.
+    draft model is small, and loses less by that than a target. A verifier takes what drafters leave while they draft,
+    all cores (`alone`) while they do not.
     """
 
     def __init__(self, engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool = False) -> None:
@@ -27,20 +28,23 @@ class SharedCores:
         self.host = host_id()
         self._cores, self._drafts = physical_cores(), drafts
         self._follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
-        self._alone = self.threads = info.threads
+        self.alone = self.threads = info.threads
         self._warned = False
 
     def share(self, others: int) -> int:
         if not others or not self._follows:
-            return self._alone
+            return self.alone
         return max(self._cores // 4 if self._drafts else self._cores - others, 1)
+
+    def shared_with(self, peer: Hello | Welcome) -> bool:
+        return bool(self.host) and peer.host == self.host and peer.cpu_threads > 0
 
     def beside(self, peers: Iterable[Hello | Welcome]) -> int | None:
         """Return the threads that the engine is to take beside these peers; None for as many as now.
 
         Logs a change, and warns once where `explicit` threads prevent one.
         """
-        others = sum(peer.cpu_threads for peer in peers if self.host and peer.host == self.host)
+        others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
         wanted = self.share(others)
         if wanted != self.threads:
             self.threads = wanted

@@ -54,6 +54,7 @@ class Drafters:
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
+        self._shared = vev.ThreadsShared(self._cores.alone, self._cores.alone)
         self._router, self._clients, self._stats = router, clients, stats
         self._tell, self._turns = tell, turns
         self._peers: dict[bytes, DrafterPeer] = {}
@@ -171,9 +172,13 @@ class Drafters:
                          sorted(limits.end_ids), self._probes, host, self._cores.threads)  # fmt: skip
 
     def _share_cores(self, now: float) -> None:
-        threads = self._cores.beside(peer.hello for peer in self._peers.values())
-        if threads is not None:
-            self._tell(vev.ThreadsShared(threads), now)
+        cores, peers = self._cores, self._peers
+        cores.beside(peer.hello for peer in peers.values())
+        here = frozenset(identity for identity, peer in peers.items() if cores.shared_with(peer.hello))
+        shared = vev.ThreadsShared(cores.alone, cores.threads, here)
+        if shared != self._shared:
+            self._shared = shared
+            self._tell(shared, now)
 
     def _state(self, now: float) -> Heartbeat:
         step_ms, row_ms = round(self.step_s * 1e3, 4), round(self.row_s * 1e3, 4)

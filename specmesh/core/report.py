@@ -23,7 +23,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
     """
     times, counts = session.times, session.counts
     rate = tokens_per_second(session, now)
-    one_step = costs.seconds(1, len(session.prefix))
+    one_step = costs.alone.seconds(1, len(session.prefix))
     return {
         "prompt_tokens": session.n_prompt,
         "cached_tokens": session.cached,

@@ -17,6 +17,7 @@ from specmesh.core.drafting.assignment import DrafterAssignment, RemoteDrafter
 from specmesh.core.drafting.drafter_pool import DrafterRecord
 from specmesh.core.report import core_report, session_report
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, Scheduler
+from specmesh.core.scheduling.cpu_threads import CpuThreads
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
 from specmesh.core.scheduling.step_meter import StepMeter
 from specmesh.core.session import VerifierSession
@@ -59,7 +60,7 @@ class VerifierCore:
         self._drafting = DrafterAssignment(self.sessions, self._tell, self._carry_out)
         self._waiting = WaitingRequests(n_seq)
         self._kept = DetachedSessions(grace)
-        self._threads: int | None = None  # to be used from the next step on
+        self._threads = CpuThreads(costs)
         self._stray_frames = 0
         self._over, self._stale = RoundCounts(), 0  # rounds and stale drafts of sessions that have ended
         self._now, self._tokens = 0.0, 0  # of the newest event; of the newest step
@@ -103,9 +104,8 @@ class VerifierCore:
                 self._left(drafter, now, may_return=may_return)
             case vev.DrafterStuck(drafter, stuck):
                 self._drafting.turned(drafter, now, stuck=stuck)
-            case vev.ThreadsShared(threads):
-                self._threads = threads
-                self._costs.doubt()  # they are learned anew
+            case vev.ThreadsShared():
+                self._threads.shared(event)
             case vev.Stopping():
                 self._kept.grace = 0.0
                 while (kept := self._kept.running()) is not None:
@@ -151,8 +151,8 @@ class VerifierCore:
             else:
                 spans.append(ev.Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._batch = batch
-        self._meter.begun(now, waited=waited > 0)
-        threads, self._threads = self._threads, None
+        threads, costs = self._threads.next(sessions)
+        self._meter.begun(now, costs, waited=waited > 0)
         return ev.Step(self._slots.orders([span.seq for span in spans]), tuple(spans), threads)
 
     def finish(

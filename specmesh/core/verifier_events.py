@@ -92,9 +92,11 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class ThreadsShared:
-    """The engine is to compute with so many CPU threads."""
+    """The target computes with `alone` CPU threads, with `beside` while one of these drafters of its host drafts."""
 
-    threads: int
+    alone: int
+    beside: int
+    drafters: frozenset[DrafterId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,15 +26,19 @@ def threads(daemon: Daemon) -> int:
 
 
 def test_default_threads_of_both_are_at_most_the_cores(mesh: Mesh):
-    """A verifier alone takes all cores; beside a drafter of its host both together do; then it has them all again."""
+    """A verifier takes all cores while nothing is drafted on its host; while it is, both together take no more."""
     verifier, drafter = started(mesh, [], [])
-    assert generate(verifier, "def f(", "--max-tokens", 8).code == 0
+    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
     until(lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2), "the cores are shared")
     for daemon in (verifier, drafter):
         if threads(daemon) < physical_cores():
             assert [event["threads"] for event in daemon.events("cpu_threads")] == [threads(daemon)]
             assert "others of this host" in str(daemon.events("cpu_threads")[0]["why"])
         assert not daemon.events("more_threads_than_cores")
+    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 0).code == 0
+    until(lambda: threads(verifier) == physical_cores(), "a text without drafts has all cores")
+    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
+    until(lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2), "the cores are shared again")
     drafter.stop()
     until(lambda: not verifier.stats()["peers"], "the drafter is gone")
     assert generate(verifier, "def f(", "--max-tokens", 8).code == 0

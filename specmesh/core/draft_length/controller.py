@@ -148,7 +148,7 @@ class DraftLengthController:
     @property
     def alone(self) -> float:
         """Seconds of a step where nothing is drafted, with what lies between two; 0 before the first measurement."""
-        return self._seconds(1) + self._costs.pause
+        return self._costs.alone.seconds(1, self._frontier) + self._costs.pause
 
     @property
     def off(self) -> bool:

@@ -17,14 +17,33 @@ class StepCosts:
     with a `_Curve`. A width unknown to a bucket costs what it does with the next shorter context, plus the median of
     what known widths cost more here."""
 
-    def __init__(self, window: int = 31) -> None:
+    def __init__(self, window: int = 31, curves: "dict[int, _Curve] | None" = None) -> None:
         self._gates: dict[int, SpeculationGate] = {}
         self._window = window
-        self._curves: dict[int, _Curve] = {}
+        self.curves: dict[int, _Curve] = {} if curves is None else curves
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
         self._owed = 0.0
+        self._alone: StepCosts | None = None
         self.pause = 0.0  # mean seconds between two steps
+
+    @property
+    def alone(self) -> "StepCosts":
+        """Costs of steps while nothing is drafted, which may compute with more CPU threads."""
+        return self._alone or self
+
+    def split(self) -> None:
+        """Measure steps beside a drafter of this host apart: they may take another time from now on."""
+        if self._alone is None:
+            self._alone = StepCosts(self._window, self.curves)
+        self.curves = {bucket: curve.doubted() for bucket, curve in self.curves.items()}
+
+    def join(self) -> None:
+        """No longer measure them apart."""
+        if self._alone is not None:
+            self.curves, self._alone = self._alone.curves, None
+            self._dearer.clear()
+            self._expected.clear()
 
     def gate(self, sessions: int) -> SpeculationGate:
         """That of steps which so many sessions share: 2 or 3, 4 to 7, and so on."""
@@ -47,16 +66,11 @@ class StepCosts:
         if drafts:
             seconds, self._owed = seconds + self._owed, 0.0
         bucket = _bucket(context)
-        if bucket not in self._curves:
-            self._curves[bucket] = _Curve(self._window)
-        if self._curves[bucket].record(rows, seconds):
+        if bucket not in self.curves:
+            self.curves[bucket] = _Curve(self._window)
+        if self.curves[bucket].record(rows, seconds):
             self._dearer.clear()
             self._expected.clear()
-
-    def doubt(self) -> None:
-        """Let what was measured count as one measurement of each width: steps may take another time from now on."""
-        for curve in self._curves.values():
-            curve.doubt()
 
     def seconds(self, rows: int, context: int = 0) -> float:
         """Expected seconds of a step of `rows` rows over so much context; 0 before the first measurement."""
@@ -67,12 +81,12 @@ class StepCosts:
         return known
 
     def _in(self, bucket: int, rows: int) -> float:
-        curve = self._curves.get(bucket)
+        curve = self.curves.get(bucket)
         if curve is not None and rows in curve.medians:
             return curve.medians[rows]
-        shorter = max((other for other in self._curves if other < bucket), default=None)
+        shorter = max((other for other in self.curves if other < bucket), default=None)
         if shorter is None:
-            known = curve or (self._curves[min(self._curves)] if self._curves else None)
+            known = curve or (self.curves[min(self.curves)] if self.curves else None)
             return known.seconds(rows) if known is not None else 0.0
         if curve is None:
             return self._in(shorter, rows)
@@ -88,7 +102,7 @@ class StepCosts:
         """The same by the least context of each bucket."""
         return {
             (SHORT_CONTEXT << bucket) // 2 if bucket else 0: dict(sorted(curve.medians.items()))
-            for bucket, curve in sorted(self._curves.items())
+            for bucket, curve in sorted(self.curves.items())
         }
 
 
@@ -115,8 +129,12 @@ class _Curve:
         self.medians[rows] = new
         return True
 
-    def doubt(self) -> None:
-        self._samples = {rows: deque([self.medians[rows]], maxlen=self._window) for rows in self._samples}
+    def doubted(self) -> "_Curve":
+        """Return a curve on which each width counts as measured once."""
+        curve = _Curve(self._window)
+        for rows, seconds in self.medians.items():
+            curve.record(rows, seconds)
+        return curve
 
     def seconds(self, rows: int) -> float:
         if rows in self.medians:

@@ -10,10 +10,12 @@ from specmesh.core.scheduling.batch import Batch
 
 
 class StepMeter:
-    """Records one step after the other in `costs`. width: rows of every step, where constant."""
+    """Records one step after the other. costs: what they teach of pauses and batch sizes; width: rows of every step,
+    where constant."""
 
     def __init__(self, costs: StepCosts, width: int | None) -> None:
         self._costs, self._width = costs, width
+        self._current = costs  # those of the step that runs
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
         self._pause: float | None = None  # before the step that runs, where nothing was waited for
         self._spent: float | None = None  # from the end of the step before to the end of the newest
@@ -22,7 +24,8 @@ class StepMeter:
         """Note that there is no session: no pause is measured over idle time."""
         self._last_ended = None
 
-    def begun(self, now: float, *, waited: bool) -> None:
+    def begun(self, now: float, costs: StepCosts, *, waited: bool) -> None:
+        self._current = costs
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
 
     def ended(self, batch: Batch, started: float, ended: float, *, redoes: bool) -> None:
@@ -33,7 +36,7 @@ class StepMeter:
         self._last_ended = ended
         if batch.pure:
             rows, seconds, context = batch.measured(ended - started, self._width)
-            self._costs.record(rows, seconds, context=context, drafts=batch.drafts, redoes=redoes)
+            self._current.record(rows, seconds, context=context, drafts=batch.drafts, redoes=redoes)
 
     def compare(self, batch: Batch, first: DraftLengthController, emitted: Sequence[ev.Emit], *, asked: bool) -> None:
         """Hold what steps bring with drafts against what they bring without, by how many sessions share one. `first`
