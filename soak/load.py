@@ -9,7 +9,7 @@ from pathlib import Path
 from soak.pair import Pair
 from soak.schedule import Lane, Order
 from soak.truth import Text, Told
-from specmesh.client import Answer, Client, Json
+from specmesh.client import Client, Json, answer
 from specmesh.errors import SpecmeshError
 
 WAITS_S = 90.0
@@ -29,7 +29,7 @@ def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Tol
     body |= {"top_k": how.top_k, "top_p": how.top_p, "seed": how.seed}
     if order.draft_n is not None:
         body["draft_n"] = order.draft_n
-    waiting = Answer(client, body, WAITS_S).chunks() if order.waits else None
+    waiting = answer(client, body, WAITS_S) if order.waits else None
     try:
         with closing(waiting or client.complete(body | {"reconnect_timeout": 0})) as chunks:
             for chunk in chunks:

@@ -27,11 +27,13 @@ RECONNECT_TIMEOUT = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to reconnect: doubled each time."""
 
-_RAISED_AGAIN: tuple[type[SpecmeshError], ...] = (
-    *(Busy, errors.ConfigError, DaemonUnreachable, errors.EngineError, errors.NoSuchText),
-    *(errors.PromptTooLong, errors.Refused, errors.RequestError, Starting, WentAway),
-)
-_CLASSES = {"NoSuchModel": errors.RequestError} | {cls.__name__: cls for cls in _RAISED_AGAIN}
+_CLASSES: dict[str, type[SpecmeshError]] = {"NoSuchModel": errors.RequestError} | {
+    cls.__name__: cls
+    for cls in (
+        *(Busy, errors.ConfigError, DaemonUnreachable, errors.EngineError, errors.NoSuchText),
+        *(errors.PromptTooLong, errors.Refused, errors.RequestError, Starting, WentAway),
+    )
+}
 
 
 class Client:
@@ -50,8 +52,7 @@ class Client:
 
     def get(self, resource: str) -> Json:
         """GET a JSON resource; also one that answers 503 with a body of ours."""
-        connection, response = self._request("GET", resource, None)
-        with contextlib.closing(connection):
+        with self._request("GET", resource, None) as response:
             answer = _json(response.read())
         if response.status >= 400 and "error" in answer:
             raise _error(answer)
@@ -63,19 +64,18 @@ class Client:
         return self.stream("/v1/chat/completions" if "messages" in body else "/v1/completions", body | {"stream": True})
 
     def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
-        connection, response = self._started(resource, body)
-        with contextlib.closing(connection), contextlib.closing(response), _went_away():
+        with self._started(resource, body) as response, _went_away():
             yield from chunks(response)
 
-    def _started(self, resource: str, body: Json) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _started(self, resource: str, body: Json) -> http.client.HTTPResponse:
         """A POST that is answered with events; waits for a daemon that is starting where that is wanted."""
         until, waiting = time.monotonic() + START_TIMEOUT_S, False
         while True:
             try:
-                connection, response = self._request("POST", resource, body)
+                response = self._request("POST", resource, body)
                 if response.status == 200:
-                    return connection, response
-                with contextlib.closing(connection), _went_away():
+                    return response
+                with response, _went_away():
                     raise _error(_json(response.read()), response.status)
             except Starting as error:
                 if self._waits is None or time.monotonic() > until:
@@ -85,14 +85,13 @@ class Client:
                 waiting = True
                 time.sleep(POLL_S)
 
-    def _request(
-        self, method: str, resource: str, body: Json | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _request(self, method: str, resource: str, body: Json | None) -> http.client.HTTPResponse:
+        """Ask once; the connection ends with the response."""
         connection = self._connect()
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {"Connection": "close"} | ({} if body is None else {"Content-Type": "application/json"})
         try:
             connection.request(method, resource, None if body is None else json.dumps(body), headers)
-            return connection, connection.getresponse()
+            return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise WentAway(f"the daemon does not answer ({error}): see its log") from None
@@ -117,59 +116,54 @@ class Client:
         raise DaemonUnreachable(told + (f"; {_closed(closed[0].parent)}" if closed else ""))
 
 
-class Answer:
-    """One answer to `body`, over as many connections as it takes. No part of its text comes twice.
+def answer(
+    client: Client, body: Json, timeout: float, say: Callable[[str], None] = lambda _: None
+) -> Generator[Json, None, None]:
+    """Yield the chunks of one answer, over as many connections as it takes. No part of its text comes twice.
 
-    timeout: seconds to wait for a daemon that went away; 0: not at all. say: called with what is waited for.
+    timeout: seconds to wait for a daemon that went away; 0: not at all. say: called with what is waited for. Raises
+    what Client.complete does; DaemonUnreachable then says how to resume an answer that has begun.
     """
-
-    def __init__(self, client: Client, body: Json, timeout: float, say: Callable[[str], None] = lambda _: None) -> None:
-        self._client, self._timeout, self._say = client, timeout, say
-        self._body = body | {"resumable": True, "reconnect_timeout": timeout}
-        self._resume: Json = {"id": "", "model": "", "prompt_token_ids": None, "token_ids": []}
-
-    def chunks(self) -> Generator[Json, None, None]:
-        """Yield the chunks of all connections.
-
-        Raises what Client.complete does; DaemonUnreachable then says how to resume an answer that has begun.
-        """
-        deadline, pause = None, FIRST_PAUSE
-        while True:
-            try:
-                with contextlib.closing(self._client.complete(dict(self._body))) as chunks:
-                    for chunk in chunks:
-                        self._take(chunk)
-                        deadline, pause = None, FIRST_PAUSE
-                        yield chunk
-            except (DaemonUnreachable, Busy) as error:
-                now = time.monotonic()
-                if deadline is None and isinstance(error, WentAway) and self._timeout:
-                    self._say(f"{error}; it is waited for, {self._timeout:g} s at most")
-                    deadline = now + self._timeout
-                elif deadline is None or now >= deadline:
-                    if not self._resume["id"] or isinstance(error, Busy):
-                        raise
-                    hint = f"for as long as a daemon keeps it, go on: specmesh generate --resume {self._resume['id']}"
-                    raise DaemonUnreachable(f"{error}; {hint}") from None
-                time.sleep(min(pause, max(deadline - now, 0.0)))
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                return
-
-    def _take(self, chunk: Json) -> None:
-        """Note what is needed to resume after this chunk."""
-        told = chunk.get("specmesh")
-        if not isinstance(told, dict):
+    body = body | {"resumable": True, "reconnect_timeout": timeout}
+    resume: Json = {"id": "", "model": "", "prompt_token_ids": None, "token_ids": []}
+    deadline, pause = None, FIRST_PAUSE
+    while True:
+        try:
+            with contextlib.closing(client.complete(dict(body))) as chunks:
+                for chunk in chunks:
+                    _note(chunk, body, resume)
+                    deadline, pause = None, FIRST_PAUSE
+                    yield chunk
+        except (DaemonUnreachable, Busy) as error:
+            now = time.monotonic()
+            if deadline is None and isinstance(error, WentAway) and timeout:
+                say(f"{error}; it is waited for, {timeout:g} s at most")
+                deadline = now + timeout
+            elif deadline is None or now >= deadline:
+                if not resume["id"] or isinstance(error, Busy):
+                    raise
+                hint = f"for as long as a daemon keeps it, go on: specmesh generate --resume {resume['id']}"
+                raise DaemonUnreachable(f"{error}; {hint}") from None
+            time.sleep(min(pause, max(deadline - now, 0.0)))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        else:
             return
-        self._resume |= {"id": str(chunk.get("id", "")), "model": str(chunk.get("model", ""))}
-        if isinstance(ids := told.get("token_ids"), list):
-            self._resume["token_ids"] = [*self._resume["token_ids"], *ids]  # type: ignore[misc]
-        if "request" in told:
-            self._resume["prompt_token_ids"] = told["prompt_token_ids"]
-            self._body |= told["request"]
-            self._body.pop("prompt", None)
-        if self._resume["prompt_token_ids"] is not None:
-            self._body["resume"] = dict(self._resume)
+
+
+def _note(chunk: Json, body: Json, resume: Json) -> None:
+    """Change `body` so that it goes on after this chunk. resume: what is known of the text."""
+    told = chunk.get("specmesh")
+    if not isinstance(told, dict):
+        return
+    resume |= {"id": str(chunk.get("id", "")), "model": str(chunk.get("model", ""))}
+    if isinstance(ids := told.get("token_ids"), list):
+        resume["token_ids"] = [*resume["token_ids"], *ids]  # type: ignore[misc]
+    if "request" in told:
+        resume["prompt_token_ids"] = told["prompt_token_ids"]
+        body |= told["request"]
+        body.pop("prompt", None)
+    if resume["prompt_token_ids"] is not None:
+        body["resume"] = dict(resume)
 
 
 @contextlib.contextmanager

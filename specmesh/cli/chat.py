@@ -10,8 +10,8 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.generate import read_stdin, say, say_waiting
-from specmesh.cli.options import COUNT, request_options
-from specmesh.client import RECONNECT_TIMEOUT, Answer, Client, Json
+from specmesh.cli.options import COUNT, request_options, without_none
+from specmesh.client import RECONNECT_TIMEOUT, Client, Json, answer
 from specmesh.errors import RequestError, SpecmeshError
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
@@ -49,15 +49,13 @@ def chat(
     raw: bool,
     max_tokens: int | None,
     sampling: Json,
-    structure: Json,
-    model: str | None,
+    more: Json,
     socket_path: Path | None,
 ) -> None:
     """Talk to the target model; what is piped in is one message."""
     if system and raw:
         raise click.UsageError("--system needs a chat template, and --raw uses none")
-    more = {"max_tokens": max_tokens, "model": model}
-    options = sampling | structure | {name: value for name, value in more.items() if value is not None}
+    options = sampling | more | without_none({"max_tokens": max_tokens})
     run(daemon.Client(socket_path, waits=say_waiting), Conversation(system, raw), options)
 
 
@@ -112,7 +110,7 @@ def _answer(client: Client, conversation: Conversation, body: Json) -> None:
     """Print an answer as it comes; the conversation keeps the beginning of an interrupted one."""
     text = ""
     try:
-        with closing(Answer(client, body, RECONNECT_TIMEOUT).chunks()) as chunks:
+        with closing(answer(client, body, RECONNECT_TIMEOUT)) as chunks:
             for chunk in chunks:
                 part = _text(chunk)
                 text += part

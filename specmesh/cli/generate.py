@@ -14,8 +14,17 @@ from typing import Any
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import COUNT, SECONDS, draft_n_option, given, json_option, number, request_options
-from specmesh.client import RECONNECT_TIMEOUT, Answer, Client, Json
+from specmesh.cli.options import (
+    COUNT,
+    SECONDS,
+    draft_n_option,
+    given,
+    json_option,
+    number,
+    request_options,
+    without_none,
+)
+from specmesh.client import RECONNECT_TIMEOUT, Client, Json, answer
 from specmesh.errors import RequestError
 
 _REPORT_KEYS = (  # noqa: SIM905
@@ -30,9 +39,9 @@ _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    as_json: bool = False
-    verbose: bool = False
-    show_drafts: bool = False
+    as_json: bool
+    verbose: bool
+    show_drafts: bool
 
 
 @dataclass(slots=True)
@@ -109,7 +118,7 @@ def generate(
     prompt: str | None,
     max_tokens: int,
     sampling: Json,
-    structure: Json,
+    more: Json,
     stop: tuple[str, ...],
     ignore_eos: bool,
     n: int,
@@ -121,7 +130,6 @@ def generate(
     verbose: bool,
     reconnect_timeout: float,
     resume: str | None,
-    model: str | None,
     socket_path: Path | None,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
@@ -129,26 +137,21 @@ def generate(
         ((prompt is None) == (resume is None), "give either PROMPT or --resume ID"),
         (logprobs is not None and not json, "--logprobs needs --json: give both"),
         (n > 1 and (resume is not None or show_drafts), "--n works without --resume and --show-drafts"),
-        (model is not None and resume is not None, "--resume keeps its model: leave out --model"),
+        (resume is not None and "model" in more, "--resume keeps its model: leave out --model"),
     ):
         if wrong:
             raise click.UsageError(message)
     body: dict[str, Any] = {
-        **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
-        **({} if model is None else {"model": model}),
-        **given({"max_tokens": max_tokens}),
-        **sampling,
-        **structure,
-        "stop": list(stop),
-        **({"ignore_eos": True} if ignore_eos else {}),
+        "seed": secrets.randbits(32),
         "draft_n": 0 if no_draft else draft_n,
-        **({} if logprobs is None else {"logprobs": logprobs}),
+        "stop": list(stop),
+        "ignore_eos": ignore_eos,
         "rounds": (verbose or show_drafts) and n == 1,
+        **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
+        **(given({"max_tokens": max_tokens}) | without_none({"logprobs": logprobs}) | sampling | more),
     }
-    body = {"seed": secrets.randbits(32)} | body
-    output = Output(as_json=json, verbose=verbose, show_drafts=show_drafts)
     client = daemon.Client(socket_path, waits=say_waiting)
-    _run(client, body, output, n, reconnect_timeout)
+    _run(client, body, Output(json, verbose, show_drafts), n, reconnect_timeout)
 
 
 def say(what: str) -> None:
@@ -175,7 +178,7 @@ def _run(client: Client, body: dict[str, Any], output: Output, count: int, timeo
     """Generate `count` completions in parallel, with consecutive seeds, and print them in order; raise the daemon's
     error after what has come. timeout: seconds to wait for a daemon that went away."""
     if count == 1:
-        chunks = Answer(client, body, timeout, say).chunks()
+        chunks = answer(client, body, timeout, say)
     else:  # which cannot be resumed: a drafter waits for its verifier
         chunks = client.complete(body | {"n": count, "reconnect_timeout": timeout})
     texts = [_Text((body["seed"] + number) % SEEDS) for number in range(count)]

@@ -10,6 +10,8 @@ import click
 from click.core import ParameterSource
 
 from specmesh.core.sampling import THRESHOLD, Strategy
+from specmesh.errors import ConfigError
+from specmesh.paths import read_text
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
@@ -19,20 +21,23 @@ MAX_DRAFT_N = 24
 FILE = click.Path(path_type=Path)
 SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
-_TEMPERATURE, _PENALTY = click.FloatRange(0.0, 100.0), click.FloatRange(-100.0, 100.0)
+_PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0, min_open=True)
+
+MAX_FILE_BYTES = 2**24
+"""Maximum size of a grammar or schema that is read; a verifier takes less."""
 
 _SAMPLING: dict[str, tuple[click.ParamType[Any], str, Any, str]] = {
-    "temperature": (_TEMPERATURE, "T", 1.0, "Sampling temperature; 0 always takes the most likely token."),
+    "temperature": (
+        click.FloatRange(0.0, 100.0),
+        "T",
+        1.0,
+        "Sampling temperature; 0 always takes the most likely token.",
+    ),
     "top_k": (click.IntRange(0), "K", 0, "Sample from the K most likely tokens only; 0: off."),
     "top_p": (SHARE, "P", 1.0, "Sample from the most likely tokens that together have probability P; 1: off."),
     "min_p": (SHARE, "P", 0.0, "Drop tokens less likely than P times the most likely one; 0: off."),
     "typical_p": (SHARE, "P", 1.0, "Locally typical sampling with probability mass P; 1: off."),
-    "repeat_penalty": (
-        click.FloatRange(0.0, 100.0, min_open=True),
-        "X",
-        1.0,
-        "Make tokens that occurred recently less likely; 1: off.",
-    ),
+    "repeat_penalty": (_FACTOR, "X", 1.0, "Make tokens that occurred recently less likely; 1: off."),
     "repeat_last_n": (click.IntRange(-1), "N", 64, "Number of recent tokens that penalties look at; 0: none, -1: all."),
     "frequency_penalty": (_PENALTY, "X", 0.0, "Penalize a token for each time it occurred recently; 0: off."),
     "presence_penalty": (_PENALTY, "X", 0.0, "Penalize a token once if it occurred recently; 0: off."),
@@ -161,6 +166,33 @@ def _bias(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
     return found
 
 
+_OTHER_SAMPLING: dict[str, Decorator] = {
+    "seed": click.option(
+        "--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Seed of the sampling (default: random)."
+    ),
+    "logit_bias": click.option(
+        "--logit-bias",
+        multiple=True,
+        metavar="ID±BIAS",
+        callback=_bias,
+        help="Make a token more likely (198+1) or less likely (198-1).",
+    ),
+    "strategy": click.option(
+        "--strategy",
+        type=click.Choice([strategy.value for strategy in Strategy]),
+        help="Which drafts are accepted: those that the target would sample itself (deterministic, the default); the "
+        "most that keep the target's distribution (probabilistic); those that are likely enough, which changes the "
+        "text (threshold); none, so nothing is drafted (greedy).",
+    ),
+    "threshold": click.option(
+        "--threshold",
+        type=POSITIVE_SHARE,
+        metavar="P",
+        help=f"Least probability of an accepted draft with --strategy threshold ({THRESHOLD:g} if not given).",
+    ),
+}
+
+
 def sampling_options(temperature: float) -> Decorator:
     """Give a command the sampling options as one argument `sampling`: fields of a request.
 
@@ -172,40 +204,10 @@ def sampling_options(temperature: float) -> Decorator:
         return own if "temperature" in own else own | {"fallback": {"temperature": temperature}}
 
     fields: dict[str, Decorator] = {
-        name: number(f"--{name.replace('_', '-')}", kind, temperature if name == "temperature" else default, mark, told)
-        for name, (kind, mark, default, told) in _SAMPLING.items()
+        name: number(flag_of(name), kind, temperature if name == "temperature" else default, metavar, told)
+        for name, (kind, metavar, default, told) in _SAMPLING.items()
     }
-    seed: Decorator = click.option(
-        "--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Seed of the sampling (default: random)."
-    )
-    return gathered(
-        "sampling",
-        {"temperature": fields.pop("temperature"), "seed": seed}
-        | fields
-        | {
-            "logit_bias": click.option(
-                "--logit-bias",
-                multiple=True,
-                metavar="ID±BIAS",
-                callback=_bias,
-                help="Make a token more likely (198+1) or less likely (198-1).",
-            ),
-            "strategy": click.option(
-                "--strategy",
-                type=click.Choice([strategy.value for strategy in Strategy]),
-                help="Which drafts are accepted: those that the target would sample itself (deterministic, the "
-                "default); the most that keep the target's distribution (probabilistic); those that are likely "
-                "enough, which changes the text (threshold); none, so nothing is drafted (greedy).",
-            ),
-            "threshold": click.option(
-                "--threshold",
-                type=POSITIVE_SHARE,
-                metavar="P",
-                help=f"Least probability of an accepted draft with --strategy threshold ({THRESHOLD:g} if not given).",
-            ),
-        },
-        sampling,
-    )
+    return gathered("sampling", fields | _OTHER_SAMPLING, sampling)
 
 
 def default_options(command: Command) -> Command:
@@ -215,57 +217,57 @@ def default_options(command: Command) -> Command:
         "temperature": "1; `generate` 0, `chat` 0.7",
     }
     tokens = (COUNT, "N", None, "Maximum number of tokens to generate.")
-    fields: dict[str, Decorator] = {
-        name: click.option(
-            f"--{name.replace('_', '-')}",
-            type=kind,
-            metavar=metavar,
-            help=f"For requests that do not set it: {told[0].lower()}{told[1:].rstrip('.')} "
-            f"(default: {otherwise.get(name, default)}).",
-        )
-        for name, (kind, metavar, default, told) in ({"max_tokens": tokens} | _SAMPLING).items()
-    }
-    return gathered("defaults", fields, _not_none)(command)
+    fields: dict[str, Decorator] = {}
+    for name, (kind, metavar, default, told) in ({"max_tokens": tokens} | _SAMPLING).items():
+        meaning = f"{told[0].lower()}{told[1:].rstrip('.')} (default: {otherwise.get(name, default)})."
+        fields[name] = number(flag_of(name), kind, None, metavar, f"For requests that do not set it: {meaning}")
+    return gathered("defaults", fields, without_none)(command)
 
 
-def _not_none(values: dict[str, Any]) -> dict[str, object]:
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _structure(values: dict[str, Any]) -> dict[str, object]:
-    grammar, schema = values["grammar_file"], values["json_schema"]
+def flag_of(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
+
+def _more(values: dict[str, Any]) -> dict[str, object]:
+    model, grammar, schema = values["model"], values["grammar_file"], values["json_schema"]
+    found = {} if model is None else {"model": model}
     if grammar is not None and schema is not None:
         raise click.UsageError("give --grammar-file or --json-schema, not both")
     if grammar is not None:
-        return {"grammar": _read("--grammar-file", grammar)}
+        return found | {"grammar": _read("--grammar-file", grammar)}
     if schema is None:
-        return {}
+        return found
     text = schema if schema.lstrip().startswith("{") else _read("--json-schema", schema)
     try:
-        return {"json_schema": json.loads(text)}
+        return found | {"json_schema": json.loads(text)}
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"--json-schema is not JSON: {error}") from None
 
 
-def _read(option: str, path: str) -> str:
+def _read(flag: str, path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise click.UsageError(f"{option} {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise click.UsageError(f"{option} {path} is not UTF-8") from None
+        return read_text(Path(path), MAX_FILE_BYTES, "a grammar or a schema")
+    except ConfigError as error:
+        raise click.UsageError(f"{flag} {error}") from None
 
 
-def request_options(temperature: float) -> Decorator:
-    """Give a command the options of a request: `sampling`, `structure` (both fields of it), `model`, `socket_path`."""
-    grammar = click.option("--grammar-file", metavar="FILE", help="Generate only text of this GBNF grammar.")
-    schema = click.option(
+_MORE: dict[str, Decorator] = {
+    "grammar_file": click.option("--grammar-file", metavar="FILE", help="Generate only text of this GBNF grammar."),
+    "json_schema": click.option(
         "--json-schema", metavar="FILE|JSON", help="Generate only JSON of this schema: the schema itself, or a file."
-    )
-    model = click.option(
+    ),
+    "model": click.option(
         "--model",
         metavar="NAME",
         help="Model to ask, as `specmesh ps` names it, where a drafter has verifiers for several (default: first).",
-    )
-    structure = gathered("structure", {"grammar_file": grammar, "json_schema": schema}, _structure)
-    return combined(sampling_options(temperature), structure, model, socket_option)
+    ),
+}
+
+
+def request_options(temperature: float) -> Decorator:
+    """Give a command the options of a request: `sampling` and `more`, both fields of it, and `socket_path`."""
+    return combined(sampling_options(temperature), gathered("more", _MORE, _more), socket_option)

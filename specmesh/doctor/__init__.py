@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
@@ -20,22 +21,13 @@ class Status(StrEnum):
 class Check:
     """The result of one check; fix: a command, None where all is well."""
 
-    name: str
     status: Status
+    name: str
     found: str
     fix: str | None = None
 
 
-def ok(name: str, found: str) -> Check:
-    return Check(name, Status.OK, found)
-
-
-def warn(name: str, found: str, fix: str) -> Check:
-    return Check(name, Status.WARN, found, fix)
-
-
-def fail(name: str, found: str, fix: str) -> Check:
-    return Check(name, Status.FAIL, found, fix)
+ok, warn, fail = (partial(Check, status) for status in Status)
 
 
 @dataclass(frozen=True, slots=True)
