@@ -1,7 +1,7 @@
 """`specmesh bench`, `audit` and `plan`: what drafting brings and costs, measured, checked and forecast."""
 
 import itertools
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,36 +15,36 @@ from specmesh.cli.options import (
     MAX_DRAFT_N,
     SHARE,
     Decorator,
-    combined,
     counts_option,
     draft_n_option,
+    gathered,
     json_option,
     number,
     path_option,
     print_result,
-    prompts_option,
     sampling_options,
     socket_option,
 )
 from specmesh.client import Fields, Json
 from specmesh.errors import DaemonUnreachable
 
-_first_prompts = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
 
+def _prompts_option(default: int | None = None) -> Decorator:
+    """Give a command its `prompts`: of the file, or built-in ones; of these the first `default` where not told."""
 
-def _plan_options(iterations: int) -> Decorator:
-    return combined(
-        prompts_option,
-        _first_prompts,
-        number("--iterations", COUNT, iterations, "N", "Number of runs of each prompt."),
-        number("--max-tokens", COUNT, 64, "N", "Tokens per completion."),
+    def texts(values: dict[str, Any]) -> tuple[str, ...]:
+        path, count = values["prompts"], values["num_prompts"]
+        found = read_prompts(path) if path is not None else BUILT_IN[: count or default]
+        return tuple(found[:count])
+
+    file = path_option(
+        "--prompts", "FILE", 'One prompt per line, or JSON lines with "prompt" (default: built-in prompts).'
     )
+    first = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
+    return gathered("prompts", {"prompts": file, "num_prompts": first}, texts)
 
 
-def _prompts(path: Path | None, count: int | None, default: int | None = None) -> tuple[str, ...]:
-    """Return the first `count` prompts of the file; without a file, of the built-in ones `default` where not told."""
-    texts = read_prompts(path) if path is not None else BUILT_IN[: count or default]
-    return tuple(texts[:count])
+_tokens_option = number("--max-tokens", COUNT, 64, "N", "Tokens per completion.")
 
 
 @click.group()
@@ -64,17 +64,12 @@ def steps(socket_path: Path | None, json: bool) -> None:
 
 
 @bench.command()
-@_plan_options(iterations=3)
+@_prompts_option(default=4)
+@number("--iterations", COUNT, 3, "N", "Number of runs of each prompt.")
+@_tokens_option
 @socket_option
 @json_option
-def run(
-    prompts: Path | None,
-    num_prompts: int | None,
-    iterations: int,
-    max_tokens: int,
-    socket_path: Path | None,
-    json: bool,
-) -> None:
+def run(prompts: tuple[str, ...], iterations: int, max_tokens: int, socket_path: Path | None, json: bool) -> None:
     """Compare, on a live pair: the verifier alone, fixed draft_n 2, 4 and 8, and adaptive draft_n.
 
     The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
@@ -87,7 +82,7 @@ def run(
     if not drafted:
         click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
     variants = VARIANTS if drafted else (ALONE,)
-    plan = RunPlan(_prompts(prompts, num_prompts, 4), iterations, max_tokens, variants)
+    plan = RunPlan(prompts, iterations, max_tokens, variants)
     with bar(plan.texts) as advance:
         samples = measure(client, plan, advance)
     found = report(plan, samples, client.get("/stats"))
@@ -96,7 +91,9 @@ def run(
 
 @bench.command()
 @counts_option("--sessions", "1,2,4,8,16,32", "Numbers of concurrent clients to run with.", 1024)
-@_plan_options(iterations=1)
+@_prompts_option()
+@number("--iterations", COUNT, 1, "N", "Number of runs of each prompt.")
+@_tokens_option
 @draft_n_option
 @click.option(
     "--url",
@@ -107,8 +104,7 @@ def run(
 @json_option
 def load(
     sessions: tuple[int, ...],
-    prompts: Path | None,
-    num_prompts: int | None,
+    prompts: tuple[str, ...],
     iterations: int,
     max_tokens: int,
     draft_n: int | str,
@@ -132,25 +128,21 @@ def load(
         # A field that others do not know is sent only where it was asked for.
         options = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
         about = Fields({"url": url, "model": {"name": options["model"]}})
-    plan = LoadPlan(sessions, _prompts(prompts, num_prompts), iterations, max_tokens, options)
+    plan = LoadPlan(sessions, prompts, iterations, max_tokens, options)
     with bar(plan.texts) as advance:
         found = levels(measure(client, plan, advance))
     most = about.number("sessions", "max")
     told: Json = {"schema_version": 1, "model": about.raw.get("model"), "url": url}
-    told |= {"max_sessions": None if most is None else int(most), "prompts": len(plan.prompts)}
-    told |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": options.get("draft_n"), "levels": found}
-    where = url or f"{told['max_sessions'] or '?'} sessions held at once"
-    what = f"prompts {len(plan.prompts)}, iterations {iterations}, {max_tokens} tokens each"
-    head = [
-        f"{about.text('model', 'name') or 'unknown model'}, {where}",
-        f"{what}; draft_n {options.get('draft_n', 'as it is')}\n",
-    ]
-    print_result(told, [*head, *lines(found)], as_json=json)
+    told |= {"max_sessions": None if most is None else int(most), "prompts": len(prompts), "iterations": iterations}
+    told |= {"max_tokens": max_tokens, "draft_n": options.get("draft_n"), "levels": found}
+    where = f"{about.text('model', 'name') or 'unknown model'}, {url or f'{most or 0:g} sessions held at once'}"
+    what = f"prompts {len(prompts)}, iterations {iterations}, {max_tokens} tokens each"
+    drafts = f"draft_n {options.get('draft_n', 'as it is')}\n"
+    print_result(told, [where, f"{what}; {drafts}", *lines(found)], as_json=json)
 
 
 @click.command()
-@prompts_option
-@_first_prompts
+@_prompts_option()
 @number("--tokens", COUNT, 128, "N", "Tokens per completion.")
 @counts_option("--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFT_N, auto=True)
 @sampling_options(temperature=0.0)
@@ -159,8 +151,7 @@ def load(
 @click.pass_context
 def audit(
     ctx: click.Context,
-    prompts: Path | None,
-    num_prompts: int | None,
+    prompts: tuple[str, ...],
     tokens: int,
     draft_n: tuple[int | str, ...],
     sampling: dict[str, object],
@@ -181,7 +172,7 @@ def audit(
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    plan = AuditPlan(_prompts(prompts, num_prompts), tokens, tuple(dict.fromkeys(draft_n)), sampling)
+    plan = AuditPlan(prompts, tokens, tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
         told = run(client, plan, snapshot, advance)
     print_result(told, lines(told), as_json=json)
@@ -223,18 +214,7 @@ _LEVEL = (
 @socket_option
 @json_option
 def plan(
-    steps: Path | None,
-    users: tuple[int, ...],
-    tokens: int,
-    prompt_tokens: int,
-    alpha: float,
-    draft_ms: float,
-    rtt_ms: float,
-    pause_ms: float,
-    drafters: int | None,
-    max_sessions: int | None,
-    socket_path: Path | None,
-    json: bool,
+    steps: Path | None, users: tuple[int, ...], alpha: float, socket_path: Path | None, json: bool, **asked: Any
 ) -> None:
     """How many users can one verifier serve, how fast, and up to how many do drafts pay? A simulation.
 
@@ -246,14 +226,15 @@ def plan(
 
     def run(count: int, draft_n: int | None) -> dict[str, Any]:
         chance = Random(1)  # noqa: S311 - luck, not a secret
-        found = simulate(site, replace(texts, draft_n=draft_n), count, lambda _: chance.random() < alpha)
+        texts = Workload(asked["prompt_tokens"], asked["tokens"], draft_n=draft_n)
+        found = simulate(site, texts, count, lambda _: chance.random() < alpha)
         advance()
         rounded = {key: value and round(value, 4) for key, value in asdict(found).items() if key != "users"}
         return rounded | {"fairness": round(found.slowest / found.mean, 4) if found.mean else 0.0}
 
     costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
-    site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters, places=max_sessions)
-    texts = Workload(prompt_tokens, tokens)
+    draft, round_trip, pause = (asked[name] / 1e3 for name in ("draft_ms", "rtt_ms", "pause_ms"))
+    site = Deployment(costs, draft, round_trip, pause, drafters=asked["drafters"], places=asked["max_sessions"])
     levels: list[dict[str, Any]] = []
     with bar(2 * len(users)) as advance:
         for count in sorted(users):
@@ -262,15 +243,15 @@ def plan(
             levels.append({"users": count, "speedup": speedup, "drafting": drafting, "alone": alone})
     paying = list(itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels))
     most, stops = paying[-1]["users"] if paying else None, next(iter(levels[len(paying) :]), {}).get("users")
-    told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "draft_ms": draft_ms}
-    told |= {"round_trip_ms": rtt_ms, "pause_ms": pause_ms, "alpha": alpha, "drafters": drafters}
-    told |= {"max_sessions": max_sessions, "prompt_tokens": prompt_tokens, "tokens": tokens, "levels": levels}
+    told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
+    told |= {"round_trip_ms": asked.pop("rtt_ms"), **asked, "levels": levels}
     told |= {"drafting_pays_up_to": most, "drafting_stops_paying_at": stops}
-    times = f"one row {costs.seconds(1) * 1e3:.3g} ms, a draft {draft_ms:.3g} ms, round trip {rtt_ms:.3g} ms"
-    shared = "a drafter for each user" if drafters is None else f"drafters {drafters}"
+    times = "one row {step_ms:.3g} ms, a draft {draft_ms:.3g} ms, round trip {round_trip_ms:.3g} ms"
+    shared = "a drafter for each user" if asked["drafters"] is None else "drafters {drafters}"
+    what = "texts of {tokens} tokens after prompts of {prompt_tokens}, one after the other; simulated\n"
     lines = [
-        f"{times}, {alpha:.0%} of drafts accepted; {shared}",
-        f"texts of {tokens} tokens after prompts of {prompt_tokens}, one after the other; simulated\n",
+        f"{times}, {{alpha:.0%}} of drafts accepted; {shared}".format(**told),
+        what.format(**told),
         " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows",
         *map(_level_line, levels),
         "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n",

@@ -1,12 +1,12 @@
-"""`specmesh generate`: one completion, or several, streamed to stdout; everything else goes to stderr."""
+"""`specmesh generate` and `chat`: text is streamed to stdout; everything else goes to stderr."""
 
 import json as json_module
 import os
 import secrets
 import sys
 from collections import defaultdict
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from specmesh.cli.options import (
     without_none,
 )
 from specmesh.client import RECONNECT_TIMEOUT, Client, Json, answer
-from specmesh.errors import RequestError
+from specmesh.errors import RequestError, SpecmeshError
 
 _REPORT_KEYS = (  # noqa: SIM905
     "prompt_tokens cached_tokens generated_tokens resumed_tokens seed rounds drafted accepted forced_drafted "
@@ -74,6 +74,10 @@ class _Text:
             if output.verbose and "drafts" in told:
                 fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
                 print(fresh + _round_line(self.rounds, told), file=sys.stderr)
+
+    def show(self) -> None:
+        print(end=self.pending, flush=True)
+        self.pending = ""
 
     def as_json(self) -> Json:
         own: Json = {
@@ -203,20 +207,15 @@ def _in_order(texts: list[_Text], output: Output) -> Generator[None, None, None]
             say(f"text {which} of {len(texts)}, seed {text.seed}")
         try:
             while text.finish_reason is None:
-                _show(text)
+                text.show()
                 yield
         except GeneratorExit:  # it was cut
             print(end="\n" if text.text else "", flush=True)
             raise
-        _show(text)
+        text.show()
         print(flush=True)
         if output.verbose:
             print("\n".join(_summary(text.report)), file=sys.stderr)
-
-
-def _show(text: _Text) -> None:
-    print(end=text.pending, flush=True)
-    text.pending = ""
 
 
 def _marked(text: str, drafted: str) -> str:
@@ -261,3 +260,101 @@ def _summary(report: Json) -> list[str]:
         f"({r['one_token_step_ms']:.2f} ms)",
     }
     return [f"{name:<13}{value}" for name, value in rows.items()]
+
+
+# --- chat
+
+HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
+
+
+@click.command()
+@click.option("--system", metavar="TEXT", help="System prompt of the conversation.")
+@click.option("--raw", is_flag=True, help="Use no chat template: the model continues the text itself.")
+@click.option("--max-tokens", type=COUNT, metavar="N", help="Maximum number of tokens per answer.")
+@request_options(temperature=0.7)
+def chat(
+    system: str | None, raw: bool, max_tokens: int | None, sampling: Json, more: Json, socket_path: Path | None
+) -> None:
+    """Talk to the target model; what is piped in is one message."""
+    if system and raw:
+        raise click.UsageError("--system needs a chat template, and --raw uses none")
+    options = sampling | more | without_none({"max_tokens": max_tokens})
+    Conversation(daemon.Client(socket_path, waits=say_waiting), options, system, raw).run()
+
+
+class Conversation:
+    """A conversation in the terminal; raw: a text that the model continues, without a chat template."""
+
+    def __init__(self, client: Client, options: Json, system: str | None = None, raw: bool = False) -> None:
+        self._client, self._options, self._raw = client, options, raw
+        self._first: list[Json] = [{"role": "system", "content": system}] if system else []
+        self._messages = self._first
+
+    def run(self) -> None:
+        """Talk until the user ends it; without a terminal, the whole standard input is one message.
+
+        In a terminal the daemon's errors are printed, else raised.
+        """
+        if not sys.stdin.isatty():
+            text = read_stdin().removesuffix("\n")
+            if not text:
+                raise RequestError("nothing was said: standard input is empty")
+            self._ask(text)
+            return
+        with suppress(ImportError):
+            import readline  # noqa: F401  (input() then edits lines and remembers them)
+        print(HELP, file=sys.stderr)
+        for line in _lines():
+            match line.strip():
+                case "":
+                    continue
+                case "/bye" | "/exit" | "/quit":
+                    return
+                case "/clear":
+                    self._messages = self._first
+                case "/?" | "/help":
+                    print(HELP, file=sys.stderr)
+                case _:
+                    try:
+                        self._ask(line)
+                    except SpecmeshError as error:
+                        say(str(error))
+
+    def _ask(self, text: str) -> None:
+        """Print the answer as it comes. The beginning of an interrupted one is kept, of what is refused nothing."""
+        messages: list[Json] = [*self._messages, {"role": "user", "content": text}]
+        body: Json = {"messages": messages}
+        if self._raw:
+            body = {"prompt": "".join(str(message["content"]) for message in messages)}
+        answered = ""
+        try:
+            with closing(answer(self._client, body | self._options, RECONNECT_TIMEOUT)) as chunks:
+                for chunk in chunks:
+                    part = _text(chunk)
+                    answered += part
+                    print(end=part, flush=True)
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+        print(flush=True)
+        self._messages = [*messages, {"role": "assistant", "content": answered}]
+
+
+def _lines() -> Iterator[str]:
+    """Yield what is typed, line by line; Ctrl-C drops a line."""
+    while True:
+        try:
+            if not sys.stdout.isatty():
+                print(">>> ", end="", file=sys.stderr, flush=True)
+            yield input(">>> " if sys.stdout.isatty() else "")
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+        except EOFError:
+            print(file=sys.stderr)
+            return
+
+
+def _text(chunk: Json) -> str:
+    choice: Json = chunk["choices"][0]  # type: ignore[index]
+    delta = choice.get("delta")
+    return str(delta.get("content") or "") if isinstance(delta, dict) else str(choice["text"])

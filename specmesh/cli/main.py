@@ -10,11 +10,10 @@ import click
 from click.shell_completion import get_completion_class
 
 from specmesh.cli.bench import audit, bench, plan
-from specmesh.cli.chat import chat
 from specmesh.cli.config import bad_variable, blamed, config
 from specmesh.cli.daemons import drafter, rpc_server, verifier
 from specmesh.cli.demo import demo
-from specmesh.cli.generate import generate
+from specmesh.cli.generate import chat, generate
 from specmesh.cli.models import models
 from specmesh.cli.setup import keys, pair, service
 from specmesh.cli.stats import stats

@@ -107,9 +107,6 @@ socket_option = click.option(
     help="Local socket of the daemon (default: found in the user's, then the system's runtime folder).",
 )
 json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
-prompts_option = path_option(
-    "--prompts", "FILE", 'One prompt per line, or JSON lines with "prompt" (default: built-in prompts).'
-)
 
 
 def number(flag: str, kind: click.ParamType[Any], default: object, metavar: str, told: str) -> Decorator:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from specmesh.cli.chat import Conversation, run
+from specmesh.cli.generate import Conversation
 from specmesh.client import Json
 
 
@@ -59,7 +59,7 @@ def typed(monkeypatch: pytest.MonkeyPatch):
 
 def talk(**kind: object) -> FakeClient:
     client = FakeClient()
-    run(client, Conversation(**kind), {"temperature": 0})  # type: ignore[arg-type]
+    Conversation(client, {"temperature": 0}, **kind).run()  # type: ignore[arg-type]
     return client
 
 
