@@ -309,4 +309,4 @@ def printable(text: str) -> str:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return value if isinstance(value, int | float) else None

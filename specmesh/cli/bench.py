@@ -133,7 +133,7 @@ def load(
         found = levels(measure(client, plan, advance))
     most = about.number("sessions", "max")
     told: Json = {"schema_version": 1, "model": about.raw.get("model"), "url": url}
-    told |= {"max_sessions": None if most is None else int(most), "prompts": len(prompts), "iterations": iterations}
+    told |= {"max_sessions": most, "prompts": len(prompts), "iterations": iterations}
     told |= {"max_tokens": max_tokens, "draft_n": options.get("draft_n"), "levels": found}
     where = f"{about.text('model', 'name') or 'unknown model'}, {url or f'{most or 0:g} sessions held at once'}"
     what = f"prompts {len(prompts)}, iterations {iterations}, {max_tokens} tokens each"

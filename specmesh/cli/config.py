@@ -43,10 +43,9 @@ def config() -> None:
 @path_option("--config", "FILE", "Read this file instead of the usual one.", "path")
 @click.option("--origin", is_flag=True, help="Show where each value comes from.")
 @json_option
-@click.pass_context
-def show(ctx: click.Context, role: str, path: Path | None, origin: bool, json: bool) -> None:
+def show(role: str, path: Path | None, origin: bool, json: bool) -> None:
     """Show every setting that the daemon would start with now, as a settings file."""
-    values = effective(ctx.find_root(), role, path)
+    values = effective(role, path)
     if json:
         told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
         print_json({"schema_version": 1, "settings": told})
@@ -73,14 +72,13 @@ def path_command(role: str) -> None:
 @click.option("--system", is_flag=True, help="Write the file of the system's daemon instead of this user's.")
 @path_option("--file", "FILE", "Write this file instead.", "path")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@click.pass_context
-def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: bool) -> None:
+def init(role: str, system: bool, path: Path | None, force: bool) -> None:
     """Write a settings file in which every setting is explained and commented out."""
     where = path or paths.config_folders()[int(system)] / f"{role}.toml"
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         with where.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(template(role, ctx.find_root()))
+            file.write(template(role))
     except FileExistsError:
         raise ConfigError(f"{where} is there already: edit it, or replace it with --force") from None
     except OSError as error:
@@ -88,17 +86,18 @@ def init(ctx: click.Context, role: str, system: bool, path: Path | None, force: 
     click.echo(where)
 
 
-def command_of(root: click.Context, role: str) -> click.Command:
-    assert isinstance(root.command, click.Group)
-    return root.command.commands[role]
+def command_of(role: str) -> click.Command:
+    group = click.get_current_context().find_root().command
+    assert isinstance(group, click.Group)
+    return group.commands[role]
 
 
-def effective(root: click.Context, role: str, path: Path | None) -> dict[str, tuple[Any, str]]:
+def effective(role: str, path: Path | None = None) -> dict[str, tuple[Any, str]]:
     """Return each key's value and where it came from, as the daemon's own command finds them.
 
     Raises ConfigError for a file of settings, BadVariable for the environment.
     """
-    command = command_of(root, role)
+    command, root = command_of(role), click.get_current_context().find_root()
     try:
         ctx = command.make_context(role, ["--config", str(path)] if path is not None else [], parent=root)
     except click.BadParameter as error:
@@ -179,7 +178,7 @@ def bad_variable(error: click.BadParameter) -> BadVariable | None:
     if ctx.get_parameter_source(option.name) is not ParameterSource.ENVIRONMENT:
         return None
     name = _variable(ctx, option.name)
-    example = _kind(option)[1].strip('"')
+    example = _kind(option)[2].strip('"')
     return BadVariable(name, os.environ[name], f"{error.message.rstrip('.')}; for example {name}={example}")
 
 
@@ -240,11 +239,7 @@ def keys(command: click.Command) -> dict[str, click.Option]:
 
 def read(path: Path, command: click.Command) -> ConfigFile:
     """Return a file's settings; raise ConfigError with the file, the line, the key and what to write instead."""
-    return parse(path, paths.read_text(path, MAX_SIZE, "a file of settings"), command)
-
-
-def parse(path: Path, text: str, command: click.Command) -> ConfigFile:
-    """Return the settings in a text; `path` is for the errors."""
+    text = paths.read_text(path, MAX_SIZE, "a file of settings")
     try:
         told = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -258,10 +253,16 @@ def parse(path: Path, text: str, command: click.Command) -> ConfigFile:
         line = written_at.get(written, 1)
         if key not in known:
             raise ConfigError(f"{path}:{line}: unknown key {written}{_advice(written, value, known)}")
-        if (name := known[key].name or key) in values:
+        option = known[key]
+        if (name := option.name or key) in values:
             raise ConfigError(f"{path}:{line}: {key} is given twice: remove one")
-        values[name], lines[name] = _checked(value, key, known[key], f"{path}:{line}"), line
+        several = [_checked(one, key, option, f"{path}:{line}") for one in _as_list(value, option)]
+        values[name], lines[name] = several if option.multiple else several[0], line
     return ConfigFile(path, values, lines)
+
+
+def _as_list(value: object, option: click.Option) -> list[object]:
+    return value if option.multiple and isinstance(value, list) else [value]
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -299,18 +300,9 @@ def _advice(written: str, value: object, known: Mapping[str, click.Option]) -> s
 
 
 def _checked(value: object, key: str, option: click.Option, where: str) -> Any:
-    """Convert a value, or a list of values, by the flag's own type, if TOML's type fits: "4" is no number."""
-    if option.multiple:
-        return [_checked_one(one, key, option, where) for one in (value if isinstance(value, list) else [value])]
-    return _checked_one(value, key, option, where)
-
-
-_FITTING = {"true or false": (bool,), "a whole number": (int,), "a number": (int, float), "a text": (str,)}
-
-
-def _checked_one(value: object, key: str, option: click.Option, where: str) -> Any:
-    kind, example = _kind(option)
-    if type(value) not in _FITTING[kind]:
+    """Convert a value by the flag's own type, if TOML's type fits: "4" is no number."""
+    kind, types, example = _kind(option)
+    if type(value) not in types:
         raise ConfigError(f"{where}: {key} must be {kind}, not {_shown(value)}: write {key} = {example}")
     try:
         return option.type.convert(value, None, None)
@@ -319,34 +311,33 @@ def _checked_one(value: object, key: str, option: click.Option, where: str) -> A
         raise ConfigError(f"{where}: {said}; for example {key} = {example}") from None
 
 
-def _kind(option: click.Option) -> tuple[str, str]:
-    """What TOML value an option takes, and an example of one."""
+def _kind(option: click.Option) -> tuple[str, tuple[type, ...], str]:
+    """What TOML value an option takes, in words and as types, and an example of one."""
     default = option.default[0] if option.multiple and isinstance(option.default, list) else option.default
     default = default if isinstance(default, int | float | str) else None
     if option.is_flag:
-        return "true or false", "true"
+        return "true or false", (bool,), "true"
     if isinstance(option.type, click.types.IntParamType):
-        return "a whole number", str(4 if default is None else default)
+        return "a whole number", (int,), str(4 if default is None else default)
     if isinstance(option.type, click.types.FloatParamType):
-        return "a number", str(0.5 if default is None else default)
+        return "a number", (int, float), str(0.5 if default is None else default)
     choices = getattr(option.type, "choices", ())
-    return "a text", f'"{default or (choices[0] if choices else option.metavar or "...")}"'
+    return "a text", (str,), f'"{default or (choices[0] if choices else option.metavar or "...")}"'
 
 
 def _shown(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    text = '"' + text[1:-1] + '"' if isinstance(value, str) else text
+    text = json_module.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def template(role: str, root: click.Context) -> str:
+def template(role: str) -> str:
     """Return a file of settings in which every key is explained, shown with its default, and commented out."""
     parts = [f"# Settings of `specmesh {role}`. Flags and SPECMESH_{role.upper()}_* go before what is written here."]
-    for key, option in keys(command_of(root, role)).items():
+    for key, option in keys(command_of(role)).items():
         if option.hidden:
             continue
         choices = getattr(option.type, "choices", ())
         one_of = f" One of {', '.join(choices)}." if choices and not option.metavar else ""
         words = textwrap.wrap(f"{option.help or ''}{one_of}", 100)
-        parts.append("\n".join([*(f"# {line}" for line in words), f"# {key} = {_kind(option)[1]}"]))
+        parts.append("\n".join([*(f"# {line}" for line in words), f"# {key} = {_kind(option)[2]}"]))
     return "\n\n".join(parts) + "\n"

@@ -90,11 +90,9 @@ def list_(json: bool, folder: Path) -> None:
     if json:
         print_json(model_store.as_json(folder, found))
     elif found:
-        rows = [("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")]
-        for one in found:
-            size = decimal(one.size_bytes)
-            rows.append((one.name, one.kind, size, one.quantisation or "unknown", str(one.path)))
-        click.echo("\n".join(aligned(rows)))
+        heading = ("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")
+        rows = [(one.name, one.kind, decimal(one.size_bytes), one.quantisation or "unknown", one.path) for one in found]
+        click.echo("\n".join(aligned([heading, *rows])))
     else:
         click.echo(f"no models in {folder}: `specmesh models pull` gets them", err=True)
 

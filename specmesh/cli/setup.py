@@ -135,10 +135,7 @@ def _service_user() -> tuple[int, int] | None:
     "machine's address in its network; port 7072).",
 )
 @combined(*_FOLDER.values())
-@click.pass_context
-def pair(
-    ctx: click.Context, host: str | None, code: str | None, address: str | None, path: Path | None, system: bool
-) -> None:
+def pair(host: str | None, code: str | None, address: str | None, path: Path | None, system: bool) -> None:
     """Introduce two machines to each other.
 
     Without arguments on the verifier's machine, which shows a HOST and CODE; then with these on the drafter's machine.
@@ -146,7 +143,7 @@ def pair(
     """
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
-    settings = effective(ctx.find_root(), "verifier" if host is None else "drafter", None)
+    settings = effective("verifier" if host is None else "drafter")
     configured = None if system else settings["keys"][0]
     folder, made = _folder_of(path or (Path(configured) if configured else None), system), False
     try:
@@ -270,12 +267,11 @@ def _add(name: str, told: str) -> None:
     @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
     @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
     @click.option("--root", type=click.Path(path_type=Path), hidden=True)
-    @click.pass_context
-    def command(ctx: click.Context, role: str, system: bool, dry_run: bool, root: Path | None) -> None:
+    def command(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
         from specmesh.service import Scope, ServiceInstaller, check_visible, launchd_service, systemd_service
 
         planned = launchd_service if sys.platform == "darwin" else systemd_service
-        service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role, ctx.find_root()))
+        service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role))
         hand = ServiceInstaller(click.echo, dry_run, root)
         if name == "install":
             if system and root is None and sys.platform != "darwin":

@@ -219,4 +219,4 @@ def _filled(template: str, told: Fields) -> str:
 def _short(value: float | None) -> str:
     if value is None:
         return "-"
-    return str(int(value)) if value.is_integer() else f"{value:.2f}" if value < 100 else f"{value:.1f}"
+    return str(int(value)) if value == int(value) else f"{value:.2f}" if value < 100 else f"{value:.1f}"

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import aligned, json_option, number, overlap_option, print_json, print_result, socket_option
-from specmesh.client import Fields, Json, known_sockets, listens, printable, starting
+from specmesh.client import Fields, known_sockets, listens, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 from specmesh.security import Way, endpoint, way
@@ -58,15 +60,15 @@ class Found:
     def model(self) -> str | None:
         return self.fields.text("model", "name") or None
 
-    def as_json(self) -> Json:
+    def as_json(self) -> dict[str, Any]:
         stats = self.fields
         return {
             "role": self.role,
-            "pid": _whole(stats.number("pid")),
+            "pid": stats.number("pid"),
             "state": self.state,
             "model": self.model,
-            "sessions": _whole(stats.number("sessions", "live")),
-            "max_sessions": _whole(stats.number("sessions", "max")),
+            "sessions": stats.number("sessions", "live"),
+            "max_sessions": stats.number("sessions", "max"),
             "uptime_s": stats.number("uptime_s"),
             "version": stats.text("version") or None,
             "socket": str(self.socket),
@@ -93,56 +95,41 @@ def find() -> list[Found]:
     return found
 
 
-def _peer(peer: Fields, name: str, load: Fields) -> Json:
+def _peer(peer: Fields, name: str, load: Fields) -> dict[str, Any]:
     """Return a peer of a daemon; sessions and places: of a verifier that has told its load."""
     state = "stuck" if peer.raw.get("stuck") else "attached"
     if name == "name" and not peer.text("name"):
         state = "refused" if peer.text("refusal") else "away"
-    places = _whole(load.number("max"))
+    places = load.number("max")
     return {
         "name": peer.text(name) or None,
         "state": state,
         "model": peer.text("model") or peer.text("engine") or None,
-        "sessions": _whole(load.number("sessions")) if places else None,
+        "sessions": load.number("sessions") if places else None,
         "places": places,
         "round_trip_ms": peer.number("round_trip_ms", "p50"),
         "address": peer.text("address"),
     }
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _tables(daemons: Iterable[Json]) -> list[str]:
-    own = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
-    links = [("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")]
+def _tables(daemons: Iterable[dict[str, Any]]) -> list[str]:
+    own: list[tuple[object, ...]] = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
+    heading = ("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")
+    links: list[tuple[object, ...]] = [heading]
     for one in daemons:
-        role, pid, uptime = str(one["role"]), str(one["pid"] or "-"), one["uptime_s"]
+        who, age = f"{one['role']} {one['pid'] or '-'}", one["uptime_s"]
         sessions = _share(one["sessions"], one["max_sessions"])
-        age = human_seconds(uptime) if isinstance(uptime, float) else "-"
-        own.append((role, pid, printable(str(one["model"] or one["state"])), sessions, age, str(one["socket"])))
-        near: Json
-        for near in one["neighbours"]:  # type: ignore[attr-defined]
-            name, state, model, address = (str(near[key] or "-") for key in ("name", "state", "model", "address"))
-            trip = "-" if near["round_trip_ms"] is None else f"{near['round_trip_ms']:.3g} ms"
+        up = None if age is None else timedelta(seconds=int(age))
+        own.append((one["role"], one["pid"], one["model"] or one["state"], sessions, up, one["socket"]))
+        for near in one["neighbours"]:
+            trip = None if near["round_trip_ms"] is None else f"{near['round_trip_ms']:.3g} ms"
             sessions = _share(near["sessions"], near["places"])
-            links.append((f"{role} {pid}", name, state, model, sessions, trip, address))
+            links.append((who, near["name"], near["state"], near["model"], sessions, trip, near["address"] or None))
     return [*aligned(own), *(["", *aligned(links)] if len(links) > 1 else [])]
 
 
-def _share(sessions: object, most: object) -> str:
-    return "-" if sessions is None else f"{sessions}/{most}"
-
-
-def human_seconds(seconds: float) -> str:
-    minutes, left = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    for big, small, names in ((days, hours, "dh"), (hours, minutes, "hm"), (minutes, left, "ms")):
-        if big:
-            return f"{big}{names[0]} {small}{names[1]}"
-    return f"{left}s"
+def _share(sessions: object, most: object) -> str | None:
+    return None if sessions is None else f"{sessions}/{most}"
 
 
 # --- ping
@@ -158,57 +145,49 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
 
     Ctrl-C ends it with the summary so far.
     """
-    peers: dict[tuple[str, str], _Pings] = {}
+    times: dict[tuple[str, str], list[float | None]] = {}
     try:
-        for event in daemon.Client(socket_path).stream("/ping", {"count": count, "interval_s": interval}):
-            key = printable(str(event["peer"])), printable(str(event["address"]))
-            pings = peers.setdefault(key, _Pings(*key, str(way_to(key[1]))))
-            time_ms = event["time_ms"]
-            pings.times_ms.append(float(time_ms) if isinstance(time_ms, int | float) else None)
+        for event in map(Fields, daemon.Client(socket_path).stream("/ping", {"count": count, "interval_s": interval})):
+            name, address, time_ms = event.text("peer"), event.text("address"), event.number("time_ms")
+            times.setdefault((name, address), []).append(time_ms)
             if not json:
-                said = f"time={time_ms:.2f} ms" if isinstance(time_ms, int | float) else "lost"
-                click.echo(f"from {pings.name} via {pings.address} ({pings.way}): {said}")
+                said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
+                click.echo(f"from {name} via {address} ({way_to(address)}): {said}")
     finally:
+        peers = [_pinged(name, address, of) for (name, address), of in times.items()]
         if json:
-            print_json({"schema_version": 1, "peers": [pings.as_json() for pings in peers.values()]})
+            print_json({"schema_version": 1, "peers": peers})
         elif peers:
-            click.echo("\n" + "\n".join(pings.summary() for pings in peers.values()))
-    if not any(pings.as_json()["answered"] for pings in peers.values()):
+            click.echo("\n" + "\n".join(map(_summary, peers)))
+    if not any(peer["answered"] for peer in peers):
         raise DaemonUnreachable("no peer answered: is it running, and reachable from here? `specmesh doctor` looks")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pings:
-    """The PINGs to one peer: milliseconds until each answer, None for a lost one."""
-
-    name: str
-    address: str
-    way: str
-    times_ms: list[float | None] = field(default_factory=list)
-
-    def as_json(self) -> Json:
-        times = [time for time in self.times_ms if time is not None]
-        return {
-            "name": self.name,
-            "address": self.address,
-            "way": self.way,
-            "sent": len(self.times_ms),
-            "answered": len(times),
-            "loss": round(1 - len(times) / len(self.times_ms), 4),
-            "min_ms": min(times, default=None),
-            "median_ms": round(median(times), 4) if times else None,
-            "max_ms": max(times, default=None),
-            "times_ms": self.times_ms,
-        }
-
-    def summary(self) -> str:
-        values: dict[str, Any] = self.as_json()
-        head = "{name}: {sent} sent, {answered} answered, {loss:.0%} lost".format(**values)
-        if not values["answered"]:
-            return head
-        return head + "; min/median/max = {min_ms:.2f}/{median_ms:.2f}/{max_ms:.2f} ms".format(**values)
+def _pinged(name: str, address: str, times_ms: list[float | None]) -> dict[str, Any]:
+    """Return what --json prints of a peer. times_ms: until each answer, None for a lost one."""
+    answered = [time for time in times_ms if time is not None]
+    return {
+        "name": name,
+        "address": address,
+        "way": str(way_to(address)),
+        "sent": len(times_ms),
+        "answered": len(answered),
+        "loss": round(1 - len(answered) / len(times_ms), 4),
+        "min_ms": min(answered, default=None),
+        "median_ms": round(median(answered), 4) if answered else None,
+        "max_ms": max(answered, default=None),
+        "times_ms": times_ms,
+    }
 
 
+def _summary(peer: dict[str, Any]) -> str:
+    form = "{name}: {sent} sent, {answered} answered, {loss:.0%} lost"
+    if peer["answered"]:
+        form += "; min/median/max = {min_ms:.2f}/{median_ms:.2f}/{max_ms:.2f} ms"
+    return form.format(**peer)
+
+
+@cache
 def way_to(address: str) -> Way:
     """Return where an address leads; the class of its host's first IP address, or of the name if it is not found."""
     host, port = endpoint(address)
@@ -236,7 +215,7 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
 
     logs.configure("error", "auto")
     if model is None and against is None:
-        checks = examine(ctx.find_root(), colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+        checks = examine(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
         print_result(checks.as_json(), checks.lines(), as_json=json)
         ctx.exit(int(bool(checks.counts[Status.FAIL])))
     if model is None or against is None:
@@ -250,15 +229,14 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
     ctx.exit(int(not found["usable"]))
 
 
-def examine(root: click.Context, *, colour: bool) -> "Checks":
-    """Run all checks; root: the command line's own context, which knows the settings."""
+def examine(*, colour: bool) -> "Checks":
     from specmesh.doctor import Checks, machine, mesh
 
-    (settings, wrong), running = mesh.in_force(root), find()
+    (settings, wrong), running = mesh.in_force(), find()
     groups = {
         "software": machine.software(),
         "models": machine.models(settings),
-        "settings": [*mesh.files(root), *wrong, *mesh.ports(settings)],
+        "settings": [*mesh.files(), *wrong, *mesh.ports(settings)],
         "sockets": machine.sockets(),
         "daemons": mesh.daemons(running),
         "services": machine.services(),

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from specmesh import __version__, paths
 from specmesh.cli.config import command_of, effective, read
 from specmesh.cli.status import Found, way_to
@@ -50,13 +48,13 @@ class RoleSettings:
         return [str(one) for one in value] if isinstance(value, list) else [text for text in [self.text(key)] if text]
 
 
-def in_force(root: click.Context) -> tuple[list[RoleSettings], list[Check]]:
+def in_force() -> tuple[list[RoleSettings], list[Check]]:
     """Return the settings of each daemon that has some, and a failed check for each wrong environment."""
     found: list[RoleSettings] = []
     wrong: list[Check] = []
     for role in ROLES:
         try:
-            values = effective(root, role, None)
+            values = effective(role)
         except BadVariable as error:
             look = f"env | grep {str(error).split('=')[0]}"
             wrong.append(fail(f"{role}'s environment", str(error), look))
@@ -68,18 +66,18 @@ def in_force(root: click.Context) -> tuple[list[RoleSettings], list[Check]]:
     return found, wrong
 
 
-def files(root: click.Context) -> list[Check]:
+def files() -> list[Check]:
     told: list[Check] = []
     for role in ROLES:
         there = [path for folder in paths.config_folders() if (path := folder / f"{role}.toml").is_file()]
-        told += [_file(root, role, path, there[0]) for path in there]
+        told += [_file(role, path, there[0]) for path in there]
     return told or [ok("files", "none: flags and defaults hold")]
 
 
-def _file(root: click.Context, role: str, path: Path, first: Path) -> Check:
+def _file(role: str, path: Path, first: Path) -> Check:
     name = f"{role}.toml"
     try:
-        keys = len(read(path, command_of(root, role)).values)
+        keys = len(read(path, command_of(role)).values)
     except ConfigError as error:
         place = re.match(r"(.+?):(\d+): ", str(error))
         edit = f"${{EDITOR:-vi}} +{place[2]} {path}" if place else f"chmod u+r {path}"
