@@ -1,6 +1,7 @@
 """Fixtures: daemons as processes, proxies between them, and their logs where a test fails."""
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import STARTED, Mesh
+from processes import SPECMESH, STARTED, Mesh
 from proxy import Proxy
 
 
 @contextmanager
 def _mesh() -> Iterator[Mesh]:
     folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
-    mesh = Mesh(folder)
+    mesh = Mesh(folder, None if sys.platform == "linux" else SPECMESH)
     try:
         yield mesh
     finally:

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from harness.ports import free_port
 from harness.truth import simulated
+from warm import Forked
 
 from specmesh.client import Client, Json
 from specmesh.core.sampling.sampler import SamplingParams
@@ -108,16 +109,20 @@ def cache(folder: Path) -> dict[str, str]:
 
 
 class Daemon:
-    """A running verifier or drafter; its stderr goes to `log`."""
+    """A running verifier or drafter; its stderr goes to `log`. program: what runs it; None forks it."""
 
     def __init__(
-        self, role: str, socket_path: Path, args: list[object], log: Path, program: Sequence[str] = SPECMESH
+        self, role: str, socket_path: Path, args: list[object], log: Path, program: Sequence[str] | None
     ) -> None:
         self.role, self.socket, self.log = role, socket_path, log
-        words = [*program, role, "--socket", str(socket_path), *map(str, args)]
+        words = [role, "--socket", str(socket_path), *map(str, args)]
+        self.process: subprocess.Popen[bytes] | Forked
         with log.open("ab") as stderr:
             env = environment(cache(log.parent))
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, env=env)
+            if program is None:
+                self.process = Forked(words, stderr.fileno(), env)
+            else:
+                self.process = subprocess.Popen([*program, *words], stdin=subprocess.DEVNULL, stderr=stderr, env=env)
         self.client = Client(socket_path)
         self.shown = 0
         self.let_go = False
@@ -181,10 +186,10 @@ class Daemon:
 
 
 class Mesh:
-    """Daemons of one test or module, in a folder of their own; `stop` ends them all."""
+    """Daemons of one test or module, in a folder of their own; `stop` ends them all. program: as `Daemon` has it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, program: Sequence[str] | None = SPECMESH) -> None:
+        self.folder, self.program = folder, program
         self.port = free_port()
         self.daemons: list[Daemon] = []
 
@@ -192,11 +197,11 @@ class Mesh:
     def address(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
 
-    def start(self, role: str, *args: object, name: str | None = None, program: Sequence[str] = SPECMESH) -> Daemon:
+    def start(self, role: str, *args: object, name: str | None = None, program: Sequence[str] | None = None) -> Daemon:
         """Start a daemon with these options; does not wait for it."""
         name = name or role
         log = self.folder / f"{len(self.daemons)} {name}.log"
-        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), log, program)
+        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), log, program or self.program)
         self.daemons.append(daemon)
         return daemon
 
@@ -206,7 +211,7 @@ class Mesh:
         *args: object,
         engine: str = "sim",
         name: str | None = None,
-        program: Sequence[str] = SPECMESH,
+        program: Sequence[str] | None = None,
         ready: bool = True,
     ) -> Daemon:
         """A verifier; `model` is the simulation's settings or a file."""
@@ -222,7 +227,7 @@ class Mesh:
         host: str = "127.0.0.1",
         port: int | None = None,
         name: str | None = None,
-        program: Sequence[str] = SPECMESH,
+        program: Sequence[str] | None = None,
         ready: bool = True,
     ) -> Daemon:
         """A drafter for this mesh's verifier, by another name of its host, or at another port (a proxy's)."""

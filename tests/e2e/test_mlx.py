@@ -50,7 +50,7 @@ def linked(
     else:
         target = draft = make_gguf("unseen-mlx", seed=21)
         folder = make_hf("unseen-mlx", gguf=draft)
-    own = Mesh(shared.folder)
+    own = Mesh(shared.folder, shared.program)
     verifier = own.verifier(target, *SMALL, engine="llama", name=f"v {request.param[:5]}")
     drafter = own.drafter(folder, *SMALL, engine="mlx", name=f"m {request.param[:5]}")
     yield Linked(own, verifier, drafter, target, draft)

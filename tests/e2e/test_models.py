@@ -30,7 +30,7 @@ def linked(
     else:
         target = make_gguf("target", seed=1, layers=2)
         draft = make_gguf("twin", seed=1, layers=2) if kind == "same weights" else make_gguf("other", seed=2, layers=1)
-    own = Mesh(shared.folder)
+    own = Mesh(shared.folder, shared.program)
     verifier = own.verifier(target, *SMALL, "--reproducible", engine="llama", name=f"v {kind[:5]}")
     proxy = Proxy(own.port)
     drafter = own.drafter(draft, *SMALL, engine="llama", port=proxy.port, name=f"d {kind[:5]}")

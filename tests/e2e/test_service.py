@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from processes import PATIENCE, Mesh, Running, body, complete, generate, until
+from processes import PATIENCE, SPECMESH, Mesh, Running, body, complete, generate, until
 from served import Served
 
 
@@ -157,7 +157,7 @@ def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
 @pytest.mark.fault("E8.91")
 def test_no_heartbeats_from_a_stopped_process(mesh: Mesh, manager: Manager):
     """What does not run tells nothing; it goes on where it was."""
-    verifier = mesh.verifier("step_ms=1", ready=False)
+    verifier = mesh.verifier("step_ms=1", program=SPECMESH, ready=False)  # of this process, which waits for its stop
     manager.until("WATCHDOG")
     verifier.signal(signal.SIGSTOP)
     os.waitpid(verifier.pid, os.WUNTRACED)

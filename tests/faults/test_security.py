@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness.ports import free_port
 from peer import VOCABULARY, greeting
-from processes import PATIENCE, Mesh, Stream, body, command, complete, sim_text
+from processes import PATIENCE, SPECMESH, Mesh, Stream, body, command, complete, sim_text
 from usage import Usage
 
 from specmesh.security.keys import SECRET, KeyFolder
@@ -32,8 +32,8 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
     file.write_text(API_KEY + "\n")
     file.chmod(0o600)
     verifier = mesh.verifier("step_ms=1", "--keys", folder.path, "--http", f"127.0.0.1:{port}", "--api-key-file", file,
-                             "--log-level", "debug")  # fmt: skip
-    drafter = mesh.drafter("", "--keys", folder.path, "--log-level", "debug")
+                             "--log-level", "debug", program=SPECMESH)  # fmt: skip
+    drafter = mesh.drafter("", "--keys", folder.path, "--log-level", "debug", program=SPECMESH)
     told = []
     for daemon in (verifier, drafter):
         assert complete(daemon, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
