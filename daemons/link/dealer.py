@@ -1,13 +1,12 @@
 """The drafter's end of the wire: messages to and from the one verifier it is connected to."""
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import zmq
 
 from specmesh.daemons.link.curve import Handshake, handshake, next_event
-from specmesh.daemons.link.transport import Inlet, Route, Traffic, close_dealer
+from specmesh.daemons.link.transport import MAX_BACKLOG, Backlog, Inlet, Route, Traffic, close_dealer
 from specmesh.errors import ConfigError, FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
@@ -15,7 +14,6 @@ from specmesh.wire.codec import decode, encode, may_be_control
 MAX_FRAMES_PER_TURN = 64
 CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, and until a refused key is tried again
 LONGEST_RETRY = 1.0  # seconds between two tries that fail for another reason
-MAX_BACKLOG = 2**20  # bytes kept beyond ZeroMQ's queue where an OPEN is added; CLOSEs are small, and few
 
 _NO_ANSWER = (
     "nothing answers there with the key that is known for it: is it running, and is its key, which "
@@ -50,8 +48,7 @@ class Dealer:
         self.next_look = 0.0
         self._retry_at: float | None = None
         self._pause = CHECK_INTERVAL
-        self._backlog = deque[bytes]()
-        self._backlog_bytes = 0
+        self._backlog = Backlog()
 
     @property
     def encrypted(self) -> bool:
@@ -107,15 +104,13 @@ class Dealer:
         keeps = isinstance(message, m.Open | m.Close)
         if not (keeps and self._backlog) and self._hand_over(frame):
             return len(frame)
-        if not keeps or (isinstance(message, m.Open) and self._backlog_bytes + len(frame) > MAX_BACKLOG):
-            return 0
-        self._backlog.append(frame)
-        self._backlog_bytes += len(frame)
+        if not keeps or (isinstance(message, m.Open) and self._backlog.size + len(frame) > MAX_BACKLOG):
+            return 0  # CLOSEs are small, and few
+        self._backlog.add(frame)
         return len(frame)
 
     def flush(self) -> None:
-        while self._backlog and self._hand_over(self._backlog[0]):
-            self._backlog_bytes -= len(self._backlog.popleft())
+        self._backlog.flush(self._hand_over)
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
         """Yield (message, bytes) of a bounded number of frames.
@@ -131,8 +126,7 @@ class Dealer:
                 self.traffic.rejected["parts"] += 1
                 continue
             [frame] = parts
-            self.traffic.frames_received += 1
-            self.traffic.bytes_received += len(frame)
+            self.traffic.received(frame)
             try:
                 yield decode(frame), len(frame)
             except FrameError as error:
@@ -141,7 +135,6 @@ class Dealer:
     def reconnect(self) -> None:
         """Open a fresh connection, of which the verifier knows nothing; later, where keys forbid it."""
         self._backlog.clear()
-        self._backlog_bytes = 0
         try:
             fresh = self._route.open()
         except (ConfigError, OSError, zmq.ZMQError) as error:
@@ -164,8 +157,7 @@ class Dealer:
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return False
-        self.traffic.frames_sent += 1
-        self.traffic.bytes_sent += len(frame)
+        self.traffic.sent(frame)
         return True
 
     def _leave(self) -> None:

@@ -1,18 +1,22 @@
 """Who may speak on a verifier's wire, and how much: keys, the limits of each peer, and connections that are cut."""
 
-from dataclasses import dataclass
+import itertools
 
 import structlog
 
 from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount, PeerLimits
 from specmesh.daemons.link.auth import BAN_SECONDS, ZapGuard
 from specmesh.daemons.link.curve import TcpConnection, user_of
+from specmesh.daemons.link.peers import DrafterPeer, Link
 from specmesh.daemons.link.transport import Inlet
+from specmesh.errors import Busy
 from specmesh.wire.codec import CRC, HEADER
-from specmesh.wire.messages import Kind
+from specmesh.wire.messages import Hello, Kind
 
 log = structlog.get_logger("specmesh.verifier")
 
+MAX_DRAFTERS = 64
+MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
 CUT_INTERVAL = 1.0  # seconds until a peer is cut again: what is read of it meanwhile names another's descriptor perhaps
 LOG_INTERVAL = 1.0  # seconds between two log lines about peers that were cut off: they must not fill a disk
 
@@ -27,70 +31,61 @@ _COSTS: dict[int, Cost] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _DrafterEnd:
-    """The key that a drafter has proved, where keys are used, its connection where that is known, and its limits."""
-
-    key: str
-    connection: TcpConnection | None
-    limits: PeerLimits
-
-
 class PeerGate:
-    """Judges the messages of an inlet by their sender: the newest message's, unless another is named.
+    """Judges the newest message of an inlet by its sender.
 
     With a guard, a frame counts only while its sender's key is allowed, whatever its handshake has proved before.
-    Frames beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time. gone: who went
-    away or was cut off, and why, until `Router.gone` asks.
+    Frames beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time. peers: the drafters
+    by the identity of their connection, the oldest first. gone: who went away or was cut off, and why.
     """
 
     def __init__(self, inlet: Inlet, guard: ZapGuard | None) -> None:
         self._inlet, self._guard = inlet, guard
-        self._ends: dict[bytes, _DrafterEnd] = {}
+        self.peers: dict[bytes, DrafterPeer] = {}
+        self.gone: dict[bytes, str] = {}
+        self._numbers = itertools.count(1)
         self._allowed = frozenset[str]() if guard is None else guard.allowed
-        if guard is not None:
-            guard.introduced = frozenset()
         self._limits = LimitsByAccount()
         self._cut: dict[bytes, float] = {}
         self._logged = -LOG_INTERVAL
-        self.gone: dict[bytes, str] = {}
-
-    def attach(self, identity: bytes) -> str:
-        """Remember the sender as a drafter; return its key's name, empty where it has none."""
-        frame = self._inlet.last()
-        key = user_of(frame) if self._guard is not None else ""
-        self._ends[identity] = _DrafterEnd(key, TcpConnection.of(frame), self._limits[key or identity])
         self._tell_introduced()
-        return self._guard.names.get(key, "") if self._guard is not None else ""
 
-    def detach(self, identity: bytes) -> None:
-        if self._ends.pop(identity, None) is not None:
+    def attach(self, identity: bytes, hello: Hello, now: float) -> DrafterPeer:
+        """Take the sender as a drafter; raises Busy where there are too many."""
+        key = self._proved_key()
+        same_key = [peer for peer in self.peers.values() if key and peer.key == key]
+        if len(self.peers) >= MAX_DRAFTERS or len(same_key) >= MAX_PER_KEY:
+            raise Busy(f"too many drafters are attached ({len(self.peers)}): stop one")
+        self.peers[identity] = peer = DrafterPeer(
+            identity,
+            hello,
+            Link(now),
+            next(self._numbers),
+            self._inlet.sender(),
+            key,
+            self._guard.names.get(key, "") if self._guard is not None else "",
+            TcpConnection.of(self._inlet.last()),
+            self._limits[key or identity],
+        )
+        self._tell_introduced()
+        return peer
+
+    def detach(self, identity: bytes) -> DrafterPeer | None:
+        peer = self.peers.pop(identity, None)
+        if peer is not None:
             self._tell_introduced()
+        return peer
 
-    def key_of(self, identity: bytes) -> str:
-        """Return the key that a drafter has proved; empty where keys are not used, and for anybody else."""
-        end = self._ends.get(identity)
-        return end.key if end is not None else ""
-
-    def same_key(self, identity: bytes) -> int:
-        """Count the drafters with the key of this one, or of the sender; 0 where keys are not used."""
-        key = self._sender(identity)
-        return sum(end.key == key for end in self._ends.values()) if key else 0
-
-    def expel(self) -> None:
-        """Cut drafters whose key has been revoked since the last call."""
-        if self._guard is None or self._guard.allowed is self._allowed:
-            return
-        self._allowed = self._guard.allowed
-        for identity in [identity for identity, end in self._ends.items() if end.key not in self._allowed]:
-            self.hang_up(identity)
-            self.gone[identity] = "revoked"
-
-    def hang_up(self, identity: bytes) -> None:
-        """End the connection of a drafter that has fallen silent: its end may never."""
-        end = self._ends.get(identity)
-        if end is not None and end.connection is not None:
-            end.connection.cut()
+    def take_gone(self) -> dict[bytes, str]:
+        """Return those that went away or were cut off since the last call, and why; cut those whose key was revoked."""
+        if self._guard is not None and self._guard.allowed is not self._allowed:
+            self._allowed = self._guard.allowed
+            for peer in self.peers.values():
+                if peer.key not in self._allowed:
+                    peer.hang_up()
+                    self.gone[peer.identity] = "revoked"
+        gone, self.gone = self.gone, {}
+        return gone
 
     def objection(self, parts: list[bytes], now: float) -> str | None:
         """Return why the newest message is not to be decoded, as a label of a counter; None if it is."""
@@ -115,22 +110,13 @@ class PeerGate:
         if self._limits_of(identity).bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
-    def may_open(self, identity: bytes, now: float) -> bool:
-        """Return True, and count it, if a drafter may ask for one more session so soon."""
-        return self._limits_of(identity).take(Cost.OPENS, 1, now)
-
-    def earn(self, identity: bytes, drafts: int) -> None:
-        """A drafter is sent a TRUTH or SYNC, which asks for so many drafts."""
-        if identity in self._ends:
-            self._ends[identity].limits.earn(drafts)
-
     def _admitted(self, identity: bytes, guard: ZapGuard, now: float) -> bool:
         """May the sender speak, and as this drafter? Identities are the peers' own choice."""
-        key = user_of(self._inlet.last())
+        key = self._proved_key()
         if not guard.admits(key):
             self._cut_once(identity, now)
             return False
-        known = self._ends.get(identity)
+        known = self.peers.get(identity)
         return known is None or known.key == key
 
     def _cut_off(self, identity: bytes, now: float) -> None:
@@ -138,8 +124,9 @@ class PeerGate:
         if not self._cut_once(identity, now):
             return
         self.gone[identity] = "flooding"
-        key, told = self._sender(identity), dict[str, object]()
+        told = dict[str, object]()
         if self._guard is not None:
+            key = self._proved_key()
             self._guard.ban(key)
             told = {"key": self._guard.names.get(key, key), "barred_s": BAN_SECONDS}
         if now - self._logged >= LOG_INTERVAL:
@@ -151,26 +138,25 @@ class PeerGate:
         if now - self._cut.get(identity, -CUT_INTERVAL) < CUT_INTERVAL:
             return False
         self._cut = {other: at for other, at in self._cut.items() if now - at < CUT_INTERVAL} | {identity: now}
-        end = self._ends.get(identity)
-        connection = end.connection if end is not None else TcpConnection.of(self._inlet.last())
+        peer = self.peers.get(identity)
+        connection = peer.connection if peer is not None else TcpConnection.of(self._inlet.last())
         if connection is not None:
             connection.cut()
         return True
 
-    def _sender(self, identity: bytes) -> str:
-        """The key that a drafter, or else the sender, has proved; empty where keys are not used."""
-        if self._guard is None or identity in self._ends:
-            return self.key_of(identity)
-        return user_of(self._inlet.last())
+    def _proved_key(self) -> str:
+        """The key that the sender has proved; empty where keys are not used."""
+        return user_of(self._inlet.last()) if self._guard is not None else ""
 
     def _limits_of(self, identity: bytes) -> PeerLimits:
         """The limits that a peer uses up: its key's, so that more connections bring no more, or else its own."""
-        end = self._ends.get(identity)
-        return end.limits if end is not None else self._limits[self._sender(identity) or identity]
+        peer = self.peers.get(identity)
+        return peer.limits if peer is not None else self._limits[self._proved_key() or identity]
 
     def _tell_introduced(self) -> None:
+        """Tell the guard the drafters' connections; None while some is not known."""
         if self._guard is not None:
-            connections = {end.connection for end in self._ends.values()}
+            connections = {peer.connection for peer in self.peers.values()}
             known = frozenset(connection for connection in connections if connection is not None)
             self._guard.introduced = known if None not in connections else None
 

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from specmesh.api.requests import Peer
+from specmesh.core.peer_limits import PeerLimits
 from specmesh.core.statistics import RecentSamples, milliseconds
+from specmesh.daemons.link.curve import TcpConnection
+from specmesh.daemons.link.transport import Backlog
 from specmesh.wire.messages import Hello, Pong
 
 PING_INTERVAL = 1.0  # seconds between PINGs
@@ -74,23 +77,32 @@ class Link:
 
 @dataclass(slots=True)
 class DrafterPeer:
-    """A drafter attached to this verifier.
+    """A drafter attached to this verifier, the `number`-th to come.
 
-    key: its key's name here, if any. stuck: it drafts for nobody until its loop turns again. number: it was the
-    number-th to come.
+    key: that it has proved, where keys are used; key_name: what that is called here. connection: where libzmq tells it.
+    stuck: it drafts for nobody until its loop turns again.
     """
 
     identity: bytes
     hello: Hello
     link: Link
+    number: int = 0
     address: str = ""
     key: str = ""
+    key_name: str = ""
+    connection: TcpConnection | None = None
+    limits: PeerLimits = field(default_factory=PeerLimits)
+    backlog: Backlog = field(default_factory=Backlog)
     stuck: bool = False
-    number: int = 0
 
     @property
     def end(self) -> Peer:
         return Peer(self.hello.drafter, self.address)
+
+    def hang_up(self) -> None:
+        """End its connection: its own end may never."""
+        if self.connection is not None:
+            self.connection.cut()
 
     def describe(self) -> dict[str, object]:
         """Return its part of `stats --json`, but for what the core has measured."""
@@ -98,7 +110,7 @@ class DrafterPeer:
             "number": self.number,
             "drafter": self.hello.drafter,
             "address": self.address,
-            "key": self.key or None,
+            "key": self.key_name or None,
             "engine": self.hello.engine,
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trip_ms(),

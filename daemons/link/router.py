@@ -1,8 +1,7 @@
 """The verifier's end of the wire: messages to and from drafters, by the identity their connection has."""
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import partial
 
 import structlog
 import zmq
@@ -10,7 +9,7 @@ import zmq
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.curve import Socket
 from specmesh.daemons.link.peer_gate import PeerGate
-from specmesh.daemons.link.transport import UPDATE, Inlet, Traffic, plain
+from specmesh.daemons.link.transport import MAX_BACKLOG, UPDATE, Inlet, Traffic, plain
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
@@ -21,20 +20,13 @@ MAX_FRAMES_PER_TURN = 64
 MAX_REFUSED_PER_TURN = 16  # frames over the limits after which a turn reads no more, and the next do not for PAUSE
 PAUSE = 4e-3  # seconds; ZeroMQ takes from its peers in turn, so a drafter's frames wait no longer beside a flood
 LOG_INTERVAL = 60.0  # seconds between two log lines about drafters of another version: they must not fill a disk
-MAX_BACKLOG = 2**20  # bytes kept for a drafter beyond ZeroMQ's queue; one that falls further behind is let go
-
-
-@dataclass(slots=True)
-class _Backlog:
-    frames: deque[bytes] = field(default_factory=deque)
-    size: int = 0
 
 
 class Router:
     """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
 
     `gate` decides who is heard. What a drafter cannot take at once is kept for it, in order: ZeroMQ would drop it, and
-    a lost DONE is for ever.
+    a lost DONE is for ever. One that falls MAX_BACKLOG behind is let go.
     """
 
     def __init__(self, socket: Socket, guard: ZapGuard | None = None) -> None:
@@ -46,12 +38,11 @@ class Router:
         if guard is not None:
             self.traffic.refused = guard.failures
         self._paused_until = self._next_log = 0.0
-        self._backlogs: dict[bytes, _Backlog] = {}
 
     @property
     def behind(self) -> bool:
         """Frames are kept for a drafter that did not keep up."""
-        return bool(self._backlogs)
+        return any(peer.backlog for peer in self.gate.peers.values())
 
     @property
     def guarded(self) -> bool:
@@ -60,36 +51,24 @@ class Router:
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
-        frame = encode(message)
+        frame, peer = encode(message), self.gate.peers.get(identity)
+        if peer is None:  # what a stranger cannot take at once is lost
+            return len(frame) if self._hand_over(identity, frame) else 0
         if isinstance(message, m.Truth | m.Sync):
-            self.gate.earn(identity, message.draft_n)
-        if identity not in self._backlogs and self._hand_over(identity, frame):
+            peer.limits.earn(message.draft_n)
+        if not peer.backlog and self._hand_over(identity, frame):
             return len(frame)
         if identity in self.gate.gone:
             return 0
-        backlog = self._backlogs.setdefault(identity, _Backlog())
-        backlog.frames.append(frame)
-        backlog.size += len(frame)
-        if backlog.size > MAX_BACKLOG:
+        peer.backlog.add(frame)
+        if peer.backlog.size > MAX_BACKLOG:
             self._give_up(identity)
             return 0
         return len(frame)
 
     def flush(self) -> None:
-        for identity, backlog in list(self._backlogs.items()):
-            while backlog.frames and self._hand_over(identity, backlog.frames[0]):
-                backlog.size -= len(backlog.frames.popleft())
-            if not backlog.frames:
-                self.forget(identity)
-
-    def forget(self, identity: bytes) -> None:
-        self._backlogs.pop(identity, None)
-
-    def gone(self) -> dict[bytes, str]:
-        """Return those that went away or were cut off since the last call, and why."""
-        self.gate.expel()
-        gone, self.gate.gone = self.gate.gone, {}
-        return gone
+        for identity, peer in self.gate.peers.items():
+            peer.backlog.flush(partial(self._hand_over, identity))
 
     def paused(self, now: float) -> float:
         """Return for how many seconds nothing is received."""
@@ -113,8 +92,7 @@ class Router:
                     return
                 continue
             identity, frame = parts
-            self.traffic.frames_received += 1
-            self.traffic.bytes_received += len(frame)
+            self.traffic.received(frame)
             yield identity, self._decoded(identity, frame, now), len(frame)
 
     def misdirected(self, identity: bytes, now: float) -> None:
@@ -132,13 +110,13 @@ class Router:
                 raise
             self._give_up(identity)
             return False
-        self.traffic.frames_sent += 1
-        self.traffic.bytes_sent += len(frame)
+        self.traffic.sent(frame)
         return True
 
     def _give_up(self, identity: bytes) -> None:
         self.gate.gone.setdefault(identity, "unreachable")
-        self.forget(identity)
+        if identity in self.gate.peers:
+            self.gate.peers[identity].backlog.clear()
 
     def _decoded(self, identity: bytes, frame: bytes, now: float) -> m.Message | None:
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
 import zmq
@@ -16,6 +16,7 @@ from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire.codec import MAX_FRAME
 
 UPDATE = "update specmesh on the machine with the lower version"
+MAX_BACKLOG = 2**20  # bytes kept for a peer beyond ZeroMQ's queue
 MAX_PARTS = 3  # one more than a message of ours has with its sender's identity: enough to know that it is none
 
 _OPTIONS = {
@@ -52,9 +53,42 @@ class Traffic:
         self.rejected: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
+    def sent(self, frame: bytes) -> None:
+        self.frames_sent += 1
+        self.bytes_sent += len(frame)
+
+    def received(self, frame: bytes) -> None:
+        self.frames_received += 1
+        self.bytes_received += len(frame)
+
     def snapshot(self, stray: int | None = None) -> WireSection:
         frames, size = (self.frames_sent, self.frames_received), (self.bytes_sent, self.bytes_received)
         return WireSection(*frames, *size, dict(self.rejected), stray)
+
+
+class Backlog:
+    """Frames, in order, that ZeroMQ's queue had no room for. Whoever adds them sees to it that `size`, their bytes,
+    stays within MAX_BACKLOG."""
+
+    def __init__(self) -> None:
+        self._frames = deque[bytes]()
+        self.size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    def add(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self.size += len(frame)
+
+    def flush(self, hand_over: Callable[[bytes], bool]) -> None:
+        """Hand over what fits now."""
+        while self._frames and hand_over(self._frames[0]):
+            self.size -= len(self._frames.popleft())
+
+    def clear(self) -> None:
+        self._frames.clear()
+        self.size = 0
 
 
 def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard | None = None) -> Socket:

@@ -1,6 +1,5 @@
 """The drafters attached to a verifier: who is there, and what each says."""
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -8,10 +7,11 @@ import structlog
 
 from specmesh.api.requests import Failed, PingPeers
 from specmesh.core import verifier_events as vev
+from specmesh.core.peer_limits import Cost
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.daemons.link.frames import from_drafter
-from specmesh.daemons.link.peers import U32, DrafterPeer, Link
+from specmesh.daemons.link.peers import U32, DrafterPeer
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
 from specmesh.daemons.runtime.shared_cores import SharedCores
@@ -21,9 +21,6 @@ from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, SpecmeshError
 from specmesh.wire import messages as m
-
-MAX_DRAFTERS = 64
-MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
 
 log = structlog.get_logger("specmesh.verifier")
 
@@ -57,8 +54,7 @@ class Drafters:
         self._shared = vev.ThreadsShared(self._cores.alone, self._cores.alone)
         self._router, self._clients, self._stats = router, clients, stats
         self._tell, self._turns = tell, turns
-        self._peers: dict[bytes, DrafterPeer] = {}
-        self._numbers = itertools.count(1)
+        self._gate, self._peers = router.gate, router.gate.peers
         self._hash_sent = ""
         self.step_s = self.row_s = 0.0
 
@@ -71,11 +67,11 @@ class Drafters:
 
     def look(self, now: float) -> None:
         """Do what is due: PINGs, and those that are gone, stuck, or get on again."""
-        for identity, reason in self._router.gone().items():
+        for identity, reason in self._gate.take_gone().items():
             self._peer_gone(identity, reason, now)
         for peer in list(self._peers.values()):
             if peer.link.silent(now):
-                self._router.gate.hang_up(peer.identity)
+                peer.hang_up()
                 self._peer_gone(peer.identity, "silent", now)
             elif peer.stuck != peer.link.stuck:
                 peer.stuck = peer.link.stuck
@@ -136,11 +132,13 @@ class Drafters:
                 self._tell(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
                 self._router.send(peer.identity, vocabulary_chunk(self._engine.vocabulary, start))
-            case m.Ping():
-                self._pinged(peer, message, now)
+            case m.Ping(number, progress, busy):
+                peer.link.told(progress, busy, now)
+                self._router.send(peer.identity, m.Pong(number, *self._state(now)))
             case m.Pong():
-                round_trip = self._ponged(peer, message, now)
+                round_trip = peer.link.pong(message, now)
                 if round_trip is not None:
+                    self._stats.round_trips.record(round_trip)
                     self._tell(vev.RoundTrip(peer.identity, round_trip), now)
             case _:
                 self._router.misdirected(peer.identity, now)
@@ -153,7 +151,7 @@ class Drafters:
             return
         self._peer_gone(identity, "hello again", now)
         try:
-            self._add(identity, hello, now)
+            self._gate.attach(identity, hello, now)
         except Busy as error:
             self._router.send(identity, m.Error("busy", str(error)))
             return
@@ -186,7 +184,7 @@ class Drafters:
         return self._turns() & U32, self._stats.minute.busy(now), sessions, queued, self._info.n_seq, step_ms, row_ms
 
     def _peer_gone(self, identity: bytes, reason: str, now: float) -> None:
-        peer = self._remove(identity)
+        peer = self._gate.detach(identity)
         if peer is None:
             return
         self._stats.peer_lost()
@@ -199,34 +197,13 @@ class Drafters:
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
-            if not self._router.gate.may_open(identity, now):
+            if not peer.limits.take(Cost.OPENS, 1, now):
                 raise Busy("requests come too fast: try again in a moment")
             request = requested(order)
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._clients.open(request, client, identity, order.ref, self._router.gate.key_of(identity), now)
-
-    # --- who is there
-
-    def _add(self, identity: bytes, hello: m.Hello, now: float) -> None:
-        """Attach the drafter whose HELLO was just received; raise Busy where there are too many."""
-        if len(self._peers) >= MAX_DRAFTERS or self._router.gate.same_key(identity) >= MAX_PER_KEY:
-            raise Busy(f"too many drafters are attached ({len(self._peers)}): stop one")
-        key = self._router.gate.attach(identity)
-        self._peers[identity] = DrafterPeer(
-            identity,
-            hello,
-            Link(now),
-            address=self._router.inlet.sender(),
-            key=key,
-            number=next(self._numbers),
-        )
-
-    def _remove(self, identity: bytes) -> DrafterPeer | None:
-        self._router.gate.detach(identity)
-        self._router.forget(identity)
-        return self._peers.pop(identity, None)
+        self._clients.open(request, client, identity, order.ref, peer.key, now)
 
     def _ping(self, now: float) -> bool:
         """Send the PINGs that are due; return whether there were any."""
@@ -234,14 +211,3 @@ class Drafters:
         for peer in due:
             self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
         return bool(due)
-
-    def _pinged(self, peer: DrafterPeer, ping: m.Ping, now: float) -> None:
-        peer.link.told(ping.progress, ping.busy, now)
-        self._router.send(peer.identity, m.Pong(ping.number, *self._state(now)))
-
-    def _ponged(self, peer: DrafterPeer, pong: m.Pong, now: float) -> float | None:
-        """Return the round trip in seconds; None for a PONG that measures none."""
-        round_trip = peer.link.pong(pong, now)
-        if round_trip is not None:
-            self._stats.round_trips.record(round_trip)
-        return round_trip

@@ -1,7 +1,9 @@
 """What a verifier keeps of a side that goes away: each text is what it would have been."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until
@@ -11,6 +13,7 @@ from specmesh.api.requests import Finished, Started
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import MAX_DETACHED, DetachedSessions
 from specmesh.daemons.link.peer_gate import PeerGate
+from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m
 
@@ -155,8 +158,12 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
 
 def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
-    keys: dict[bytes, str] = {}
-    monkeypatch.setattr(PeerGate, "key_of", lambda _, identity: keys.setdefault(identity, "abcdef"[len(keys)]))
+
+    def attach(gate: PeerGate, *hello: Any, real: Callable[..., DrafterPeer] = PeerGate.attach) -> None:
+        peer = real(gate, *hello)
+        peer.key = f"key {peer.number}"
+
+    monkeypatch.setattr(PeerGate, "attach", attach)
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
     first.expect(m.Truth)

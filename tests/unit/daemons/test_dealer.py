@@ -7,8 +7,8 @@ import pytest
 import zmq
 from harness.ports import free_address
 
-from specmesh.daemons.link.dealer import CHECK_INTERVAL, MAX_BACKLOG, Dealer
-from specmesh.daemons.link.transport import Route, bind_router
+from specmesh.daemons.link.dealer import CHECK_INTERVAL, Dealer
+from specmesh.daemons.link.transport import MAX_BACKLOG, Route, bind_router
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode
 

@@ -10,8 +10,8 @@ from harness.ports import free_address
 
 from specmesh.core.peer_limits import BODY_WEIGHT, RATES, Cost
 from specmesh.daemons.link import router
-from specmesh.daemons.link.router import MAX_BACKLOG, MAX_REFUSED_PER_TURN, PAUSE, Router
-from specmesh.daemons.link.transport import Route, bind_router, close_dealer
+from specmesh.daemons.link.router import MAX_REFUSED_PER_TURN, PAUSE, Router
+from specmesh.daemons.link.transport import MAX_BACKLOG, Route, bind_router, close_dealer
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
@@ -19,7 +19,7 @@ PATIENCE = 20.0
 
 
 class Ends:
-    """A router and one dealer that it has heard of."""
+    """A router and one dealer that it has attached."""
 
     def __init__(self) -> None:
         self._context = zmq.Context[zmq.Socket[bytes]]()
@@ -31,6 +31,7 @@ class Ends:
         self.dealer.send(encode(m.Ping(1, 1)))
         assert self.router.socket.poll(int(PATIENCE * 1000))
         [(self.identity, _, _)] = list(self.router.receive(0.0))
+        self.router.gate.attach(self.identity, m.Hello("d", "sim", "m", "", 0, 64), 0.0)
 
     def another(self) -> "zmq.Socket[bytes]":
         return Route(self._context, self.address).open()
@@ -74,7 +75,7 @@ def test_slow_drafter_gets_everything_in_order(ends: Ends):
             heard.append(decode(ends.dealer.recv()).session)
     assert heard == list(range(count))
     assert not ends.router.behind
-    assert not ends.router.gone()
+    assert not ends.router.gate.take_gone()
 
 
 def test_drafter_that_never_reads_is_let_go(ends: Ends):
@@ -84,7 +85,7 @@ def test_drafter_that_never_reads_is_let_go(ends: Ends):
     while size := ends.router.send(ends.identity, m.Truth(0, 0, 0, (0,) * 8000, 4)):
         kept += size
         assert kept <= MAX_BACKLOG
-    assert ends.router.gone() == {ends.identity: "unreachable"}
+    assert ends.router.gate.take_gone() == {ends.identity: "unreachable"}
     assert not ends.router.behind
 
 
@@ -118,7 +119,7 @@ def test_what_is_too_much_is_dropped_unread(ends: Ends, monkeypatch: pytest.Monk
             assert rejected["rate"] == before
         ends.now += 2e-6
     assert rejected["body"] == 0
-    assert not ends.router.gone()
+    assert not ends.router.gate.take_gone()
 
 
 def test_another_peer_is_heard_beside_a_flood(ends: Ends):
