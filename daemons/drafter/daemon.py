@@ -11,6 +11,7 @@ import structlog
 
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, Failed, ModelInfo, Peer, PingPeers, Submit
 from specmesh.core import events as ev
+from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
@@ -23,7 +24,6 @@ from specmesh.daemons.link.transport import Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, VocabularyHandshake
 from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, ModelThread
 from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
-from specmesh.daemons.runtime.request_queue import MAX_QUEUE
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import (

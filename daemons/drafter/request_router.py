@@ -8,10 +8,10 @@ from math import inf
 import structlog
 
 from specmesh.api.requests import EventSink, Failed, Request
+from specmesh.core.admission import MAX_QUEUE, QueueLimits
 from specmesh.core.drafting.verifier_choice import rank_verifiers
 from specmesh.daemons.drafter.client_session import PendingRequest, same_file, same_model
 from specmesh.daemons.drafter.upstream import Upstream
-from specmesh.daemons.runtime.request_queue import MAX_QUEUE, QueueLimits
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchText, SpecmeshError
 
 log = structlog.get_logger("specmesh.drafter")
@@ -182,7 +182,7 @@ class RequestRouter:
     def _enqueue(self, pending: PendingRequest, now: float) -> None:
         full = f"{len(self.queue)} requests wait at this drafter: try again, or start it with a larger --max-queue"
         try:
-            self._room.check((one.request for one in self.queue), pending.request, now, full)
+            self._room.check([one.request.size for one in self.queue], pending.request.size, now, full)
         except Busy as error:
             pending.client.on_event(Failed(error))
             return

@@ -1,15 +1,17 @@
 """The verifier's clients, here and at drafters: what the core says of their sessions, as their events."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specmesh.api.requests import EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.core import verifier_events as vev
+from specmesh.core.admission import QueueLimits, most_sessions
 from specmesh.core.report import with_drafting
-from specmesh.daemons.runtime.prompts import ClientRequest, EncodedPrompt
-from specmesh.daemons.runtime.request_queue import RequestQueue, opening_of
-from specmesh.errors import NoSuchText, SpecmeshError
+from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.session_params import TargetLimits, check_request
+from specmesh.daemons.verifier.prompts import ClientRequest, EncodedPrompt, PromptEncoder
+from specmesh.errors import Busy, NoSuchText, SpecmeshError
 
 CLOSE_GRACE = 0.2  # most seconds that a finished session's report waits for the drafter's CLOSE
 
@@ -38,10 +40,23 @@ class _Report:
 
 
 class Clients:
-    """Requests by number, sessions by id, and reports on their way. tell: hands events to the core."""
+    """Requests by number, sessions by id, and reports on their way. tell: hands events to the core.
 
-    def __init__(self, queue: RequestQueue, tell: Callable[[vev.Happened], None]) -> None:
-        self._queue, self._tell = queue, tell
+    Beside those that find one of `n_seq` sessions free `most` requests may wait; the core decides who is next. A
+    drafter's own clients get half of these places and three quarters of the sessions, so that it can keep nobody else
+    out. A prompt that takes long to encode holds up nobody either: those that are ready overtake it.
+    """
+
+    def __init__(
+        self,
+        prompts: PromptEncoder,
+        limits: TargetLimits,
+        n_seq: int,
+        most: int,
+        tell: Callable[[vev.Happened], None],
+    ) -> None:
+        self._prompts, self._limits, self._n_seq, self._most, self._tell = prompts, limits, n_seq, most, tell
+        self._queue = QueueLimits(most)
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self._requests: dict[int, ClientRequest] = {}
@@ -58,9 +73,9 @@ class Clients:
         return sum(not traffic.over for traffic in self.sessions.values())
 
     @property
-    def waiting(self) -> int:
+    def waiting(self) -> list[ClientRequest]:
         """Requests without a session."""
-        return len(self._queue)
+        return [asked for asked in self._requests.values() if asked.waits]
 
     # --- what clients ask for
 
@@ -72,7 +87,7 @@ class Clients:
         asked = ClientRequest(next(self._numbers), request, client, owner, ref, key)
         self._requests[asked.number] = asked
         if request.id in self._named:
-            self._tell(opening_of(asked, request.generated))
+            self._tell(_opening(asked, request.generated))
         else:
             self._enqueue(asked, now)
 
@@ -82,26 +97,51 @@ class Clients:
             self._enqueue(self._requests[number], now)
 
     def _enqueue(self, asked: ClientRequest, now: float) -> None:
+        request = asked.request
         try:
             if self._stopped is not None:
                 raise self._stopped
-            if asked.request.named_only:
+            if request.named_only:
                 raise NoSuchText
-            opening = self._queue.add(asked, self.owners(), now)
+            self._check_room(asked, now)
         except SpecmeshError as error:
             self.refuse(asked.number, error, now)
             return
-        if opening is not None:
-            self._tell(opening)
+        asked.waits = True
+        if request.prompt_ids is None or request.params.grammar is not None:
+            asked.encoding = self._prompts.add(asked)
+        else:
+            self.encoded(EncodedPrompt(asked, request.prompt_ids), now)
+
+    def _check_room(self, asked: ClientRequest, now: float) -> None:
+        """Raise Busy where too many wait already."""
+        waiting, owners = self.waiting, self.owners()
+        full = f"all {self._n_seq} sessions are taken"
+        if self._most:
+            full += f" and {len(waiting)} requests wait: try again, or start it with a larger --max-queue"
+        else:
+            full += ": try again, or start the verifier with more --max-sessions, or with --max-queue"
+        sizes, free = [one.request.size for one in waiting], self._n_seq - len(owners)
+        self._queue.check(sizes, asked.request.size, now, full, free)
+        theirs = owners.count(asked.owner) + sum(one.owner == asked.owner for one in waiting)
+        if asked.owner is not None and theirs >= most_sessions(self._n_seq) + (self._most + 1) // 2:
+            text = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
+            raise Busy(f"{text}verifier with a larger one", self._queue.retry_after(len(waiting), now))
 
     def encoded(self, encoded: EncodedPrompt, now: float) -> None:
-        try:
-            opening = self._queue.encoded(encoded)
-        except SpecmeshError as error:
-            self.refuse(encoded.asked.number, error, now)
+        """Hand a request with its prompt to the core, unless it was withdrawn."""
+        asked = encoded.asked
+        if not asked.waits:
             return
-        if opening is not None:
-            self._tell(opening)
+        known = (*encoded.ids, *asked.request.generated)
+        try:
+            if encoded.error is not None:
+                raise encoded.error
+            check_request(asked.request.params, known, len(encoded.ids), encoded.constraint, self._limits)
+        except SpecmeshError as error:
+            self.refuse(asked.number, error, now)
+            return
+        self._tell(_opening(asked, known, len(encoded.ids), encoded.constraint))
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> None:
         for number in self.withdraw(unwanted):
@@ -109,17 +149,16 @@ class Clients:
 
     def withdraw(self, unwanted: Callable[[ClientRequest], bool]) -> list[int]:
         """Forget requests that have no session; return the numbers of all that are unwanted."""
-        self._queue.withdraw(unwanted)
         gone = [asked for asked in self._requests.values() if unwanted(asked)]
         for asked in gone:
             if not asked.session:
-                del self._requests[asked.number]
+                self._forget(asked)
         return [asked.number for asked in gone]
 
     def stop(self, error: SpecmeshError) -> None:
         """Refuse those that wait, and whoever comes."""
         self._stopped = error
-        for asked in self._queue.withdraw(lambda _: True):
+        for asked in self.waiting:
             self.refuse(asked.number, error, 0.0)
             self._tell(vev.ClientLeft(asked.number))  # the core may be about to begin it
 
@@ -133,16 +172,23 @@ class Clients:
             self.refuse(number, error, 0.0)
         self.expire(float("inf"))
 
+    def _forget(self, asked: ClientRequest) -> None:
+        del self._requests[asked.number]
+        asked.waits = False
+        if asked.encoding is not None:
+            asked.encoding.cancel()
+
     # --- what the core says
 
     def refuse(self, number: int, error: SpecmeshError, now: float) -> None:
-        self._queue.left(number, now)
-        asked = self._requests.pop(number, None)
+        asked = self._requests.get(number)
         if asked is not None:
+            if asked.waits:
+                self._queue.left(now)
+            self._forget(asked)
             asked.client.on_event(Failed(error))
 
     def began(self, began: vev.Began, now: float) -> None:
-        self._queue.left(began.client, now)
         if began.adopted:
             self.left(began.session)
         else:
@@ -152,7 +198,9 @@ class Clients:
         asked = self._requests.get(began.client)
         if asked is None:
             return
-        asked.session = began.session
+        if asked.waits:
+            self._queue.left(now)
+        asked.session, asked.waits = began.session, False
         asked.client.on_event(Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))
         if began.said:
             asked.client.on_event(Tokens(began.said, 0, None, began.logprobs))
@@ -211,3 +259,23 @@ class Clients:
         numbers = with_drafting(report.end.report, drafted, draft_s)
         numbers |= {"bytes_sent": report.traffic.bytes_sent, "bytes_received": report.traffic.bytes_received}
         report.client.on_event(Finished(report.end.reason, report.end.prompt_ids, numbers))
+
+
+def _opening(
+    asked: ClientRequest, ids: Sequence[int] = (), n_prompt: int = 0, constraint: Constraint | None = None
+) -> vev.Opening:
+    """Return a request as the core takes it; without a prompt it asks for the session of its name."""
+    request = asked.request
+    return vev.Opening(
+        asked.number,
+        tuple(ids),
+        n_prompt,
+        request.params,
+        constraint,
+        asked.owner,
+        request.id,
+        asked.key,
+        request.known,
+        request.priority,
+        request.label,
+    )

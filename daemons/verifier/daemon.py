@@ -1,35 +1,32 @@
 """The verifier's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import assert_never
 
 import structlog
 import zmq
 
-from specmesh.api.requests import (
-    AskStats,
-    Cancel,
-    ClientOrder,
-    ModelInfo,
-    PingPeers,
-    Submit,
-)
+from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.core import verifier_events as vev
-from specmesh.core.admission import GRACE
+from specmesh.core.admission import GRACE, MAX_QUEUE
+from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.events import Rows, Step
 from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
 from specmesh.core.statistics import RoundCounts
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import to_drafter
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, ModelThread
+from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop, ModelThread
 from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
-from specmesh.daemons.runtime.prompts import EncodedPrompt, PromptEncoder
-from specmesh.daemons.runtime.request_queue import MAX_QUEUE, RequestQueue
 from specmesh.daemons.verifier.clients import Clients
-from specmesh.daemons.verifier.core_thread import CoreThread, limits_of
 from specmesh.daemons.verifier.drafters import Drafters
+from specmesh.daemons.verifier.prompts import EncodedPrompt, PromptEncoder
 from specmesh.daemons.verifier.statistics import VerifierStats
+from specmesh.daemons.verifier.target import core_of, limits_of, run_step
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, WentAway
 from specmesh.wire import messages as m
@@ -73,9 +70,17 @@ class VerifierLoop(DaemonLoop[Order]):
         self.stats = VerifierStats(time.monotonic())
         self._report = NO_REPORT
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
-        limits = limits_of(engine)
-        self._core = CoreThread(engine, limits, costs, grace, mailbox.put, thread or ModelThread())
-        self._clients = Clients(RequestQueue(self._prompts, limits, engine.info.n_seq, max_queue), self._core.tell)
+        limits, self._thread = limits_of(engine), thread or ModelThread()
+        self._core = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]](
+            core_of(engine, limits, costs, grace),
+            partial(run_step, engine),
+            vev.TimeUp(),
+            mailbox.put,
+            self._thread,
+            in_order=True,  # by drafts in hand a session knows what its drafter is at
+        )
+        self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
+        self._clients = Clients(self._prompts, limits, engine.info.n_seq, max_queue, self._tell)
         self._drafters = Drafters(
             name,
             engine,
@@ -83,7 +88,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._router,
             self._clients,
             self.stats,
-            self._core.tell,
+            self._core.put,
             lambda: self.progress,
             explicit_threads=explicit_threads,
         )
@@ -93,7 +98,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _begin(self) -> None:
         self._router.inlet.listen(lambda: self._turn(self._drafters.receive))
         self._core.start()
-        self._core.tell(vev.ReportAsked())  # what drafters, and whoever asks during a step, are told at first
+        self._tell(vev.ReportAsked())  # what drafters, and whoever asks during a step, are told at first
 
     def _settle(self) -> None:
         if (self._router.gate.gone or self._router.behind) and not self._ended.done():
@@ -109,7 +114,14 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _close(self) -> bool:
         encoded = self._prompts.close(CLOSE_TIMEOUT)
-        return self._core.close(CLOSE_TIMEOUT) and encoded
+        self._policies.shutdown(wait=False, cancel_futures=True)
+        idle = self._core.close(CLOSE_TIMEOUT)
+        self._thread.end()
+        return idle and encoded
+
+    def _tell(self, event: vev.Happened) -> None:
+        """Hand over what happens now; from any thread."""
+        self._core.put(event, time.monotonic())
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -126,7 +138,7 @@ class VerifierLoop(DaemonLoop[Order]):
         if not self._told_to_stop:
             self._told_to_stop = True
             self._clients.stop(self._refusal)
-            self._core.tell(vev.Stopping())
+            self._tell(vev.Stopping())
         return not self._clients or now >= self._stopping + self._drain
 
     def _take(self, order: Order, now: float) -> None:
@@ -144,7 +156,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._drafters.probe(order, now)
             case AskStats():
                 self._asked.append((now + REPORT_PATIENCE, order))
-                self._core.tell(vev.ReportAsked(), now)
+                self._core.put(vev.ReportAsked(), now)
             case Crashed(error):
                 raise error
             case _:
@@ -169,7 +181,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._router.traffic,
             now,
             self._clients.live,
-            self._clients.waiting,
+            len(self._clients.waiting),
             address=self._router.address,
             encrypted=self._router.encrypted,
         )
@@ -187,8 +199,8 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._send(drafter, session, what)
             case vev.Ran():
                 self.stats.ran(effect)
-            case vev.Solve():
-                self._core.solve(effect)
+            case vev.Solve(session, inputs, old):
+                self._policies.submit(solve, inputs, old).add_done_callback(partial(self._solved, session))
             case vev.Began():
                 self.stats.began(effect)
                 self._clients.began(effect, now)
@@ -216,6 +228,10 @@ class VerifierLoop(DaemonLoop[Order]):
                 getattr(log, level)(name, **fields)
             case _:
                 assert_never(effect)
+
+    def _solved(self, session: int, done: "Future[Policy]") -> None:
+        if not done.cancelled():
+            self._tell(vev.Solved(session, done.result()))
 
     def _send(self, drafter: bytes, session: int, what: vev.Said) -> None:
         traffic = self._clients.sessions.get(session)

@@ -20,9 +20,8 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.runtime.prompts import ClientRequest, EncodedPrompt
-from specmesh.daemons.runtime.request_queue import RequestQueue
 from specmesh.daemons.verifier.clients import Clients
+from specmesh.daemons.verifier.prompts import ClientRequest, EncodedPrompt
 from specmesh.errors import Busy, EngineError, RequestError
 
 LIMITS = TargetLimits(64, 8, frozenset({7}), 2)
@@ -76,8 +75,7 @@ class World:
         self.encoding: list[tuple[ClientRequest, Future[None]]] = []
         self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, n_seq=3, grace=GRACE)
         self.step: Step | None = None
-        queue = RequestQueue(SimpleNamespace(add=self._encode), LIMITS, 3, 4)
-        self.clients = Clients(queue, self.tell)
+        self.clients = Clients(SimpleNamespace(add=self._encode), LIMITS, 3, 4, self.tell)
         self.asked: list[tuple[Client, Request, bytes | None, int]] = []
         self.there: set[bytes] = set()
         self.told: list[tuple[bytes, int]] = []
@@ -200,7 +198,6 @@ class World:
             clients._requests,
             clients._named,
             clients._reports,
-            clients._queue._waiting,
             core.sessions,
             core._waiting,
             core._machines,

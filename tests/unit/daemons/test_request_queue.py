@@ -1,18 +1,17 @@
 """The line before the sessions: its bounds, and leaving it."""
 
-import itertools
 from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from specmesh.api.requests import ClientEvent, Failed, Request
+from specmesh.core import admission
+from specmesh.core import verifier_events as vev
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.daemons.drafter.request_router import AHEAD, RequestRouter
-from specmesh.daemons.runtime import request_queue
-from specmesh.daemons.runtime.prompts import ClientRequest
-from specmesh.daemons.runtime.request_queue import RequestQueue
+from specmesh.daemons.verifier.clients import Clients
 from specmesh.errors import Busy
 
 LIMITS = TargetLimits(16, 256, frozenset())
@@ -20,24 +19,26 @@ PARAMS = SessionParams(SamplingParams(), 1)
 
 
 class Queue:
-    """A queue before some sessions, and who runs."""
+    """Clients before some sessions, of which one runs at a time."""
 
     def __init__(self, sessions: int, most: int) -> None:
-        prompts = SimpleNamespace(add=lambda _: Future())
-        self.queue = RequestQueue(prompts, LIMITS, sessions, most)
-        self.running: list[bytes | None] = []
-        self.now, self._numbers = 0.0, itertools.count()
-        self._waiting: list[int] = []
+        self.clients = Clients(SimpleNamespace(add=lambda _: Future()), LIMITS, sessions, most, lambda _: None)
+        self.now = 0.0
 
     def ask(self, ids: tuple[int, ...] | None = (1,), text: str = "text") -> None:
-        asked = ClientRequest(next(self._numbers), Request(text, ids, PARAMS), SimpleNamespace(), None)
-        self.queue.add(asked, self.running, self.now)
-        self._waiting.append(asked.number)
+        """Ask for a session; raises why there is none."""
+        heard: list[ClientEvent] = []
+        self.clients.open(Request(text, ids, PARAMS), SimpleNamespace(on_event=heard.append), None, 0, "", self.now)
+        for event in heard:
+            assert isinstance(event, Failed)
+            raise event.error
 
     def one_begins(self) -> None:
         """The session that ran has ended."""
-        self.running[:] = [None]
-        self.queue.left(self._waiting.pop(0), self.now)
+        number = self.clients.waiting[0].number
+        end = vev.SessionEnded(number - 1, number - 1, None, None, "stop", None, (), {}, 1.0)
+        self.clients.ended(end, self.now)
+        self.clients.began(vev.Began(number, number, None, (1,), PARAMS, "", 0.0, 0, 0, adopted=False), self.now)
 
     def refusal(self) -> Busy:
         with pytest.raises(Busy) as refusal:
@@ -55,13 +56,13 @@ def test_when_to_ask_again():
     for pause, left in ((0.5, 2.0), (3.5, 8.0), (1000.0, 60.0)):
         queue.now += pause
         queue.one_begins()
-        while len(queue.queue) < 4:
+        while len(queue.clients.waiting) < 4:
             queue.ask()
         assert queue.refusal().retry_after == left
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(request_queue, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(admission, "MAX_BYTES", 100_000)
     queue, alone = Queue(1, 256), Queue(1, 256)
     for _ in range(3):
         queue.ask(ids=None, text="x" * 30_000)

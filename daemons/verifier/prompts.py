@@ -16,7 +16,8 @@ class ClientRequest:
     """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
     by `ref`, with `key`; None for a client here.
 
-    encoding: while its prompt becomes ids, until cancelled. session: 0 before it has one."""
+    waits: for a session. encoding: while its prompt becomes ids, until cancelled. session: 0 before it has one.
+    """
 
     number: int
     request: Request
@@ -24,6 +25,7 @@ class ClientRequest:
     owner: bytes | None
     ref: int = 0
     key: str = ""
+    waits: bool = False
     encoding: Future[None] | None = None
     session: int = 0
 
@@ -36,11 +38,6 @@ class EncodedPrompt:
     ids: Sequence[int] = ()
     constraint: Constraint | None = None
     error: SpecmeshError | None = None
-
-    def check(self) -> None:
-        """Raise the error, if there is one."""
-        if self.error is not None:
-            raise self.error
 
 
 class PromptEncoder:
