@@ -69,7 +69,7 @@ class Upstream:
 
     @property
     def served(self) -> ModelInfo | None:
-        """Its model, from any thread; None while it is away or its vocabulary unknown."""
+        """Its model; None while it is away or its vocabulary unknown."""
         welcome, vocabulary = self.welcome, self.introduction.vocabulary
         if welcome is None or vocabulary is None:
             return None

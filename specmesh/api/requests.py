@@ -1,9 +1,7 @@
-"""Requests of clients and the events that answer them, between the API's thread and a daemon's loop."""
+"""Requests of clients and the events that answer them, between the API and a daemon, which share an event loop."""
 
 import asyncio
-import contextlib
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -106,11 +104,11 @@ E = TypeVar("E")
 
 
 class EventBridge(Generic[E]):
-    """Carries events from any thread to the asyncio loop that it was made in. heard: called there once some have come,
-    and not again before they are taken."""
+    """Events for a task of the loop that it is made in. heard: called once some have come, and not again before they
+    are taken."""
 
     def __init__(self, heard: Callable[[], None] | None = None) -> None:
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._loop = asyncio.get_running_loop()
         self._events: deque[E] = deque()
         self._arrived = asyncio.Event()
         self._heard = heard or self._arrived.set
@@ -121,11 +119,7 @@ class EventBridge(Generic[E]):
         self._events.append(event)
         if not self._woken:
             self._woken = True
-            if threading.get_ident() == self._thread:
-                self._loop.call_soon(self._heard)  # frames of the same turn are sent first
-                return
-            with contextlib.suppress(RuntimeError):  # the API's loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(self._heard)
+            self._loop.call_soon(self._heard)  # frames of the same turn are sent first
 
     @property
     def next(self) -> E | None:
@@ -134,10 +128,9 @@ class EventBridge(Generic[E]):
 
     def take(self) -> list[E]:
         """Return the events since the last call, in order."""
-        self._woken = False  # before taking: an event that comes in between wakes once too often, never too seldom
-        events: list[E] = []
-        while self._events:
-            events.append(self._events.popleft())
+        self._woken = False
+        events = list(self._events)
+        self._events.clear()
         return events
 
     async def batch(self) -> list[E]:
@@ -200,7 +193,7 @@ class PingPeers:
 
 @dataclass(frozen=True, slots=True)
 class AskStats:
-    """Order for a snapshot of the statistics. `tell` is called from any thread and must not block."""
+    """Order for a snapshot of the statistics. `tell` is called from the loop and must not block."""
 
     tell: Callable[[Snapshot], None]
 
@@ -224,7 +217,7 @@ class ModelInfo:
 
 
 class Backend(Protocol):
-    """What the API needs of a daemon. Every member but `stats` answers at once, from any thread."""
+    """What the API needs of a daemon. Every member but `stats` answers at once."""
 
     @property
     def role(self) -> str:

@@ -1,4 +1,4 @@
-"""How many requests may wait for a sequence of the target, which is next, and sessions kept while their client is away."""
+"""Requests that wait for a sequence of the target: how many, and which is next; sessions kept for absent clients."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
