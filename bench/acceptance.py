@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh import logs
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.proposal import MAX_PROPOSAL, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -78,7 +79,10 @@ def laws(target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int
 def measure(args: argparse.Namespace) -> dict[str, float]:
     """The means."""
     found: dict[str, list[float]] = {}
-    engines = [LlamaVerifier(LlamaSettings(path, n_ctx=1024, threads=1)) for path in (args.target, args.drafter)]
+    engines = [
+        LlamaVerifier(ModelSettings("llama", str(path), ctx=1024, max_sessions=1, threads=1, gpu_layers=-1))
+        for path in (args.target, args.drafter)
+    ]
     for number, prompt in enumerate(prompts(args.prompts)):
         params = SamplingParams(args.temperature, args.top_k, args.top_p)
         sampler = Sampler(replace(params, seed=number))

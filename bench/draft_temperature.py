@@ -10,16 +10,16 @@ of the difference to a factor of 1.
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from held_out import prompts
 from numpy.typing import NDArray
 
 from specmesh import logs
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
 FACTORS = (0.0, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
@@ -30,7 +30,7 @@ Rows = NDArray[np.float32]
 
 def engine(path: str) -> LlamaVerifier:
     """A model that gives the logits of ROWS rows at once."""
-    return LlamaVerifier(LlamaSettings(Path(path), n_ctx=1024, threads=1, gpu_layers=0, max_draft=ROWS - 1))
+    return LlamaVerifier(ModelSettings("llama", path, ctx=1024, max_sessions=1, threads=1), max_draft=ROWS - 1)
 
 
 def sampled(target: LlamaVerifier, ids: list[int], sampler: Sampler, tokens: int) -> Iterator[int]:

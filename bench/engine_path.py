@@ -24,6 +24,7 @@ import llama_cpp as lib
 import numpy as np
 import structlog
 
+from specmesh.config import ModelSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Span, Step
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -32,7 +33,7 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
 from specmesh.core.verifier_events import Opening
 from specmesh.engines.base import Ask
-from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.tiny_gguf import TinyModel, write
@@ -212,7 +213,9 @@ def main() -> None:
         path = args.model or write(
             Path(folder) / "wide.gguf", TinyModel(n_vocab=N_VOCAB, layers=1, width=16, n_ctx=N_CTX)
         )
-        settings = LlamaSettings(path, n_ctx=N_CTX, n_seq=N_SEQ, threads=1, gpu_layers=args.gpu_layers)
+        settings = ModelSettings(
+            "llama", str(path), ctx=N_CTX, max_sessions=N_SEQ, threads=1, gpu_layers=args.gpu_layers
+        )
         for name in ("llama_decode", "llama_synchronize"):
             setattr(lib.llama_cpp, name, timed(getattr(lib, name)))
         engine, second, drafter = LlamaVerifier(settings), LlamaVerifier(settings), LlamaDrafter(settings)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import gumbel
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 
 MARGIN = 0.05
 """Logits by which kernels of different row widths were seen to differ."""
@@ -17,7 +17,7 @@ MARGIN = 0.05
 @contextmanager
 def referee(path: str, n_ctx: int = 1024) -> Iterator[LlamaVerifier]:
     """The model of this file on one thread."""
-    engine = LlamaVerifier(LlamaSettings(Path(path), n_ctx=n_ctx, n_seq=1, threads=1, gpu_layers=0, n_batch=n_ctx))
+    engine = LlamaVerifier(ModelSettings("llama", path, ctx=n_ctx, max_sessions=1, threads=1), n_batch=n_ctx)
     try:
         yield engine
     finally:

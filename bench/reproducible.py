@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import median
 
 from specmesh import logs
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
 PROMPT = 200
@@ -40,7 +41,9 @@ def main() -> None:
     print(f"{'model':<28} {'one row':>9} {'width':>5} {'step':>9} {'ratio':>6}   {'plain step of as many rows':>9}")
     for path in args.models:
         settings = [
-            LlamaSettings(path, n_ctx=512, threads=args.threads, gpu_layers=-1, reproducible=constant)
+            ModelSettings(
+                "llama", str(path), ctx=512, max_sessions=1, threads=args.threads, gpu_layers=-1, reproducible=constant
+            )
             for constant in (False, True)
         ]
         plain, constant = (LlamaVerifier(one) for one in settings)

@@ -13,9 +13,10 @@ from soak.report import PairReport, Report
 from soak.schedule import KILLS, NO_KILLS, Fault, Kind, Lane, Order, excused, faults, orders
 from soak.slopes import Sample, descriptors, growth, memory
 from soak.truth import BAD, Alone, Text, Told, Verdict, first_difference, judge
+from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
 
@@ -254,7 +255,7 @@ def _engine(models: Models) -> Iterator[VerifyEngine]:
     if models.engine == "sim":
         engine = SimVerifier(SimSettings())
     else:
-        engine = LlamaVerifier(LlamaSettings(Path(models.target), n_ctx=2048, n_seq=1, threads=1, gpu_layers=0))
+        engine = LlamaVerifier(ModelSettings("llama", models.target, ctx=2048, max_sessions=1, threads=1))
     try:
         yield engine
     finally:

@@ -6,22 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
 from specmesh.config import ModelSettings
 from specmesh.core.sampling.filters import Logits
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.hf_vocabulary import TokenizerFile, load_hf_vocabulary
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled
-
-if TYPE_CHECKING:
-    from specmesh.engines.llama import LlamaSettings
 
 log = structlog.get_logger("specmesh")
 
@@ -34,11 +29,11 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
         case "llama" if settings.stretch:
             from specmesh.engines.stretched import StretchedVerifier
 
-            return StretchedVerifier(_llama(settings), progress, settings.stretch)
+            return StretchedVerifier(settings, progress)
         case "llama":
             from specmesh.engines.llama import LlamaVerifier
 
-            return LlamaVerifier(_llama(settings), progress)
+            return LlamaVerifier(settings, progress)
         case "sim":
             from specmesh.engines.sim import SimSettings, SimVerifier
 
@@ -58,11 +53,11 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         case "llama" if settings.stretch:
             from specmesh.engines.stretched import StretchedDrafter
 
-            return StretchedDrafter(_llama(settings), progress, settings.stretch)
+            return StretchedDrafter(settings, progress)
         case "llama":
             from specmesh.engines.llama import LlamaDrafter
 
-            return LlamaDrafter(_llama(settings), progress)
+            return LlamaDrafter(settings, progress)
         case "ngram":
             from specmesh.engines.ngram import NgramDrafter
 
@@ -110,28 +105,10 @@ def load_tokenizer(path: Path) -> TokenizerFile:
     """Read the tokenizer of a GGUF file or a Hugging Face directory. Raises ConfigError."""
     if path.is_dir():
         return load_hf_vocabulary(path)
-    from specmesh.engines.llama.model import LlamaModel, LlamaSettings
+    from specmesh.engines.llama.model import LlamaModel
 
-    model = LlamaModel(LlamaSettings(path, threads=1, gpu_layers=0, vocab_only=True))
+    model = LlamaModel(ModelSettings("llama", str(path), threads=1), vocab_only=True)
     return TokenizerFile(model.vocabulary, model.encode)
-
-
-def _llama(settings: ModelSettings) -> "LlamaSettings":
-    from specmesh.engines.chat_template import read_template
-    from specmesh.engines.llama import LlamaSettings
-
-    return LlamaSettings(
-        path=Path(settings.model or ""),
-        n_ctx=settings.ctx,
-        n_seq=settings.max_sessions,
-        threads=settings.threads,
-        gpu_layers=settings.gpu_layers,
-        gpu_required=settings.gpu_required,
-        max_draft=MAX_DRAFTS,
-        chat_template=read_template(settings.chat_template) if settings.chat_template is not None else None,
-        reproducible=settings.reproducible,
-        rpc=settings.rpc,
-    )
 
 
 class RemappedDrafter:

@@ -8,18 +8,20 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.engines.base import Ask, EngineInfo, Progress
-from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.machines import DRAFT_MS, step_ms
 
 log = structlog.get_logger("specmesh")
 
 
 class StretchedVerifier(LlamaVerifier):
-    def __init__(self, settings: LlamaSettings, progress: Progress, machine: str) -> None:
+    def __init__(self, settings: ModelSettings, progress: Progress) -> None:
         super().__init__(settings, progress)
-        self._machine, self.info = machine, _marked(self.info, machine)
+        self._machine = settings.stretch or ""
+        self.info = _marked(self.info, self._machine)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         started = time.perf_counter()
@@ -29,9 +31,9 @@ class StretchedVerifier(LlamaVerifier):
 
 
 class StretchedDrafter(LlamaDrafter):
-    def __init__(self, settings: LlamaSettings, progress: Progress, machine: str) -> None:
+    def __init__(self, settings: ModelSettings, progress: Progress) -> None:
         super().__init__(settings, progress)
-        self.info = _marked(self.info, machine)
+        self.info = _marked(self.info, settings.stretch or "")
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started = time.perf_counter()

@@ -18,9 +18,10 @@ import pytest
 from numpy.typing import NDArray
 from processes import Daemon, Mesh, complete
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 
 pytestmark = pytest.mark.models
 
@@ -47,7 +48,10 @@ def pair(shared: Mesh) -> Pair:
     options = ("--ctx", 128, "--max-sessions", 4)
     verifier = shared.verifier(BUNDLED / "target.gguf", *options, engine="llama")
     shared.drafter(BUNDLED / "drafter.gguf", *options, engine="llama")
-    engines = [LlamaVerifier(LlamaSettings(BUNDLED / name, 128, threads=1)) for name in ("target.gguf", "drafter.gguf")]
+    engines = [
+        LlamaVerifier(ModelSettings("llama", str(BUNDLED / name), 128, 1, threads=1), max_draft=ROWS - 1)
+        for name in ("target.gguf", "drafter.gguf")
+    ]
     return Pair(verifier, *engines)
 
 

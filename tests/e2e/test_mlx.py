@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from processes import Daemon, Mesh, Stream, body, complete, generate, until
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 
 pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
@@ -59,7 +60,7 @@ def linked(
 
 def is_near_tie(path: Path, prefix: list[int], params: SamplingParams, pair: tuple[int, int]) -> bool:
     """Whether the target hardly prefers one of two ids after `prefix`: steps of other widths may choose the other."""
-    engine = LlamaVerifier(LlamaSettings(path, n_ctx=256, threads=1, gpu_layers=0))
+    engine = LlamaVerifier(ModelSettings("llama", str(path), ctx=256, max_sessions=1, threads=1))
     engine.decode([Span(0, 0, tuple(prefix[:-1]), logits=False)])
     (rows,) = engine.decode([Span(0, len(prefix) - 1, tuple(prefix[-1:]), logits=True)])
     assert rows is not None

@@ -12,7 +12,6 @@ from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
-from specmesh.engines.llama import LlamaSettings
 from specmesh.engines.mlx import MlxDrafter
 from specmesh.engines.sim import SimSettings
 
@@ -25,8 +24,8 @@ GREEDY = Sampler(SamplingParams())
 SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
 
 
-def llama_settings(path: Path) -> LlamaSettings:
-    return LlamaSettings(path, n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, threads=1, gpu_layers=0)
+def llama_settings(path: Path) -> ModelSettings:
+    return ModelSettings("llama", str(path), ctx=N_CTX, max_sessions=N_SEQ, threads=1)
 
 
 def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:

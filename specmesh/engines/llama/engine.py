@@ -8,12 +8,14 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.scheduling.kv_slots import KVReuse
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.session_params import MAX_DRAFTS, ChatMessage
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
+from specmesh.engines.chat_template import read_template
 from specmesh.engines.llama.cache import CacheSizes
-from specmesh.engines.llama.model import LlamaModel, LlamaSettings
+from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
@@ -24,6 +26,7 @@ CPU_ROWS, GPU_ROWS = 4, 8
 four 1.1 to 1.7 times. Some kernels take rows in fours, and the rest in another way. They must not depend on
 measurements: the next start could bring others."""
 
+N_BATCH = 512
 _MAX_CELLS = 2**31 - 1
 _PROBED_CTX, _PROBED_ROWS = 16, 4
 
@@ -31,32 +34,32 @@ _PROBED_CTX, _PROBED_ROWS = 16, 4
 class LlamaEngine:
     """A model and its sequences.
 
-    n_outputs: most rows of logits of one step.
-    rollback:  most rows of a step that are taken back; 0 for a drafter.
+    n_batch:  most rows of one step, unless the sequences are more.
+    rollback: most rows of a step that are taken back, and one less than have logits; 0 for a drafter.
     """
 
     def __init__(
-        self, settings: LlamaSettings, n_outputs: int = 1, rollback: int = 0, progress: Progress | None = None
+        self, settings: ModelSettings, progress: Progress | None = None, *, n_batch: int = N_BATCH, rollback: int = 0
     ) -> None:
         """Load the model and reserve its cache. Raises ConfigError, or EngineError when cancelled."""
         self._model = LlamaModel(settings, progress)
         try:
-            self._reserve(settings, n_outputs, rollback)
+            self._reserve(settings, n_batch, rollback)
         except BaseException:
             self._model.close()
             raise
 
-    def _reserve(self, settings: LlamaSettings, n_outputs: int, rollback: int) -> None:
-        model, n_seq = self._model, settings.n_seq
-        width = None
+    def _reserve(self, settings: ModelSettings, n_batch: int, rollback: int) -> None:
+        model, n_seq = self._model, settings.max_sessions
+        width, n_outputs = None, n_seq * (rollback + 1)
         if settings.reproducible and rollback:
             width = GPU_ROWS if model.on_gpu else CPU_ROWS
             n_outputs, rollback = n_seq * width, width - 1
         n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
-        n_batch = max(min(settings.n_batch, n_ctx * n_seq), n_seq)
+        n_batch = max(min(n_batch, n_ctx * n_seq), n_seq)
         rows = max(n_batch, 2, width or 0)
         n_batch += (width or 0) * n_seq  # a prompt's rows fit beside everybody's step
-        n_outputs = min(max(n_outputs, n_seq), n_batch)
+        n_outputs = min(n_outputs, n_batch)
         threads = settings.threads or physical_cores()
         # llama.cpp wants a row of logits for each sequence.
         outputs = n_outputs if width is None else max(width, n_seq)
@@ -132,10 +135,10 @@ def _on_cpu(threads: int) -> str:
     return f"CPU, {threads} threads"
 
 
-def _context_size(settings: LlamaSettings, trained: int) -> int:
-    n_ctx = context_of(settings.n_ctx, trained)
-    if n_ctx * settings.n_seq > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
-        raise ConfigError(f"{n_ctx} ids x {settings.n_seq} sequences: choose a smaller context")
+def _context_size(settings: ModelSettings, trained: int) -> int:
+    n_ctx = context_of(settings.ctx, trained)
+    if n_ctx * settings.max_sessions > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
+        raise ConfigError(f"{n_ctx} ids x {settings.max_sessions} sequences: choose a smaller context")
     if n_ctx > trained:
         _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
     return n_ctx
@@ -143,8 +146,8 @@ def _context_size(settings: LlamaSettings, trained: int) -> int:
 
 def probe_trim(path: Path) -> bool:
     """Load a model, weights and all, and return whether rows can be taken back. Raises ConfigError."""
-    settings = LlamaSettings(path, n_ctx=_PROBED_CTX, n_batch=_PROBED_CTX, gpu_layers=0)
-    engine = LlamaEngine(settings, rollback=_PROBED_ROWS)
+    settings = ModelSettings("llama", str(path), _PROBED_CTX, max_sessions=1)
+    engine = LlamaEngine(settings, n_batch=_PROBED_CTX, rollback=_PROBED_ROWS)
     engine.close()
     return engine.info.can_trim
 
@@ -152,14 +155,21 @@ def probe_trim(path: Path) -> bool:
 class LlamaVerifier(LlamaEngine):
     """A GGUF target model, `VerifyEngine` by llama.cpp.
 
-    One step has up to n_batch rows, n_seq * (max_draft + 1) of them with logits, or n_seq * info.width.
+    One step has up to n_batch rows, max_draft + 1 per sequence of them with logits, or info.width.
     """
 
-    def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        most = settings.max_draft + 1
-        super().__init__(settings, settings.n_seq * most, max(settings.max_draft, 1), progress)
+    def __init__(
+        self,
+        settings: ModelSettings,
+        progress: Progress | None = None,
+        *,
+        n_batch: int = N_BATCH,
+        max_draft: int = MAX_DRAFTS,
+    ) -> None:
+        chosen = read_template(settings.chat_template) if settings.chat_template is not None else None
+        super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft)
         try:
-            self._model.load_template(settings.chat_template)
+            self._model.load_template(chosen)
         except ConfigError:
             self.close()
             raise
@@ -190,9 +200,6 @@ class LlamaVerifier(LlamaEngine):
 
 class LlamaDrafter(LlamaEngine):
     """A GGUF draft model, `DraftEngine` and `Encoder` by llama.cpp."""
-
-    def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        super().__init__(settings, progress=progress)
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         spans, ends = list[Span](), list[int]()

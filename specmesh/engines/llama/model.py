@@ -7,12 +7,12 @@ import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from specmesh.config import ModelSettings
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
@@ -26,62 +26,37 @@ log = structlog.get_logger("specmesh.engines.llama")
 
 _MAX_SEQ = 256
 _MAX_INT = 2**31
-_LEAST_CTX = 8
 _PIECE_BYTES = 256
 
 SHORT = 4096
 """Bytes that any thread can tokenize."""
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaSettings:
-    """How to load a GGUF model."""
-
-    path: Path
-    n_ctx: int | None = None  # tokens per sequence, at least 8; None: what suits the model
-    n_seq: int = 1  # sequences held at once, 1 to 256; memory is reserved for n_ctx * n_seq tokens
-    threads: int | None = None  # of the CPU; None: one per physical core
-    gpu_layers: int = -1  # put on GPUs, -1: all; ignored where there is no GPU, unless `gpu_required`
-    gpu_required: bool = False
-    n_batch: int = 512  # most rows of one step
-    max_draft: int = 31  # most drafts per sequence of a verifier's step
-    vocab_only: bool = False  # load vocabulary and tokenizer without weights
-    chat_template: str | None = None  # a Jinja template instead of the model's own
-    reproducible: bool = False  # all steps of a verifier have the same number of rows, see `FixedWidth`
-    rpc: tuple[str, ...] = ()  # HOST:PORT of llama.cpp's RPC servers, whose devices take layers as GPUs do
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_seq <= _MAX_SEQ:
-            raise ConfigError(f"{self.n_seq} sequences: llama.cpp holds 1 to {_MAX_SEQ}")
-        if self.n_ctx is not None and self.n_ctx < _LEAST_CTX:
-            raise ConfigError(f"a context of {self.n_ctx} ids: need {_LEAST_CTX} or more")
-        if self.max_draft < 0 or min(self.n_batch, 1 if self.threads is None else self.threads) < 1:
-            raise ConfigError("need n_batch and threads >= 1, and max_draft >= 0")
-        if not -1 <= self.gpu_layers < _MAX_INT:
-            raise ConfigError(f"{self.gpu_layers} layers on GPUs: need a count, or -1 for all")
-
-
 class LlamaModel:
     """A loaded model of `size` bytes. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
 
-    def __init__(self, settings: LlamaSettings, progress: Progress | None = None) -> None:
-        """Load the file. Raises ConfigError, or EngineError when cancelled."""
-        self.lib = library()
-        read_headers(settings.path)
+    def __init__(self, settings: ModelSettings, progress: Progress | None = None, *, vocab_only: bool = False) -> None:
+        """Load the file; vocab_only: without its weights. Raises ConfigError, or EngineError when cancelled."""
+        if settings.max_sessions > _MAX_SEQ:
+            raise ConfigError(f"{settings.max_sessions} sequences: llama.cpp holds 1 to {_MAX_SEQ}")
+        if settings.gpu_layers >= _MAX_INT:
+            raise ConfigError(f"{settings.gpu_layers} layers on GPUs: need a count, or -1 for all")
+        self.lib, path = library(), Path(settings.model or "")
+        read_headers(path)
         if settings.rpc:
             add_servers(settings.rpc)
         gpus = _gpus(settings)
-        self.handle = _load(self.lib, settings, progress)
+        self.handle = _load(self.lib, path, settings.gpu_layers, vocab_only, progress)
         self._lock = threading.Lock()
         self._template: ChatTemplate | None = None
         self._begins = False
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
             self.close()
-            raise ConfigError(f"{settings.path} is no decoder-only language model: choose one that generates text")
+            raise ConfigError(f"{path} is no decoder-only language model: choose one that generates text")
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
-        self.name = settings.path.stem
+        self.name = path.stem
         self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
         self.on_gpu = bool(gpus)
@@ -161,7 +136,7 @@ class LlamaModel:
                 self.lib.llama_model_free(handle)
 
 
-def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
+def _gpus(settings: ModelSettings) -> tuple[str, ...]:
     """Return the GPUs that will take layers. Raises ConfigError where one is required and there is none."""
     gpus = gpu_devices() if settings.gpu_layers else ()
     if settings.gpu_required and not settings.gpu_layers:
@@ -175,7 +150,7 @@ def _gpus(settings: LlamaSettings) -> tuple[str, ...]:
     return gpus
 
 
-def _describe(lib: Any, handle: Any, settings: LlamaSettings, gpus: tuple[str, ...]) -> str:
+def _describe(lib: Any, handle: Any, settings: ModelSettings, gpus: tuple[str, ...]) -> str:
     if not gpus:
         return "CPU"
     all_layers = lib.llama_model_n_layer(handle) + 1
@@ -183,7 +158,7 @@ def _describe(lib: Any, handle: Any, settings: LlamaSettings, gpus: tuple[str, .
     return f"{'; '.join(gpus)}, {layers} of {all_layers} layers"
 
 
-def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
+def _load(lib: Any, path: Path, gpu_layers: int, vocab_only: bool, progress: Progress | None) -> Any:
     failures: list[BaseException] = []
 
     def report(fraction: float, _user: object) -> bool:
@@ -196,20 +171,19 @@ def _load(lib: Any, settings: LlamaSettings, progress: Progress | None) -> Any:
 
     callback = lib.llama_progress_callback(report)  # lives until the load returns
     params = lib.llama_model_default_params()
-    params.n_gpu_layers = settings.gpu_layers
-    params.vocab_only = settings.vocab_only
+    params.n_gpu_layers = gpu_layers
+    params.vocab_only = vocab_only
     params.progress_callback = callback
     LOG.errors.clear()
-    for part in parts(settings.path):
-        _mapped[part] = part.stat().st_size
+    _mapped.update((part, part.stat().st_size) for part in parts(path))
     _catch_bus_errors()
-    handle = lib.llama_model_load_from_file(os.fsencode(settings.path), params)
+    handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is not None:
         return handle
     for failure in failures:
         raise failure
     raise ConfigError(
-        f"{settings.path} could not be loaded ({quoted_errors()}): if it is incomplete, download it again; "
+        f"{path} could not be loaded ({quoted_errors()}): if it is incomplete, download it again; "
         "if memory ran out, use a smaller one"
     )
 

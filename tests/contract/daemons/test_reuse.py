@@ -9,12 +9,13 @@ from harness.loops import Bench, Flaky, Hearing, Running, truth, until, welcome,
 from numpy.typing import NDArray
 
 from specmesh.api.requests import ClientEvent, Finished, Request, Tokens
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.engines.base import VerifyEngine
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.engines.sim import SimSettings
 from specmesh.paths import bundled
 from specmesh.wire import messages as m
@@ -124,7 +125,7 @@ def said(running: Running, ids: Sequence[int], *, cached: bool, draft_n: int = 0
 def target(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     pytest.importorskip("llama_cpp")
     path = Path(bundled("target.gguf"))
-    settings = LlamaSettings(path, n_ctx=1024, n_seq=4, threads=1, gpu_layers=0, reproducible=request.param)
+    settings = ModelSettings("llama", str(path), ctx=1024, max_sessions=4, threads=1, reproducible=request.param)
     engine = LlamaVerifier(settings)
     yield engine
     engine.close()

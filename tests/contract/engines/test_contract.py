@@ -33,7 +33,7 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     if request.param.startswith("sim"):
         engine = SimVerifier(sim_settings(can_trim=request.param == "sim"))
     else:
-        engine = LlamaVerifier(llama_settings(pick_gguf(request.param, request)))
+        engine = LlamaVerifier(llama_settings(pick_gguf(request.param, request)), n_batch=N_BATCH)
     yield engine
     engine.close()
 

@@ -50,7 +50,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     elif request.param.startswith("mlx"):
         engine = mlx_drafter(request.param, request.getfixturevalue("make_hf"))
     else:
-        engine = LlamaDrafter(llama_settings(pick_gguf(request.param, request)))
+        engine = LlamaDrafter(llama_settings(pick_gguf(request.param, request)), n_batch=N_BATCH)
     yield engine
     engine.close()
 

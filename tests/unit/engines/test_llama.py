@@ -10,9 +10,10 @@ import pytest
 import structlog
 from harness.engine_contract import predict
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.errors import ConfigError, EngineError, RequestError
 
@@ -23,8 +24,8 @@ GREEDY = Sampler(SamplingParams())
 MEGABYTE = 10**6
 
 
-def settings(path: Path, **changes: object) -> LlamaSettings:
-    return LlamaSettings(**{"path": path, "n_ctx": 64, "n_seq": 2, "threads": 1, "gpu_layers": 0, **changes})
+def settings(path: Path, **changes: object) -> ModelSettings:
+    return ModelSettings("llama", str(path), **{"ctx": 64, "max_sessions": 2, "threads": 1, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +46,15 @@ class TestSettings:
     @pytest.mark.parametrize(
         "changes",
         [
-            *({"n_seq": 0}, {"n_seq": 257}, {"n_ctx": -1}, {"n_ctx": 0}, {"n_ctx": 1}, {"n_ctx": 7}),
-            *({"n_batch": 0}, {"max_draft": -1}, {"threads": 0}, {"gpu_layers": -2}, {"gpu_layers": 2**31}),
+            *({"max_sessions": 0}, {"max_sessions": 257}, {"ctx": -1}, {"ctx": 0}, {"ctx": 1}, {"ctx": 7}),
+            *({"threads": 0}, {"gpu_layers": -2}, {"gpu_layers": 2**31}),
         ],
         ids=str,
     )
     @pytest.mark.fault("E7.81")
-    def test_refused(self, changes: dict[str, int]) -> None:
+    def test_refused(self, tiny_gguf: Path, changes: dict[str, int]) -> None:
         with pytest.raises(ConfigError):
-            settings(Path("unused"), **changes)
+            LlamaVerifier(settings(tiny_gguf, **changes))
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault("E5.57")
@@ -61,10 +62,10 @@ class TestSettings:
         lib = llama_library.library()
         monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
         with pytest.raises(ConfigError, match="choose a smaller context"):
-            LlamaVerifier(settings(tiny_gguf, n_ctx=n_ctx))
+            LlamaVerifier(settings(tiny_gguf, ctx=n_ctx))
 
     def test_rows_with_logits_are_bounded(self, tiny_gguf: Path) -> None:
-        engine = LlamaVerifier(settings(tiny_gguf, max_draft=3))
+        engine = LlamaVerifier(settings(tiny_gguf), max_draft=3)
         engine.decode([Span(0, 0, tuple(range(8)), logits=True)])
         with pytest.raises(Exception, match="9 with logits"):
             engine.decode([Span(0, 8, tuple(range(9)), logits=True)])
@@ -151,9 +152,9 @@ class TestLibrary:
 class TestLog:
     def test_nothing_on_stderr(self, tiny_gguf: Path) -> None:
         program = (
-            "import sys, structlog; from pathlib import Path; from specmesh.engines.llama import *;"
+            "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama import *;"
             "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"
-            "LlamaVerifier(LlamaSettings(Path(sys.argv[1]), n_ctx=64, threads=1))"
+            "LlamaVerifier(ModelSettings('llama', sys.argv[1], 64, 1, threads=1))"
         )
         done = subprocess.run(
             [sys.executable, "-c", program, str(tiny_gguf)], capture_output=True, text=True, timeout=60, check=True

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from specmesh.config import ModelSettings
 from specmesh.core.session_params import ChatMessage
 from specmesh.engines.chat_template import ChatTemplate, read_template
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import ConfigError, RequestError
 
 pytest.importorskip("llama_cpp")
@@ -27,12 +28,15 @@ Make = Callable[..., LlamaVerifier]
 
 
 @pytest.fixture
-def make(make_gguf: Callable[..., Path]) -> Iterator[Make]:
+def make(make_gguf: Callable[..., Path], tmp_path: Path) -> Iterator[Make]:
     engines: list[LlamaVerifier] = []
 
     def made(own: str = "", chosen: str | None = None) -> LlamaVerifier:
         path = make_gguf("chat", chat=own)
-        settings = LlamaSettings(path, n_ctx=64, threads=1, gpu_layers=0, chat_template=chosen)
+        file = tmp_path / "chosen.jinja" if chosen is not None else None
+        if file is not None:
+            file.write_text(chosen)
+        settings = ModelSettings("llama", str(path), ctx=64, max_sessions=1, threads=1, chat_template=file)
         engines.append(LlamaVerifier(settings))
         return engines[-1]
 

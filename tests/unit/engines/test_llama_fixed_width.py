@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled
 
@@ -21,7 +22,7 @@ WIDTH, N_CTX, PROMPT, STEPS = 4, 600, 250, 40
 @pytest.fixture(scope="module")
 def target() -> Iterator[LlamaVerifier]:
     path = Path(bundled("target.gguf"))
-    engine = LlamaVerifier(LlamaSettings(path, n_ctx=N_CTX, n_seq=3, threads=1, gpu_layers=0, reproducible=True))
+    engine = LlamaVerifier(ModelSettings("llama", str(path), ctx=N_CTX, max_sessions=3, threads=1, reproducible=True))
     yield engine
     engine.close()
 
@@ -88,5 +89,6 @@ def test_the_whole_context(target, ids):
 
 def test_models_that_cannot(make_gguf: Callable[..., Path]):
     """Rows that fill a step up must be removed again, which a recurrent state does not allow."""
+    path = str(make_gguf("tiny-mamba", arch="mamba"))
     with pytest.raises(ConfigError, match="leave --reproducible out"):
-        LlamaVerifier(LlamaSettings(make_gguf("tiny-mamba", arch="mamba"), n_ctx=64, threads=1, reproducible=True))
+        LlamaVerifier(ModelSettings("llama", path, ctx=64, max_sessions=1, threads=1, reproducible=True))

@@ -8,9 +8,10 @@ import pytest
 from harness.engine_contract import predict
 from numpy.typing import NDArray
 
+from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.llama import LlamaDrafter, LlamaSettings, LlamaVerifier, rollback
+from specmesh.engines.llama import LlamaDrafter, LlamaVerifier, rollback
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Rollback
@@ -32,9 +33,8 @@ def path(make_gguf: Callable[..., Path]) -> Callable[[str], Path]:
     return lambda arch: make_gguf(f"rewind-{arch}", arch=arch)
 
 
-def settings(path: Path, **changes: object) -> LlamaSettings:
-    options = {"n_ctx": 256, "n_seq": 2, "threads": 1, "gpu_layers": 0, "max_draft": 8, **changes}
-    return LlamaSettings(path, **options)  # type: ignore[arg-type]
+def settings(path: Path, max_sessions: int = 2) -> ModelSettings:
+    return ModelSettings("llama", str(path), ctx=256, max_sessions=max_sessions, threads=1)
 
 
 def last_row(engine: LlamaVerifier, *spans: Span) -> NDArray[np.float32]:
@@ -51,7 +51,7 @@ class TestProbe:
     @pytest.mark.parametrize(("arch", "way"), WAYS.items())
     @pytest.mark.fault("E7.79")
     def test_verifier(self, path: Callable[[str], Path], arch: str, way: str) -> None:
-        engine = LlamaVerifier(settings(path(arch)))
+        engine = LlamaVerifier(settings(path(arch)), max_draft=8)
         assert (engine.info.trimming, engine.info.can_trim) == (way, True)
         engine.close()
 
@@ -68,7 +68,7 @@ class TestProbe:
 class TestRollback:
     def test_unequal_spans(self, path: Callable[[str], Path]) -> None:
         """Given them in one batch, llama.cpp alone goes back to another sequence's state in some of these cases."""
-        engine = LlamaVerifier(settings(path("lfm2"), n_seq=4))
+        engine = LlamaVerifier(settings(path("lfm2"), 4), max_draft=8)
         engine.decode([Span(3, 0, IDS[:9], logits=False)])
         expected = last_row(engine, Span(3, 9, IDS[9:10], logits=True))
         rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ class TestRollback:
     @pytest.mark.parametrize("arch", ROLLING)
     def test_only_until_the_next_step(self, path: Callable[[str], Path], arch: str) -> None:
         """What llama.cpp would get wrong is refused: a cut after another sequence's step, or before the last step."""
-        engine = LlamaVerifier(settings(path(arch)))
+        engine = LlamaVerifier(settings(path(arch)), max_draft=8)
         engine.decode([Span(0, 0, IDS[:8], logits=True)])
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
         with pytest.raises(EngineError, match="cannot remove"):
@@ -110,13 +110,13 @@ class TestRollback:
 class TestRestore:
     @pytest.fixture(params=RESTORING)
     def engine(self, request: pytest.FixtureRequest, path: Callable[[str], Path]) -> Iterator[LlamaVerifier]:
-        engine = LlamaVerifier(settings(path(request.param)))
+        engine = LlamaVerifier(settings(path(request.param)), max_draft=8)
         yield engine
         engine.close()
 
     def test_a_wide_step_taken_back(self, path: Callable[[str], Path]) -> None:
         """More ids to decode again than a step has rows are decoded in pieces."""
-        engine = LlamaVerifier(settings(path("jamba"), n_batch=12, max_draft=11))
+        engine = LlamaVerifier(settings(path("jamba")), n_batch=12, max_draft=11)
         engine.decode([Span(1, 0, IDS[:12], logits=False)])
         expected = last_row(engine, Span(1, 12, IDS[12:13], logits=True))
         engine.trim(1, 0)

@@ -14,7 +14,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.engines.base import Encoder
-from specmesh.engines.llama import LlamaSettings, LlamaVerifier
+from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import ConfigError
 
 mx = pytest.importorskip("mlx.core")
@@ -49,7 +49,7 @@ def formats(
     if request.param == "tiny":
         path = make_gguf("two-formats", seed=9)
         folder = make_hf("two-formats", gguf=path)
-    target = LlamaVerifier(LlamaSettings(path, n_ctx=512, max_draft=511, threads=1, gpu_layers=0))
+    target = LlamaVerifier(ModelSettings("llama", str(path), ctx=512, max_sessions=1, threads=1), max_draft=511)
     drafter = opened(folder, n_ctx=512)
     yield target, drafter, request.param
     target.close()

@@ -8,8 +8,9 @@ import pytest
 from hub_command import Models
 
 from specmesh import models as store
+from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.llama import LlamaDrafter, LlamaSettings
+from specmesh.engines.llama import LlamaDrafter
 from specmesh.errors import ConfigError
 from specmesh.models import resolve
 from specmesh.models.headers import read_header
@@ -88,7 +89,7 @@ class TestHeader:
 class TestInspect:
     def test_gguf(self, tiny_gguf: Path) -> None:
         pytest.importorskip("llama_cpp")
-        engine = LlamaDrafter(LlamaSettings(tiny_gguf, n_ctx=16, gpu_layers=0))
+        engine = LlamaDrafter(ModelSettings("llama", str(tiny_gguf), ctx=16, max_sessions=1))
         vocabulary: Vocabulary = engine.vocabulary
         engine.close()
         report = store.inspect(tiny_gguf)
