@@ -94,9 +94,15 @@ class _World:
         assert list(plan.ids) == self.session._known[held : held + len(plan.ids)], "not where the memory ends"
         self.memory.append(plan.ids)
         began = self.now
-        self.now += self.tape.byte() * 1e-3
         guess = self.guess() if plan.guess else None
-        self.handle(ev.Predicted(len(plan.ids), guess, began, self.proposal(guess) if self.samples else None))
+        proposal = self.proposal(guess) if self.samples else None
+        self.memory.trim(held)
+        self.now += self.tape.byte() * 1e-3
+        for _ in range(self.tape.byte() % 4):
+            self.tell()
+        if len(self.memory.held) == held:  # else what was cut meanwhile is cut after the step
+            self.memory.append(plan.ids)
+        self.handle(ev.Predicted(held, plan.ids, plan.guess, guess, began, proposal))
 
     def guess(self) -> int | None:
         right = TEXT[min(len(self.memory.held), len(TEXT) - 1)]

@@ -36,7 +36,7 @@ class Core(Protocol[E_contra, F, S, R_contra]):
         """Return the step that begins now, or until when there is none."""
 
     def finish(self, step: S, result: R_contra | SpecmeshError, started: float, ended: float, /) -> list[F]:
-        """Take in what came of a step, or why nothing did."""
+        """Take in what came of a step, or why nothing did; what happened meanwhile was handled before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class EngineLoop(Generic[E, F, S, R]):
     """Runs `core` and `run`, its engine, on the model's thread.
 
     time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: called on that thread, so
-    it must not block. in_order: the core hears what came during a step before its end, as it happened; else after it.
+    it must not block.
     """
 
     def __init__(
@@ -102,10 +102,7 @@ class EngineLoop(Generic[E, F, S, R]):
         time_up: E | None,
         deliver: Callable[[CoreSays[F] | Crashed], None],
         thread: ModelThread,
-        *,
-        in_order: bool = False,
     ) -> None:
-        self._in_order = in_order
         self._core, self._run, self._time_up = core, run, time_up
         self._deliver = deliver
         self._inbox: deque[tuple[E, float]] = deque()
@@ -172,8 +169,7 @@ class EngineLoop(Generic[E, F, S, R]):
         except Exception as error:  # noqa: BLE001  (whatever an engine's library raises, its sessions are told)
             result = EngineError(f"{type(error).__name__}: {error}")
         self.step_since, ended = None, time.monotonic()
-        effects = self._heard() if self._in_order else []
-        return effects + self._core.finish(step, result, started, ended)
+        return self._heard() + self._core.finish(step, result, started, ended)
 
     def _heard(self) -> list[F]:
         effects = list[F]()

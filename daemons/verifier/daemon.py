@@ -77,7 +77,6 @@ class VerifierLoop(DaemonLoop[Order]):
             vev.TimeUp(),
             mailbox.put,
             self._thread,
-            in_order=True,  # by drafts in hand a session knows what its drafter is at
         )
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._clients = Clients(self._prompts, limits, engine.info.n_seq, max_queue, self._tell)

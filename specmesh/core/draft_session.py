@@ -214,15 +214,20 @@ class DrafterSession:
         self._reach = ceil(log(LEAST_USE) / log(rate))
 
     def predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
-        """Note what the model took in and, where it guessed, let the chain grow. No frame is handled during a step, so
-        the guess still belongs at the end."""
-        self.held += event.count
-        if event.count == self._chunk:
+        """Note what the model took in, as far as it belongs to the chain still, and let that grow by the guess."""
+        count, known = len(event.ids), tuple(self._ids[event.position : event.position + len(event.ids)])
+        if count == self._chunk:
             self._chunk = self._next_chunk(now - event.started)
+        if event.position != self.held:
+            return []  # what it follows was cut meanwhile
+        if event.ids != known:
+            self.held += common_length(event.ids, known)
+            return [ev.Trim(self.held)]
+        self.held += count
         if self.held < self.n_truth:
             return self._guessed(event)
         if event.token is None:
-            self._stuck = self.held == len(self._ids)
+            self._stuck = event.asked and self.held == len(self._ids)
             return self._send() if self._stuck else []
         self.drafted += 1
         self.draft_seconds += now - event.started
@@ -236,13 +241,14 @@ class DrafterSession:
     def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
         """Note the guess, if any, for the known id after those held; all guesses go out at the end of the truth or at a
         gap."""
-        end = self.held + 1 - event.count  # the last one noted was for the id before this
-        if event.token is not None:
-            self._guesses.append(event.token)
+        token = None if self.draft_n else event.token  # a draft that comes after its truth is no guess to be shown
+        end = self.held + 1 - len(event.ids)  # the last one noted was for the id before this
+        if token is not None:
+            self._guesses.append(token)
             end = self.held + 1
         if self.held == self.n_truth - 1:
             self._shadowed, self._gap = self.n_truth, min(2 * self._gap + SHADOW, LONGEST_GAP)
-        elif event.token is not None:
+        elif token is not None:
             return []
         if not self._guesses:
             return []

@@ -1,7 +1,7 @@
 """The drafter's sessions with all its verifiers, and the steps of the draft model that they share.
 
 `handle` takes what happens, `next_step` says what the draft model runs next, `finish` takes what came of it; each gives
-what is to be sent, or done by others. One step runs at a time.
+what is to be sent, or done by others. One step runs at a time; what happens meanwhile is heard before it is finished.
 """
 
 from collections.abc import Iterator
@@ -73,7 +73,6 @@ class DrafterCore:
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
         self._cuts: dict[int, int] = {}  # length by sequence, due before its next row
         self._threads: int | None = None  # of the next step, where that changes
-        self._rows: list[_Plan] = []  # of the step that runs
         self._troubles: list[ev.CoreEffect] = []  # found while a step was made
         self._work = ev.Worked()  # that nobody was told of
         self._reuse, self._reuse_changed = slots.snapshot(), False
@@ -153,12 +152,11 @@ class DrafterCore:
         """Return the step that begins now: first for sessions that drafts are asked for, then to read what others need,
         then shadows."""
         plans, rows = self._next_plans(), list[ev.DraftRow]()
-        self._rows = plans
         for seat, plan in plans:
             assert seat.seq is not None, "only who has a sequence has a plan"
             plain = seat.plain and seat.guided is None and plan.guess
             sampler = seat.sampler if plain else self._sampler(seat, plan)
-            rows.append(ev.DraftRow(seat.seq, seat.session.held, plan.ids, sampler))
+            rows.append(ev.DraftRow(seat.key, seat.seq, seat.session.held, plan.ids, sampler))
             self._seats[seat.key] = self._seats.pop(seat.key)  # the others come first next time
         threads, self._threads = self._threads, None
         cuts = tuple([KVCut(*cut) for cut in self._cuts.items()]) if self._cuts else ()
@@ -211,19 +209,19 @@ class DrafterCore:
         self, step: ev.DraftStep, result: ev.Guesses | SpecmeshError, started: float, ended: float
     ) -> list[ev.CoreEffect]:
         effects, self._troubles = self._troubles, []
-        rows, self._rows = self._rows, []
         if isinstance(result, SpecmeshError):
-            return [*effects, *self._failed(step, rows, result), *self._reused()]
+            return [*effects, *self._failed(step, result), *self._reused()]
         for seq, held in result.held.items():
             self._kept(seq, held)
         work, drafts = self._work, 0
-        for (seat, plan), row, token in zip(rows, step.rows, result.tokens, strict=True):
-            session = seat.session
-            if session.held != row.position:
-                continue  # what it follows is gone, and comes first
+        for row, token in zip(step.rows, result.tokens, strict=True):
+            seat = self._seats.get(row.key)
+            if seat is None or result.held.get(row.seq, row.position) != row.position:
+                continue  # it has ended meanwhile, or what the row follows was gone, and comes first
+            session, asked = seat.session, row.sampler is not None
             before = session.drafted
             proposal = row.sampler.proposal if isinstance(row.sampler, ProposalSampler) else None
-            told = session.predicted(ev.Predicted(len(plan.ids), token, started, proposal), ended)
+            told = session.predicted(ev.Predicted(row.position, row.ids, asked, token, started, proposal), ended)
             if told:
                 effects += self._of(seat, told)
             if session.drafted > before:
@@ -232,7 +230,7 @@ class DrafterCore:
             if seat.guided is not None and (why := seat.guided.exhausted) is not None:
                 seat.guided = None
                 effects.append((seat.key, _without_grammar(why)))
-        if rows:
+        if step.rows:
             work.ended, work.seconds, work.drafts = ended, work.seconds + ended - started, work.drafts + drafts
             if drafts:
                 work.draft_seconds += ended - started
@@ -250,23 +248,27 @@ class DrafterCore:
         """Note what a sequence that was cut holds."""
         for seat in self._seats.values():
             if seat.seq == seq:
-                if held != seat.session.held:
+                if held < seat.session.held:
                     seat.session.relocated(held)
                 return
         self._reuse_changed = True
         self.slots.relocated(seq, held)
 
-    def _failed(self, step: ev.DraftStep, rows: list[_Plan], error: SpecmeshError) -> Iterator[ev.CoreEffect]:
+    def _failed(self, step: ev.DraftStep, error: SpecmeshError) -> Iterator[ev.CoreEffect]:
         """Several rows: decode one sequence at a time, until it shows which one is to blame."""
-        self._cuts = {cut.seq: cut.length for cut in step.cuts} if rows else {}
-        self._together = self._limits.batches and len(rows) <= 1
-        if len(rows) > 1:
+        several = len(step.rows) > 1
+        for cut in step.cuts if step.rows else ():
+            self._cut(cut.seq, cut.length)
+        self._together = self._limits.batches and not several
+        if several:
             meaning = "sessions are drafted for in turn"
             yield ev.Noted("drafting_together_failed", {"error": str(error), "meaning": meaning}, "warning")
-        for seat, _ in rows:
-            assert seat.seq is not None, "it had a row"
-            if len(rows) > 1:
-                self._cut(seat.seq, seat.session.held)
+        for row in step.rows:
+            seat = self._seats.get(row.key)
+            if seat is None:
+                continue  # it has ended meanwhile
+            if several:
+                self._cut(row.seq, seat.session.held)
             else:
                 self._release(seat, broken=True)
                 seat.undraftable = True

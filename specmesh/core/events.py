@@ -191,9 +191,11 @@ class Predict:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The draft model took in what it was given; `token` is its guess, None where it has none (or was not asked)."""
+    """The draft model took in `ids` at `position`; `token` is its guess, None where it has none, or was not `asked`."""
 
-    count: int
+    position: int
+    ids: tuple[int, ...]
+    asked: bool
     token: int | None
     started: float  # when that work began
     proposal: Proposal | None = None  # what the guess was sampled from, if it was
@@ -284,8 +286,9 @@ CoreEvent = DraftFor | Heard | Aside | Dropped | CompiledGrammar | UpstreamChang
 
 @dataclass(frozen=True, slots=True)
 class DraftRow:
-    """Append `ids` at `position` of a sequence and, with a sampler, guess what follows."""
+    """Append `ids` at `position` of a session's sequence and, with a sampler, guess what follows."""
 
+    key: int
     seq: int
     position: int
     ids: tuple[int, ...]

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from statistics import fmean
@@ -88,11 +88,8 @@ def simulate(
 
 @dataclass(slots=True)
 class _Drafter:
-    """told: what arrived while it drafts."""
-
     id: vev.DrafterId
     core: DrafterCore
-    told: list[ev.CoreEvent] = field(default_factory=list)
     busy: bool = False
 
 
@@ -233,23 +230,22 @@ class _Simulation:
         return drafter
 
     def _arrived(self, drafter: _Drafter, session: int, said: vev.Said, now: float) -> None:
+        event: ev.CoreEvent
         match said:
             case vev.Announced(n_prompt, params):
-                drafter.told.append(ev.DraftFor(session, 0, VOCABULARY, n_prompt, params.sampling))
+                event = ev.DraftFor(session, 0, VOCABULARY, n_prompt, params.sampling)
             case vev.Over():
-                drafter.told.append(ev.Dropped(session))
+                event = ev.Dropped(session)
             case ev.Told() | ev.Nacked():
-                drafter.told.append(ev.Heard(session, said))
+                event = ev.Heard(session, said)
             case _:
-                pass
+                return
+        self._send(drafter, drafter.core.handle(event, now), now)
         self._draft(drafter, now)
 
     def _draft(self, drafter: _Drafter, now: float) -> None:
         if drafter.busy:
             return
-        told, drafter.told = drafter.told, []
-        for event in told:
-            self._send(drafter, drafter.core.handle(event, now), now)
         while isinstance(step := drafter.core.next_step(now), ev.DraftStep):
             if any(row.sampler is not None for row in step.rows):
                 drafter.busy = True

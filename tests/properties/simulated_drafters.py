@@ -32,7 +32,7 @@ class Drafter:
 
 
 class HonestDrafter:
-    """A drafter with a model that takes time: one thing at a time, frames between two guesses."""
+    """A drafter with a model that takes time: one thing at a time, frames whenever they come."""
 
     def __init__(self, world, setup, session, params):
         self.world, self.setup, self.session = world, setup, session
@@ -42,22 +42,19 @@ class HonestDrafter:
         self.proposes = uses_proposals(params.sampling)
         self.memory = Memory(setup.n_ctx, world.end_bias)
         self.sampler = Sampler(params.sampling)
-        self.inbox, self.busy, self.learned = [], False, []
+        self.busy, self.learned = False, []
         self.alive = True
         self.up = self.down = None
 
     def receive(self, message):
         if isinstance(message, m.Truth | m.Sync | m.Nack) and message.session == self.session:
-            self.inbox.append(message)
-            if not self.busy:
-                self.turn()
+            self.perform(self.core.receive(message, self.world.clock.now))
+            self.turn()
 
     def turn(self):
-        if not self.alive:
+        if not self.alive or self.busy:
             return
         now = self.world.clock.now
-        while self.inbox:
-            self.perform(self.core.receive(self.inbox.pop(0), now))
         step, effects = self.core.next_step(now)
         self.perform(effects)
         if step is None:

@@ -102,6 +102,25 @@ def test_a_memory_that_cannot_go_back_so_far_is_filled_again():
     assert (row.position, row.ids) == (0, (*PROMPT, 4))
 
 
+def test_what_is_heard_during_a_step():
+    """A row counts as far as its ids are still the session's; one of a session that has ended counts for nobody."""
+    core = made()
+    opened(core, 1, 2)
+    finish(core, core.next_step(0.0), 8, 9)
+    step = core.next_step(0.0)
+    assert [row.ids for row in step.rows] == [(8,), (9,)]
+    told(core, 1, 4, after=PROMPT)
+    core.handle(ev.Dropped(2), 0.0)
+    assert finish(core, step, 70, 70) == []
+    step = core.next_step(0.0)
+    assert [(row.key, row.position, row.ids) for row in step.rows] == [(1, 3, (4,))]
+    assert {cut.length for cut in step.cuts} == {3}
+    told(core, 1, 5, after=(*PROMPT, 4))
+    assert finish(core, step, 5) == []
+    [row] = core.next_step(0.0).rows
+    assert (row.position, row.ids) == (4, (5,))
+
+
 def test_who_is_to_blame_for_a_failed_step():
     """After a failed step of several each has one of its own; who fails alone gets no more drafts, the others do."""
     core = made()
