@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from specmesh.errors import ChildFailed
 
@@ -38,11 +38,10 @@ _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of memory (which macOS does not enforce), seconds per request, and additional environment variables."""
+    """Bytes of memory (which macOS does not enforce), and seconds per request."""
 
     memory: int
     seconds: float
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Child:
@@ -98,7 +97,7 @@ class Child:
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors.fileno(),
-                    env={**passed, **limits.environment},
+                    env=passed,
                     start_new_session=True,  # Ctrl-C is for this process
                 )
             except OSError as error:

@@ -4,6 +4,7 @@ import ctypes
 import functools
 import importlib
 import logging
+import os
 import signal
 import sys
 from collections import deque
@@ -26,7 +27,7 @@ _CPU_TYPE, _GPU_TYPES = 0, (1, 2)
 _POOL_WARNING = "possible training context overflow"
 """llama.cpp compares all cells with the trained context; `LlamaEngine` compares one sequence's share."""
 
-ASKING = Limits(memory=2**32, seconds=20.0, environment={"GGML_NO_BACKTRACE": "1"})
+ASKING = Limits(memory=2**32, seconds=20.0)
 """For one RPC server: it may be far away, and answers once its GPU is ready."""
 
 NO_RPC = (
@@ -87,26 +88,21 @@ def library() -> Any:
     if package.__version__ != PINNED:
         raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}")
     lib = package.llama_cpp
-    lib.llama_log_set(_callback(lib), None)
+    _callbacks[:] = lib.llama_log_callback(LOG.feed), ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_log_abort)
+    lib.llama_log_set(_callbacks[0], None)
     lib.llama_backend_init()
-    importlib.import_module("llama_cpp._ggml").libggml.ggml_set_abort_callback(_abort_callback())
+    importlib.import_module("llama_cpp._ggml").libggml.ggml_set_abort_callback(_callbacks[1])
     return lib
 
 
-# C functions are cached: llama.cpp keeps their addresses as long as it lives.
-@functools.cache
-def _callback(lib: Any) -> Any:
-    return lib.llama_log_callback(LOG.feed)
+_callbacks: list[Any] = []
+"""llama.cpp keeps their addresses as long as it lives."""
 
 
-@functools.cache
-def _abort_callback() -> Any:
-    def log(text: bytes | None) -> None:
-        reason = (text or b"").decode("utf-8", "replace")
-        _log.critical("llama_cpp_aborted", reason=reason, meaning="llama.cpp found a defect and ends this process")
-        flush()
-
-    return ctypes.CFUNCTYPE(None, ctypes.c_char_p)(log)
+def _log_abort(text: bytes | None) -> None:
+    reason = (text or b"").decode("utf-8", "replace")
+    _log.critical("llama_cpp_aborted", reason=reason, meaning="llama.cpp found a defect and ends this process")
+    flush()
 
 
 def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:
@@ -176,6 +172,7 @@ def add_servers(addresses: Sequence[str]) -> None:
 def answer(request: Json) -> Json:
     """In the child: return the `devices` at an `address`; the process ends where no RPC server answers there."""
     # The reason of an abort alone, as this process's last words.
+    os.environ["GGML_NO_BACKTRACE"] = "1"
     structlog.configure(
         processors=[lambda _logger, _method, event: str(event.get("reason"))],
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),

@@ -51,11 +51,11 @@ class FixedWidth(LlamaCache):
                 raise LocalProtocolError(f"a span of {len(span.ids)} rows with logits: each step has {self._width}")
         shown: list[NDArray[np.float32]] = []
         for span in spans:
-            if not span.logits:
+            if span.logits:
+                rows = self._step(span)
+                shown.append(rows if span is spans[-1] else rows.copy())
+            else:
                 self.read(span)
-                continue
-            rows = self._step(span)
-            shown.append(rows if span is spans[-1] else rows.copy())
         if not outputs:
             return self.logits(0)
         return shown[0] if len(shown) == 1 else np.concatenate(shown)

@@ -117,8 +117,10 @@ def test_body_in_parts_and_beyond_the_limit():
     assert "exceeds" in answer.json()["error"]["message"]
 
 
-def left(daemon: FakeDaemon, *, stream: bool, at: str) -> Answer:
-    """An answer whose client leaves: at once, with its first part, or while it waits; its session is cancelled."""
+@pytest.mark.parametrize(("stream", "at"), [(True, "part"), (True, "wait"), (False, "once")])
+def test_client_that_leaves_cancels(stream: bool, at: str):
+    """A client leaves at once, with its first part, or while it waits; its session is cancelled."""
+    daemon = FakeDaemon(*(EVENTS[:2] if at != "wait" else ()))
 
     async def leave() -> Answer:
         answer = Answer()
@@ -137,13 +139,7 @@ def left(daemon: FakeDaemon, *, stream: bool, at: str) -> Answer:
         await asyncio.wait_for(daemon.cancelled.wait(), 20)
         return answer
 
-    return asyncio.run(leave())
-
-
-@pytest.mark.parametrize(("stream", "at"), [(True, "part"), (True, "wait"), (False, "once")])
-def test_client_that_leaves_cancels(stream: bool, at: str):
-    daemon = FakeDaemon(*(EVENTS[:2] if at != "wait" else ()))
-    answer = left(daemon, stream=stream, at=at)
+    answer = asyncio.run(leave())
     submit, cancel = daemon.orders
     assert isinstance(submit, Submit)
     assert cancel == Cancel(submit.client)

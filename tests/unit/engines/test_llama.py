@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import structlog
 from harness.engine_contract import predict
 
 from specmesh.config import ModelSettings
@@ -33,13 +32,6 @@ def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
     engine = LlamaVerifier(settings(tiny_gguf))
     yield engine
     engine.close()
-
-
-@pytest.fixture(autouse=True)
-def _fresh_library() -> Iterator[None]:
-    """What a test does to the library's cached state ends with it."""
-    yield
-    structlog.reset_defaults()
 
 
 class TestSettings:
@@ -137,26 +129,18 @@ class TestModels:
         engine.close()
 
 
-class TestLibrary:
-    @pytest.fixture(autouse=True)
-    def _uncached(self) -> Iterator[None]:
-        llama_library.library.cache_clear()
-        yield
-        llama_library.library.cache_clear()
-
-    def test_pin_is_the_packages(self) -> None:
-        pyproject = Path(__file__).parents[3] / "pyproject.toml"
-        assert f"llama-cpp-python=={llama_library.PINNED}" in pyproject.read_text()
+def test_pin_is_the_packages() -> None:
+    pyproject = Path(__file__).parents[3] / "pyproject.toml"
+    assert f"llama-cpp-python=={llama_library.PINNED}" in pyproject.read_text()
 
 
-class TestLog:
-    def test_nothing_on_stderr(self, tiny_gguf: Path) -> None:
-        program = (
-            "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama import *;"
-            "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"
-            "LlamaVerifier(ModelSettings('llama', sys.argv[1], 64, 1, threads=1))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(tiny_gguf)], capture_output=True, text=True, timeout=60, check=True
-        )
-        assert (done.stdout, done.stderr) == ("", "")
+def test_nothing_on_stderr(tiny_gguf: Path) -> None:
+    program = (
+        "import sys, structlog; from specmesh.config import ModelSettings; from specmesh.engines.llama import *;"
+        "structlog.configure(logger_factory=structlog.ReturnLoggerFactory());"
+        "LlamaVerifier(ModelSettings('llama', sys.argv[1], 64, 1, threads=1))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tiny_gguf)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")

@@ -33,14 +33,14 @@ class Models:
             raise done.exception
         return Done(done.exit_code, done.stdout, done.stderr)
 
-    def start(self, *words: object, command: str = "models", **variables: str) -> "subprocess.Popen[str]":
+    def start(self, *words: object, **variables: str) -> "subprocess.Popen[str]":
         ours = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SPECMESH_"))}
-        program = [sys.executable, "-m", "specmesh", command, *map(str, words)]
+        program = [sys.executable, "-m", "specmesh", "models", *map(str, words)]
         env = ours | self.variables | variables
         pipe = subprocess.PIPE
         return subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self._folder)
 
-    def process(self, *words: object, command: str = "models", **variables: str) -> Done:
-        with self.start(*words, command=command, **variables) as process:
+    def process(self, *words: object, **variables: str) -> Done:
+        with self.start(*words, **variables) as process:
             out, err = process.communicate(timeout=60)
         return Done(process.returncode, out, err)

@@ -102,9 +102,6 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(404)
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
     def _listing(self, hub_id: str, revision: str) -> None:
         repo = self.hub.repos.get(hub_id)
         if repo is None:
@@ -123,16 +120,11 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in repo.files:
             return self._refuse(404, "EntryNotFound")
         raw = repo.files[name]
-        value, large = repo.checksum(name)
         wanted = None if repo.no_range else self.headers["Range"]
         start = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
-        headers = {"ETag": f'"{value}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        if large:
-            headers |= {"X-Linked-Size": str(len(raw)), "X-Linked-Etag": f'"{value}"'}
-        if wanted:
-            headers["Content-Range"] = f"bytes {start}-{len(raw) - 1}/{len(raw)}"
+        headers = {"Content-Range": f"bytes {start}-{len(raw) - 1}/{len(raw)}"} if wanted else {}
         self.stall = repo.stall
-        cut = repo.cut.pop(name, None) if self.command == "GET" else None
+        cut = repo.cut.pop(name, None)
         return self._answer(206 if wanted else 200, raw[start:], headers, cut, name)
 
     def _answer(self, status: int, raw: bytes, headers: dict[str, str], cut: int | None = None, name: str = "") -> None:
@@ -141,8 +133,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
-        if self.command == "HEAD":
-            return
         body = raw if cut is None else raw[:cut]
         if name:
             self.hub.served.append(Served(name, self.headers["Range"], len(body), self.headers["Authorization"]))

@@ -58,8 +58,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     made: list[Child] = []
 
-    def start(memory: int = 2**28, seconds: float = 30.0, **environment: str) -> Child:
-        made.append(Child("under_test", Limits(memory, seconds, environment)))
+    def start(seconds: float = 30.0) -> Child:
+        made.append(Child("under_test", Limits(2**28, seconds)))
         return made[-1]
 
     yield start
@@ -117,9 +117,9 @@ def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do
 def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("SPECMESH_KEYS", "secret")
-    names = make(EXTRA="1").ask({"do": "variables"})["names"]
+    names = make().ask({"do": "variables"})["names"]
     assert isinstance(names, list)
-    assert {"EXTRA", "PATH", "PYTHONPATH"} <= set(names)
+    assert {"PATH", "PYTHONPATH"} <= set(names)
     assert not {"HF_TOKEN", "SPECMESH_KEYS"} & set(names)
 
 
