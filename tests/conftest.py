@@ -29,8 +29,27 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Each of the thousand processes that tests start would compile all of specmesh anew: a third of its start."""
 
 
+LONG = {
+    *(
+        "lifecycle",
+        "slow_engine",
+        "vocabularies",
+        "mlx",
+        "recovery",
+        "connections",
+        "death",
+        "network",
+        "audit",
+        "keys",
+    ),
+    *("models", "structure", "probabilistic_machines", "machines", "draft_contract", "sampling"),
+}
+"""Files that take half a minute and more: they begin first, so that at the end no worker is alone with one."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have each report say which cases its test shows, for tools/faults.py."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
     for item in items:
         item.user_properties += [("fault", mark.args[0]) for mark in item.iter_markers("fault")]
 

@@ -1,11 +1,22 @@
 """Connections to a daemon that take and do not give."""
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from processes import PATIENCE
+
+from specmesh.client import Json
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+
+
+def asking(request: Json) -> bytes:
+    """What a client sends that asks for a completion."""
+    raw = json.dumps(request).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
 
 
 @contextmanager

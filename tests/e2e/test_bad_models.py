@@ -28,12 +28,10 @@ def number(raw: bytes, key: bytes, new: int) -> bytes:
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
-        (lambda raw: raw[: len(raw) // 100], "ends too soon"),
         (lambda raw: raw[:-64], "corrupted or incomplete"),
-        (lambda raw: raw[:8] + b"\xff" * 8 + raw[16:], "tensors"),
         (lambda raw: number(raw, b"llama.block_count", 3), "blk.2"),
     ],
-    ids=["cut at 1 %", "cut at the end", "count", "more layers than weights"],
+    ids=["cut at the end", "more layers than weights"],
 )
 def test_damaged(tiny_gguf: Path, mesh: Mesh, harm: Callable[[bytes], bytes], why: str):
     """Whether our look at the header finds it, or llama.cpp's loader."""

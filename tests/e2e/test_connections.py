@@ -11,14 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from connections import many
+from connections import HEAD, asking, many
 from processes import PATIENCE, Mesh, body, complete, few_descriptors, free_port, generate, request_raw, sim_text, until
 from served import Served
 
 from specmesh.daemons.drafter.request_router import AHEAD
 
 PROMPT = "All good things"
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize(
@@ -54,11 +53,6 @@ def test_no_descriptor_for_a_connection(mesh: Mesh):
         times = [datetime.fromisoformat(str(one["timestamp"])).timestamp() for one in verifier.events("api_trouble")]
         assert all(later - sooner > 0.9 for sooner, later in pairwise(times))
     assert request_raw(verifier.socket, "GET", "/health")[0] == 200
-
-
-def asking(request: dict[str, object]) -> bytes:
-    raw = json.dumps(request).encode()
-    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
 
 
 @pytest.mark.fault("E5.56")

@@ -23,7 +23,8 @@ def quiet(proxy: Proxy, daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("draft_n", ["auto", 1, 4])
 def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: str, draft_n: object):
-    """Sent + received stay under 120 bytes per generated token, counted on the socket, drafts streamed as they come."""
+    """Sent + received stay under 120 bytes per generated token, counted on the socket, drafts streamed as they come;
+    the verifier's report has the socket's, less ZMTP's framing and heartbeats."""
     proxy, pair = counted
     before = quiet(proxy, pair["drafter"])
     stream = complete(pair[role], body(PROMPT, 300, draft_n=draft_n))
@@ -31,17 +32,9 @@ def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: st
     assert stream.text == sim_text(PROMPT, 300)
     assert sum(stream.accepted) > 0
     assert 0 < used / 300 < BYTES_PER_TOKEN
-
-
-def test_told_bytes_are_those_on_the_socket(counted: tuple[Proxy, dict[str, Daemon]]):
-    """The report's bytes_sent + bytes_received are the socket's, less ZMTP's framing and heartbeats."""
-    proxy, pair = counted
-    before = quiet(proxy, pair["drafter"])
-    stream = complete(pair["verifier"], body(PROMPT, 300, draft_n=4))
-    used = quiet(proxy, pair["drafter"]) - before
-    report = stream.result["report"]
-    told = report["bytes_sent"] + report["bytes_received"]
-    assert 0.7 * used < told < used
+    if (role, draft_n) == ("verifier", 4):
+        report = stream.result["report"]
+        assert 0.7 * used < report["bytes_sent"] + report["bytes_received"] < used
 
 
 def test_no_draft_costs_nothing_on_the_wire(counted: tuple[Proxy, dict[str, Daemon]]):

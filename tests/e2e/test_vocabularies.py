@@ -171,14 +171,15 @@ def test_drafter_meets_another_verifier(target: Path, permuted: Path, mesh: Mesh
 def test_text_is_the_verifiers_at_the_drafters_socket(verifier: Daemon, permuted: Path, beside: Mesh):
     """A drafter without a vocabulary, and one with other ids: prompts are read, and text written, by the verifier's."""
     daemons = [beside.drafter(engine="ngram", name="ngram"), drafter(beside, permuted, name="permuted")]
-    fields = ("text", "token_ids", "prompt_token_ids")
     for prompt in PROMPTS:
-        told = generate(verifier, prompt, "--max-tokens", 80, "--no-draft", "--json").json
+        told = complete(verifier, body(prompt, 80, draft_n=0))
         for daemon in daemons:
-            done = generate(daemon, prompt, "--max-tokens", 80, "--json").json
-            assert [done[name] for name in fields] == [told[name] for name in fields]
-            shown = generate(daemon, prompt, "--max-tokens", 80).out
-            assert shown == "\n".join(re.split("\r\n|\r", f"{told['text']}\n"))  # as Python reads a pipe's text
+            done = complete(daemon, body(prompt, 80))
+            assert (done.text, done.ids) == (told.text, told.ids)
+            assert done.result["prompt_token_ids"] == told.result["prompt_token_ids"]
+    for daemon in daemons:
+        shown = generate(daemon, prompt, "--max-tokens", 80).out
+        assert shown == "\n".join(re.split("\r\n|\r", f"{told.text}\n"))  # as Python reads a pipe's text
 
 
 @pytest.mark.fault("E7.83")

@@ -1,12 +1,11 @@
 """E5: descriptors, memory, readers come to their ends: nobody aborts, and it serves when there is room again."""
 
-import json
 import socket
 import struct
 from contextlib import closing, suppress
 
 import pytest
-from connections import many
+from connections import asking, many
 from peer import greeting
 from processes import PATIENCE, Mesh, Stream, body, complete, few_descriptors, sim_text, until
 from usage import Usage
@@ -75,12 +74,10 @@ def test_an_announced_giant(mesh: Mesh, keyed: bool):
 @fault("E5.56")
 def test_a_client_that_does_not_read(mesh: Mesh):
     verifier = mesh.verifier("step_ms=0.2,n_seq=2")
-    raw = json.dumps(body(PROMPT, 3000, stream=True, rounds=True)).encode()
     with closing(socket.socket(socket.AF_UNIX)) as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(str(verifier.socket))
-        lazy.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
-        lazy.sendall(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(raw), raw))
+        lazy.sendall(asking(body(PROMPT, 3000, stream=True, rounds=True)))
         before = Usage(verifier.pid).memory("VmRSS")
         until(lambda: verifier.stats()["totals"]["generated"] >= 3000, "its text is made")
         assert complete(verifier, body(PROMPT, 100)).text == sim_text(PROMPT, 100)

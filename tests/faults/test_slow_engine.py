@@ -1,19 +1,18 @@
 """E8.99: an engine whose step does not end, as one on a slow processor: only what needs the step waits for it."""
 
-import json
 import signal
-import socket
-import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from connections import asking, many
 from peer import Peer
 from processes import PATIENCE, Daemon, Mesh, Stream, body, complete, edited, sim_text, until
 
 from specmesh.client import Json
-from specmesh.errors import Busy, SpecmeshError, WentAway
+from specmesh.errors import Busy, WentAway
 
 SLOW = "\x07"
 """An id that a step takes long over: until the test says that it is over."""
@@ -28,36 +27,28 @@ fault = pytest.mark.fault
 
 SLOWLY = """
 import pathlib, time
-from specmesh.engines.sim import SimVerifier
-decode, begun, over = SimVerifier.decode, pathlib.Path("{0}/begun"), pathlib.Path("{0}/over")
-def slowly(engine, spans):
-    if any({1} in span.ids for span in spans) and not over.exists():
+from specmesh.engines.sim import {engine} as Engine
+{work}, begun, over = Engine.{work}, pathlib.Path("{folder}/begun"), pathlib.Path("{folder}/over")
+def slowly(engine, parts):
+    if any({slow} in part.ids for part in parts) and not over.exists():
         begun.touch()
         while not over.exists(): time.sleep(0.05)
-    return decode(engine, spans)
-SimVerifier.decode = slowly
+    return {work}(engine, parts)
+Engine.{work} = slowly
 """
 
 
-class Asked:
-    """A request on a thread of its own, until its whole text has come."""
-
-    def __init__(self, daemon: Daemon, request: Json) -> None:
-        self._daemon, self._request = daemon, request
-        self.text, self.error = "", None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.text = complete(self._daemon, self._request).text
-        except SpecmeshError as error:
-            self.error = error
+@pytest.fixture
+def clients() -> Iterator[ThreadPoolExecutor]:
+    """Threads of clients; a test that fails does not wait for them."""
+    made = ThreadPoolExecutor()
+    yield made
+    made.shutdown(wait=False)
 
 
 def verifier(mesh: Mesh, *options: object) -> Daemon:
     """A verifier with that engine, two sessions and one place in its queue."""
-    slowly = SLOWLY.format(mesh.folder, ord(SLOW))
+    slowly = SLOWLY.format(engine="SimVerifier", work="decode", folder=mesh.folder, slow=ord(SLOW))
     return mesh.verifier("step_ms=4,n_seq=2", "--max-queue", 1, *options, program=edited(slowly))
 
 
@@ -68,14 +59,14 @@ def kept(daemon: Daemon, drafter: Daemon) -> bool:
 
 
 @fault("E8.99")
-def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
+def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPoolExecutor):
     daemon, drafter = verifier(mesh), mesh.drafter("draft_ms=0.5,alpha=1")
     with Stream(daemon, body(PROMPT, 8000)) as leaves:
         leaves.read(3)
-        slowed = Asked(drafter, body(PROMPT + SLOW, 40, draft_n=4))
+        slowed = clients.submit(complete, drafter, body(PROMPT + SLOW, 40, draft_n=4))
         until((mesh.folder / "begun").exists, "the slow step has begun")
         began = time.monotonic()
-        waiting = Asked(daemon, body(PROMPT, 40))
+        waiting = clients.submit(complete, daemon, body(PROMPT, 40))
         until(lambda: daemon.stats()["sessions"]["queued"] == 1, "the next one waits")
         assert daemon.client.get("/health")["status"] == "ok"
         assert daemon.client.get("/v1/models")["data"]
@@ -86,13 +77,12 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh):
             peer.answered()
     while time.monotonic() < began + STEP:
         assert kept(daemon, drafter)
-        assert waiting.thread.is_alive()
+        assert waiting.running()
         time.sleep(0.1)
     (mesh.folder / "over").touch()
-    waiting.thread.join(PATIENCE)
-    slowed.thread.join(PATIENCE)
+    assert waiting.result(PATIENCE).text == sim_text(PROMPT, 40)
+    assert slowed.result(PATIENCE).text == sim_text(PROMPT + SLOW, 40)
     assert kept(daemon, drafter)
-    assert (waiting.text, slowed.text) == (sim_text(PROMPT, 40), sim_text(PROMPT + SLOW, 40))
     until(lambda: daemon.live() == 0, "nothing is left")
     ended: dict[str, int] = daemon.stats()["sessions"]["ended"]
     assert (ended["cancelled"], ended["length"]) == (1, 2)
@@ -113,69 +103,46 @@ def test_sigterm_in_a_slow_step(mesh: Mesh):
     assert time.monotonic() > began + DRAIN
 
 
-DRAFT_SLOWLY = """
-import pathlib, time
-from specmesh.engines.sim import SimDrafter
-predict, begun, over = SimDrafter.predict, pathlib.Path("{0}/begun"), pathlib.Path("{0}/over")
-def slowly(engine, asks):
-    if any({1} in ask.ids for ask in asks) and not over.exists():
-        begun.touch()
-        while not over.exists(): time.sleep(0.05)
-    return predict(engine, asks)
-SimDrafter.predict = slowly
-"""
-
-
-def asking(daemon: Daemon, request: Json) -> socket.socket:
-    """The connection of a client that has asked."""
-    made, raw = socket.socket(socket.AF_UNIX), json.dumps(request | {"stream": True}).encode()
-    made.connect(str(daemon.socket))
-    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    made.sendall(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
-    return made
-
-
 def drafter(mesh: Mesh, *options: object) -> Daemon:
     """A drafter with that engine, attached."""
-    slowly = DRAFT_SLOWLY.format(mesh.folder, ord(SLOW))
+    slowly = SLOWLY.format(engine="SimDrafter", work="predict", folder=mesh.folder, slow=ord(SLOW))
     return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=edited(slowly))
 
 
 @fault("E8.99")
-def test_a_drafter_in_a_slow_step(mesh: Mesh):
+def test_a_drafter_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
     daemon = mesh.verifier("step_ms=4,n_seq=4")
     slow = drafter(mesh)
-    slowed = Asked(slow, body(PROMPT + SLOW, 400, draft_n=4))
+    slowed = clients.submit(complete, slow, body(PROMPT + SLOW, 400, draft_n=4))
     until((mesh.folder / "begun").exists, "the slow step has begun")
     began = time.monotonic()
     with Stream(daemon, body(PROMPT, 40, draft_n=4)) as other:
         other.read()
     assert other.text == sim_text(PROMPT, 40), "the verifier's own clients do not wait for it"
-    with closing(asking(slow, body(PROMPT, 8000, draft_n=4))):
+    with many(slow.socket, 1, asking(body(PROMPT, 8000, draft_n=4, stream=True))):
         until(lambda: slow.stats()["sessions"]["live"] == 2, "the next one has a session")
     until(lambda: slow.stats()["sessions"]["live"] == 1, "it leaves")
     until(lambda: daemon.live() == 1, "the verifier has heard so")
     while time.monotonic() < began + 2 * STEP:
         assert slow.client.get("/health")["status"] == "ok"
         assert kept(daemon, slow)
-        assert slowed.thread.is_alive()
+        assert slowed.running()
         time.sleep(0.1)
     (mesh.folder / "over").touch()
-    slowed.thread.join(PATIENCE)
-    assert slowed.text == sim_text(PROMPT + SLOW, 400)
+    assert slowed.result(PATIENCE).text == sim_text(PROMPT + SLOW, 400)
     assert slow.stats()["reconnects"] == 0
     assert "Traceback" not in daemon.text() + slow.text()
 
 
 @fault("E8.99")
-def test_sigterm_in_a_drafters_slow_step(mesh: Mesh):
+def test_sigterm_in_a_drafters_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
     mesh.verifier("step_ms=4,n_seq=4")
     slow = drafter(mesh, "--drain", DRAIN)
-    slowed = Asked(slow, body(PROMPT + SLOW, 400, draft_n=4))
+    slowed = clients.submit(complete, slow, body(PROMPT + SLOW, 400, draft_n=4))
     until((mesh.folder / "begun").exists, "the slow step has begun")
     began = time.monotonic()
     slow.signal(signal.SIGTERM)
     assert slow.wait() == 0, "it ends though the step does not"
     assert time.monotonic() > began + DRAIN
-    slowed.thread.join(PATIENCE)
-    assert isinstance(slowed.error, WentAway)
+    with pytest.raises(WentAway):
+        slowed.result(PATIENCE)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from soak.truth import BAD, Alone, Text, Told, Verdict, judge
+from soak.truth import BAD, Text, Told, Verdict, judge
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.engines.sim import SimSettings, SimVerifier
 
 GREEDY = SamplingParams()
 TEXT = Text("p", GREEDY, (112,), (65, 66, 67, 68), ended=False)
@@ -52,8 +51,3 @@ def test_faults_excuse_the_missing_rest_and_nothing_else():
     assert verdict(Told(error="x"), excused=True) is Verdict.REFUSED
     assert verdict(Told(ids=[66], text="B", error="x"), excused=True) is Verdict.MISMATCH
     assert verdict(Told(ids=[65], text="A", finish="length"), excused=True) is Verdict.SHORT
-
-
-@pytest.fixture
-def alone():
-    return Alone(SimVerifier(SimSettings(n_batch=16)))
