@@ -4,7 +4,7 @@ import base64
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -236,27 +236,23 @@ class VocabularyHandshake:
         return vocabulary, engine, found
 
     def _compare_encoders(self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome) -> None:
-        probed = compare_encodings(own, vocabulary, self._encodings(len(own), len(vocabulary), welcome))
+        """Warn where the draft model's encoder splits the verifier's texts otherwise, as far as these can be used."""
+        if not isinstance(self._own, Encoder):
+            return
+        encodings: list[tuple[str, list[int], list[int]]] = []
+        for text, told in list(welcome.probes.items())[:MAX_PROBES]:
+            theirs = _ids(told, len(vocabulary))
+            if theirs is None or len(text) > MAX_PROBE:
+                continue
+            with contextlib.suppress(SpecmeshError):
+                ids = self._own.encode(text)
+                if all(token < len(own) for token in ids):
+                    encodings.append((text, ids, theirs))
+        probed = compare_encodings(own, vocabulary, encodings)
         if probed.agreed < probed.compared:
             alike = f"{probed.agreed} of {probed.compared} texts"
             meaning = "the text is right all the same; fewer drafts will be accepted"
             log.warning("encoders_differ", alike=alike, first=probed.first, meaning=meaning)
-
-    def _encodings(self, n_own: int, n_vocab: int, welcome: Welcome) -> Iterator[tuple[str, list[int], list[int]]]:
-        """Texts with the own ids and the verifier's, as far as what the verifier sent can be used."""
-        engine = self._own
-        if not isinstance(engine, Encoder):
-            return
-        for text, told in list(welcome.probes.items())[:MAX_PROBES]:
-            theirs = _ids(told, n_vocab)
-            if theirs is None or len(text) > MAX_PROBE:
-                continue
-            try:
-                own = engine.encode(text)
-            except SpecmeshError:
-                continue
-            if all(token < n_own for token in own):
-                yield text, own, theirs
 
 
 def _key(welcome: Welcome) -> tuple[object, ...]:

@@ -81,10 +81,6 @@ class DaemonLoop(ABC, Generic[T]):
     _ended: asyncio.Future[None]
     _timer: asyncio.TimerHandle | None = None
 
-    def run(self) -> bool:
-        """`serve`, on an event loop of its own."""
-        return asyncio.run(self.serve())
-
     async def serve(self) -> bool:
         """Serve on the running event loop until stopped and drained; return True where the engine is idle and may be
         freed. Raises what a turn raises."""

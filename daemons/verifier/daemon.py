@@ -176,7 +176,7 @@ class VerifierLoop(DaemonLoop[Order]):
         return self.stats.snapshot(
             self._engine.info,
             self._report,
-            list(self._drafters),
+            list(self._router.gate.peers.values()),
             self._router.traffic,
             now,
             self._clients.live,

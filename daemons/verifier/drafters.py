@@ -1,7 +1,7 @@
 """The drafters attached to a verifier: who is there, and what each says."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import structlog
 
@@ -57,9 +57,6 @@ class Drafters:
         self._gate, self._peers = router.gate, router.gate.peers
         self._hash_sent = ""
         self.step_s = self.row_s = 0.0
-
-    def __iter__(self) -> Iterator[DrafterPeer]:
-        return iter(list(self._peers.values()))
 
     def name(self, identity: bytes | None) -> str | None:
         peer = self._peers.get(identity) if identity is not None else None

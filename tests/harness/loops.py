@@ -4,6 +4,7 @@ The one place where these tests meet the daemons' loops: whoever replaces the lo
 `Running`, and keeps their methods.
 """
 
+import asyncio
 import queue
 import threading
 import time
@@ -189,7 +190,7 @@ class Bench:
     def _run(self, loop: VerifierLoop | DrafterLoop, mailbox: Mailbox[Any], close: Callable[[], None]) -> "Running":
         def run() -> None:
             try:
-                loop.run()
+                asyncio.run(loop.serve())
             except SpecmeshError as error:
                 self.errors.put(error)
 

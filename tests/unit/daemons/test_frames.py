@@ -1,11 +1,90 @@
-"""Drafts and prefixes as frames."""
+"""Requests, sampling options, drafts and prefixes as messages, and back."""
 
+from dataclasses import replace
+
+import pytest
+
+from specmesh.api.requests import Request
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
-from specmesh.daemons.link.frames import frame_of, from_drafter, to_drafter
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
+from specmesh.daemons.drafter.client_session import PendingRequest
+from specmesh.daemons.link.frames import fields_of, frame_of, from_drafter, grammar_of, opened, params_of, to_drafter
+from specmesh.daemons.verifier.remote_client import requested
+from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
+
+PARAMS = SamplingParams(0.5, 40, 0.9, 7)
+ORDER = m.Open(9, "hi", 20, 0.5, 40, 0.9, 7, m.DRAFT_N_AUTO)
+
+
+def test_what_is_asked_for():
+    """OPEN's fields as a request; numbers that no session can have are brought into range."""
+    assert requested(ORDER) == Request("hi", None, SessionParams(PARAMS, 20, None))
+    more = replace(ORDER, max_tokens=0, draft_n=60_000, rounds=True, ids=[1, 2], messages=[{"role": "user"}])
+    params = SessionParams(PARAMS, 0, MAX_DRAFTS)
+    assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
+    chat = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
+    asked = Request("", None, params, messages=chat, continued=True)
+    assert requested(decode_one(PendingRequest(asked, None).open(9))) == asked
+    resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
+    assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
+    for wrong in (
+        replace(ORDER, stop=["x"] * 17),
+        replace(ORDER, ids=[1], n_prompt=2),
+        replace(ORDER, min_p=2.0),
+        replace(ORDER, temperature=-1.0),
+        replace(ORDER, temperature=1e308),
+        replace(ORDER, max_tokens=2**32 - 1),
+        replace(ORDER, biases=[1.0]),
+    ):
+        with pytest.raises(RequestError):
+            requested(wrong)
+
+
+GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
+
+
+def test_a_grammar_comes_and_goes_on():
+    """OPEN's is the request's, and OPENED has it for the drafter; one that cannot be is refused."""
+    order = replace(ORDER, grammar=GRAMMAR.text, grammar_kind="json_schema")
+    params = requested(decode_one(order)).params
+    assert params.grammar == GRAMMAR
+    told = decode_one(opened(3, 9, 12, params))
+    assert grammar_of(told) == GRAMMAR
+    assert grammar_of(opened(3, 9, 12, SessionParams(PARAMS, 20))) is None
+    for wrong in (
+        replace(order, grammar_kind="regex"),
+        replace(order, grammar="[]"),
+        replace(order, grammar=" " * 70_000),
+    ):
+        with pytest.raises(RequestError, match=r"grammar|json_schema"):
+            requested(wrong)
+
+
+def decode_one(message):
+    return decode(encode(message))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(1.0, 3, 0.5, 2**32 - 1, 0.1, 0.9, Penalties(1.1, 0.5, -0.5, 9), ((5, 1.5), (0, -1e9))),
+        SamplingParams(1.0, penalties=Penalties(2.0, window=-1)),
+    ],
+)
+def test_sampling_crosses_the_wire(params: SamplingParams):
+    """Parameters as the fields of OPEN, through bytes, and of the OPENED that answers, are what they were."""
+    order = m.Open(9, "hi", 20, draft_n=0, **fields_of(params, None))
+    assert params_of(decode(encode(order))) == params
+    assert requested(order).params.sampling == params
+    assert params_of(opened(3, 9, 12, SessionParams(params, 20))) == params
 
 
 def test_the_largest_law_fits_a_frame():

@@ -1,8 +1,5 @@
-"""What a service manager hears, through a socket as systemd's is."""
+"""A process that makes no progress, and nobody who watches it."""
 
-import socket
-from collections.abc import Iterator
-from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -10,14 +7,6 @@ import pytest
 from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
 
 PATIENCE = 30.0
-
-
-@pytest.fixture
-def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.settimeout(PATIENCE)
-        listening.bind(str(tmp_path / "notify"))
-        yield listening
 
 
 @pytest.mark.fault("E6.63")
