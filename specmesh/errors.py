@@ -128,12 +128,11 @@ class Busy(SpecmeshError):
     """The daemon cannot serve now and may after `retry_after` seconds."""
 
     exit_code = 75
+    code = "server_busy"
 
     def __init__(self, message: str = "", retry_after: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-
-    code = "server_busy"
 
 
 class Starting(Busy):

@@ -26,7 +26,7 @@ Command = tuple[str, ...]
 
 
 class Scope(StrEnum):
-    """Whose service it is: one of the user that is logged in, or the machine's own."""
+    """The user's that is logged in, or the machine's own."""
 
     USER = "user"
     SYSTEM = "system"
@@ -149,8 +149,8 @@ class ServiceInstaller:
 
 TEMPLATES = resources.files("specmesh.systemd")
 
-_HIDDEN = ("/home", "/root", "/run/user")  # by ProtectHome
-_FLEETING = ("/tmp", "/var/tmp")  # noqa: S108 - hidden by PrivateTmp, removed at a restart
+_HIDDEN = ("/home/", "/root/", "/run/user/")  # by ProtectHome
+_FLEETING = ("/tmp/", "/var/tmp/")  # noqa: S108 - hidden by PrivateTmp, removed at a restart
 _GPU_GROUPS = {"render", "video"}
 
 
@@ -212,21 +212,20 @@ def check_visible() -> list[str]:
     """Return what keeps the system's service from running this Python. Raise ConfigError if it never can from here."""
     told = []
     for path in _needed():
-        if path.startswith(tuple(f"{folder}/" for folder in _FLEETING)):
+        if path.startswith(_FLEETING):
             raise ConfigError(
                 f"specmesh lies in {path}, which a service of the system does not see and a restart removes: install "
                 "it where it stays, with python3 -m venv /opt/specmesh, and run `service install` from there"
             )
-        hidden = path.startswith(tuple(f"{folder}/" for folder in _HIDDEN))  # it alone is put back then
-        closed = [one for one in (Path(path), *(() if hidden else Path(path).parents)) if not _open_to_all(one)]
+        around = () if path.startswith(_HIDDEN) else Path(path).parents  # it alone is put back then
+        closed = [one for one in (Path(path), *around) if not _open_to_all(one)]
         told += [f"the user specmesh may not look into {one}: chmod o+rx '{one}'" for one in closed]
     return list(dict.fromkeys(told))
 
 
 def quoted(argument: str, program: bool = False) -> str:
     """Quote an argument for ExecStart, see systemd.service(5). In the first word systemd expands no variables."""
-    plain = argument.replace("%", "%%")
-    plain = plain if program else plain.replace("$", "$$")
+    plain = argument.replace("%", "%%").replace("$", "$" if program else "$$")
     if re.fullmatch(r"[\w@+=:,./%$-]+", plain):
         return plain
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -234,11 +233,8 @@ def quoted(argument: str, program: bool = False) -> str:
 
 def _protect_home() -> str:
     """`yes`, or where Python itself lies in a home: nothing of homes but Python."""
-    inside = [path for path in _needed() if path.startswith(tuple(f"{hidden}/" for hidden in _HIDDEN))]
-    if not inside:
-        return "yes"
-    paths = (quoted(path.replace(":", "\\:"), program=True) for path in inside)
-    return f"tmpfs\nBindReadOnlyPaths={' '.join(paths)}"
+    inside = [quoted(path.replace(":", "\\:"), program=True) for path in _needed() if path.startswith(_HIDDEN)]
+    return f"tmpfs\nBindReadOnlyPaths={' '.join(inside)}" if inside else "yes"
 
 
 def _needed() -> list[str]:
@@ -256,30 +252,18 @@ def _open_to_all(folder: Path) -> bool:
         return True
 
 
-_SETTING = re.compile(r"^LoadCredential(Encrypted)?[ \t]*=[ \t]*(\S*)", re.MULTILINE)
-
-_UNITS = ("specmesh-verifier", "specmesh-drafter")
+_CREDENTIAL = re.compile(r"^LoadCredential(Encrypted)?[ \t]*=[ \t]*(\S*)", re.MULTILINE)
 
 
 def service_credential() -> Path | None:
     """The file that a unit's LoadCredential= names; None where none does. Raises ConfigError where it is encrypted."""
+    command = ["systemctl", "cat", "specmesh-verifier", "specmesh-drafter"]
     try:
-        ran = subprocess.run(  # noqa: S603
-            ["systemctl", "cat", *_UNITS],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
+        units = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_units(ran.stdout)
-
-
-def parse_units(text: str) -> Path | None:
-    """The same out of what `systemctl cat` prints: the last setting counts, an empty one takes back those before it."""
     found: tuple[bool, str] | None = None
-    for encrypted, value in _SETTING.findall(text):
+    for encrypted, value in _CREDENTIAL.findall(units):  # the last one counts, an empty one takes back those before it
         name, _, path = value.partition(":")
         if not value:
             found = None

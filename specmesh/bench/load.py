@@ -143,11 +143,9 @@ def _level(sessions: int, texts: Sequence[LoadText], truth: dict[int, LoadText])
 
     identical: of `compared` texts, those equal to the first of the same prompt, which is in `truth`.
     """
-    clients = [[text for text in texts if text.client == client] for client in {text.client for text in texts}]
-    rates = [_rate(own) for own in clients]
+    rates = [_rate([text for text in texts if text.client == client]) for client in {text.client for text in texts}]
     drafted = sum(text.drafted for text in texts)
-    first = [text for text in texts if truth.setdefault(text.prompt, text) is text]
-    known = [text for text in texts if text not in first]
+    known = [text for text in texts if truth.setdefault(text.prompt, text) is not text]
     gaps = [late - early for text in texts for early, late in itertools.pairwise(text.arrivals)]
     return {
         "sessions": sessions,
@@ -206,7 +204,7 @@ def lines(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 class Server(Client):
-    """The server at `url`: http://HOST:PORT, what comes before /v1 in its paths included. Raises ConfigError where it
+    """Another server, at `url`: http://HOST:PORT, with what comes before /v1 in its paths. Raises ConfigError where it
     is no address."""
 
     def __init__(self, url: str) -> None:

@@ -82,10 +82,8 @@ def explanation(hardware: str) -> str:
     real = "the models, the daemons, the wire and every token are real"
     if hardware == "this":
         return f"Nothing is stretched: {real}, and so are the times."
-    one, five = step_ms(hardware, 1), step_ms(hardware, 5)
-    return (
-        f"Stretched to {hardware}: a step to {one:g} ms, with four drafts {five:.1f}, a draft to {DRAFT_MS} ms; {real}."
-    )
+    steps = f"a step to {step_ms(hardware, 1):g} ms, with four drafts {step_ms(hardware, 5):.1f}"
+    return f"Stretched to {hardware}: {steps}, a draft to {DRAFT_MS} ms; {real}."
 
 
 @contextmanager

@@ -42,7 +42,10 @@ class _Commands(click.Group):
         # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
         hopeless = 0 if os.environ.get("SPECMESH_LAUNCHD") else None
         try:
-            return self._invoked(ctx)
+            try:
+                return super().invoke(ctx)
+            except click.BadParameter as error:
+                raise bad_variable(error) or error from None
         except ConfigError as error:
             click.echo(f"specmesh: {blamed(error, ctx)}", err=True)
             ctx.exit(error.exit_code if hopeless is None else hopeless)
@@ -58,12 +61,6 @@ class _Commands(click.Group):
             ctx.exit(INTERRUPTED)
         except BrokenPipeError as error:
             _end(error)  # before click does
-
-    def _invoked(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except click.BadParameter as error:
-            raise bad_variable(error) or error from None
 
 
 def _end(error: Exception) -> NoReturn:

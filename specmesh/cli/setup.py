@@ -1,5 +1,6 @@
 """`specmesh keys`, `pair` and `service`: this machine's key, the peers it trusts, and the daemons as services."""
 
+import itertools
 import os
 import pwd
 import socket
@@ -215,9 +216,8 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
 def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
     """Allow the drafter, with a name that no other key has."""
     taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
-    names = (theirs.name if number == 1 else f"{theirs.name}-{number}" for number in range(1, len(taken) + 2))
-    name = next(name for name in names if name not in taken)
-    folder.allow(Listing.DRAFTERS, theirs.key, name)
+    names = itertools.chain([theirs.name], (f"{theirs.name}-{number}" for number in itertools.count(2)))
+    folder.allow(Listing.DRAFTERS, theirs.key, next(name for name in names if name not in taken))
 
 
 def _endpoint(text: str, port: int) -> tuple[str, int]:
@@ -250,7 +250,7 @@ def service() -> None:
     """Run a daemon as a service of systemd or launchd."""
 
 
-_SERVICE = {
+_SERVICE_COMMANDS = {
     "install": "Write the service's files, and a settings file if there is none.",
     "uninstall": "Stop the service and remove all its files, the settings too.",
     "start": "Start the service.",
@@ -297,5 +297,5 @@ def _become(command: tuple[str, ...]) -> None:
         raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
 
 
-for _name, _told in _SERVICE.items():
+for _name, _told in _SERVICE_COMMANDS.items():
     _add(_name, _told)

@@ -45,7 +45,6 @@ def software() -> list[Check]:
 
 
 def _llama() -> Check:
-    """Check llama-cpp-python: what it is, what it was built for, what it sees."""
     name, installed = "llama.cpp", _version("llama_cpp_python")
     if installed is None and find_spec("mlx") is None:
         return warn(name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
@@ -129,22 +128,21 @@ def _named(settings: RoleSettings) -> list[Check]:
     try:
         path = Path(model_path(named, engine) or named)
         from_hub = not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
-        return [ok(name, f"{named}: {'from the hub, when the daemon starts' if from_hub else _told(path)}")]
+        return [ok(name, f"{named}: {'from the hub, when the daemon starts' if from_hub else _described(path)}")]
     except (ConfigError, OSError) as error:
         return [fail(name, str(error), f"specmesh models list; then set model in {settings.role}.toml")]
 
 
 def _damaged(path: Path) -> bool:
     try:
-        return not _told(path)
+        return not _described(path)
     except (ConfigError, OSError):
         return True
 
 
-def _told(path: Path) -> str:
+def _described(path: Path) -> str:
     found = summary(path, whole=True)
-    words = found.architecture, found.quantisation, decimal(found.size_bytes)
-    return ", ".join(word for word in words if word)
+    return ", ".join(filter(None, (found.architecture, found.quantisation, decimal(found.size_bytes))))
 
 
 # --- vocabularies
@@ -182,8 +180,8 @@ def lines(told: dict[str, Any]) -> list[str]:
     """Return what `diagnose` found as text."""
     encoders, probed = "not compared: install the tokenizers package for Hugging Face directories", told["encoders"]
     if probed is not None:
-        encoders = f"{probed['alike']} of {probed['compared']} texts are cut alike"
-        encoders += f"; {probed['first']}" if probed["first"] else ""
+        first = f"; {probed['first']}" if probed["first"] else ""
+        encoders = f"{probed['alike']} of {probed['compared']} texts are cut alike{first}"
     result = "these can work together"
     if not told["usable"]:
         result = "this drafter would be refused: take a model of the same family"
@@ -216,7 +214,6 @@ def sockets() -> list[Check]:
 
 
 def _user_folder(path: Path) -> Check:
-    """Check the folder of this user's sockets: it must be private."""
     name, user = "user's folder", os.getuid()
     try:
         # A link of our own leads where we want; one of somebody else's is no folder.
@@ -237,7 +234,6 @@ def _user_folder(path: Path) -> Check:
 
 
 def _system_folder(path: Path) -> Check:
-    """Check the folder of the system's daemons: its group may look, only its owner may write."""
     name, mode = "system's folder", path.lstat().st_mode
     if not os.access(path, os.X_OK):
         join = 'sudo usermod --append --groups specmesh "$USER"  # and log in again'
@@ -274,18 +270,17 @@ def services() -> list[Check]:
 
 
 def _service(role: str, scope: Scope, service: Service) -> Check:
-    control = ("systemctl",) if scope is Scope.SYSTEM else ("systemctl", "--user")
+    logs = " ".join(service.commands["logs"][0])
     if sys.platform == "darwin":
-        said = _said(service.commands["status"][0])
-        enabled, state = (False, "inactive") if said is None else parse_launchctl(said)
+        enabled, state = parse_launchctl(_said(service.commands["status"][0]))
         enable = " ".join(service.commands["start"][-1])
     else:
-        shown = _said((*control, "show", service.name, "--property", "UnitFileState,ActiveState"))
-        enabled, state = parse_systemctl(shown or "")
+        control = ("systemctl", *(() if scope is Scope.SYSTEM else ("--user",)))
+        enabled, state = parse_systemctl(
+            _said((*control, "show", service.name, "--property", "UnitFileState,ActiveState"))
+        )
         enable = " ".join((*control, "enable", service.name))
-    return judge_service(
-        role, scope, state, enable=None if enabled else enable, logs=" ".join(service.commands["logs"][0])
-    )
+    return judge_service(role, scope, state, enable=None if enabled else enable, logs=logs)
 
 
 def judge_service(role: str, scope: Scope, state: str, *, enable: str | None, logs: str) -> Check:
@@ -315,6 +310,8 @@ def parse_systemctl(text: str) -> tuple[bool, str]:
 
 def parse_launchctl(text: str) -> tuple[bool, str]:
     """Return (enabled, state) out of `launchctl print`; a job that ended badly and is not running has failed."""
+    if not text:
+        return False, "inactive"
     state = re.search(r"^\s*state = (.+)$", text, re.MULTILINE)
     code = re.search(r"^\s*last exit code = (\d+)", text, re.MULTILINE)
     if state is None:
@@ -324,9 +321,9 @@ def parse_launchctl(text: str) -> tuple[bool, str]:
     return True, "failed" if code is not None and int(code[1]) else "inactive"
 
 
-def _said(command: Command) -> str | None:
+def _said(command: Command) -> str:
+    """Return what a command prints, nothing where it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        return subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=True).stdout  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""
