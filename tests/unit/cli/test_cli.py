@@ -53,11 +53,6 @@ def run(*args: str, stdin: bytes | None = None) -> Result:
     return CliRunner().invoke(main, list(args), input=stdin)
 
 
-def asked(daemon: type[FakeClient]) -> Json:
-    """The body the daemon was asked with."""
-    return next(item for item in daemon.asked if isinstance(item, dict))
-
-
 @pytest.mark.parametrize(
     "args",
     [

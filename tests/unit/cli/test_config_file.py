@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -9,7 +10,7 @@ from click.testing import CliRunner, Result
 from specmesh import paths
 from specmesh.cli import config as config_file
 from specmesh.cli import main
-from specmesh.config import DrafterSettings, VerifierSettings
+from specmesh.config import DaemonSettings, DrafterSettings, VerifierSettings
 from specmesh.daemons import serve
 from specmesh.errors import ConfigError
 
@@ -34,6 +35,15 @@ def shown(role: str, *args: object, env: dict[str, str] | None = None) -> dict[s
     return json.loads(done.stdout)["settings"]  # type: ignore[no-any-return]
 
 
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The settings of each daemon that was to be started; none is."""
+    found: list[Any] = []
+    for role in paths.ROLES:
+        monkeypatch.setattr(serve, f"serve_{role}", lambda settings, _: found.append(settings))
+    return found
+
+
 def test_a_flag_beats_all(tmp_path: Path):
     """What the daemon itself gets, with a flag, the environment and a file at odds."""
     file = tmp_path / "verifier.toml"
@@ -49,10 +59,8 @@ def test_a_flag_beats_all(tmp_path: Path):
         assert (done.exit_code, done.stderr) == (78, told)
 
 
-def test_a_chosen_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_chosen_context(tmp_path: Path, started: list[VerifierSettings]):
     """Only a context that somebody chose, wherever, is kept to; the default may be cut to what suits the model."""
-    started: list[VerifierSettings] = []
-    monkeypatch.setattr(serve, "serve_verifier", lambda settings, _: started.append(settings))
     file = tmp_path / "verifier.toml"
     file.write_text("ctx = 4096\n")
     chosen = [(["--ctx", 4096], {}), ([], {"SPECMESH_VERIFIER_CTX": "4096"}), (["--config", file], {})]
@@ -63,10 +71,8 @@ def test_a_chosen_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_defaults_of_requests(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_defaults_of_requests(role: str, tmp_path: Path, started: list[DaemonSettings]):
     """What requests leave out can be said by flag, environment and file; only what was said is handed on."""
-    started: list[VerifierSettings | DrafterSettings] = []
-    monkeypatch.setattr(serve, f"serve_{role}", lambda settings, _: started.append(settings))
     file = tmp_path / f"{role}.toml"
     file.write_text('engine = "sim"\nmodel = "step_ms=1"\ntop-k = 3\nmin-p = 0.05\ntemperature = 0.5\n')
     env = {f"SPECMESH_{role.upper()}_TOP_K": "40", f"SPECMESH_{role.upper()}_MAX_TOKENS": "9"}
@@ -92,11 +98,9 @@ BOX, SPARK = "tcp://127.0.0.1:7071", "tcp://127.0.0.1:7072"
     ],
 )
 def test_several_verifiers(
-    options: list[str], env: str, text: str, addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], env: str, text: str, addresses: list[str], tmp_path: Path, started: list[DrafterSettings]
 ):
     """A list as flags, in the environment and in the file; shown as it would be written, one alone as a text."""
-    started: list[DrafterSettings] = []
-    monkeypatch.setattr(serve, "serve_drafter", lambda settings, _: started.append(settings))
     file = tmp_path / "drafter.toml"
     file.write_text(f'engine = "ngram"\n{text}\n')
     variables = {"SPECMESH_DRAFTER_CONNECT": env} if env else {}
@@ -201,16 +205,6 @@ def test_bad_variables(command: str, name: str, value: str, named: list[str]):
     assert all(part in told for part in named)
 
 
-def check_told(error: str, file: Path, line: int, named: list[str]) -> None:
-    """One line for people, with the file, its line, the key and what to write instead."""
-    told = [said for said in error.splitlines() if said.startswith("specmesh: ")]
-    assert len(told) == 1, error
-    assert "Traceback" not in error
-    assert told[0].startswith(f"specmesh: {file}:{line}: "), told[0]
-    for part in named:
-        assert part in told[0], told[0]
-
-
 @pytest.mark.parametrize(("role", "text", "line", "named"), BAD)
 @pytest.mark.fault("E7.74")
 def test_bad_files(role: str, text: str, line: int, named: list[str], tmp_path: Path):
@@ -219,7 +213,9 @@ def test_bad_files(role: str, text: str, line: int, named: list[str], tmp_path: 
     file.write_text(text + "\n")
     done = specmesh(role, "--config", file)
     assert done.exit_code == 78, done.output
-    check_told(done.stderr, file, line, named)
+    [told] = done.stderr.splitlines()
+    assert told.startswith(f"specmesh: {file}:{line}: ")
+    assert all(part in told for part in named), told
 
 
 @pytest.mark.parametrize(
