@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import structlog
@@ -143,7 +144,7 @@ def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
     if _writer is None:
         atexit.register(flush)
     _writer = LogWriter(log_file.keep_small if log_file is not None else None)
-    lines = LineLogger(_writer)
+    lines = SimpleNamespace(**dict.fromkeys(("debug", "info", "warning", "error", "critical"), _writer.write))
     console = sys.stderr.isatty() if fmt == "auto" else fmt == "console"
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     render = structlog.dev.ConsoleRenderer(colors=colours) if console else structlog.processors.JSONRenderer()
@@ -180,11 +181,6 @@ def leave(code: int) -> NoReturn:
     """End this process at once, whatever its threads do; what it logged gets out."""
     flush()
     os._exit(code)
-
-
-class LineLogger:
-    def __init__(self, writer: LogWriter) -> None:
-        self.debug = self.info = self.warning = self.error = self.critical = writer.write
 
 
 class LibraryHandler(logging.Handler):

@@ -113,14 +113,12 @@ def list_command(json: bool, folder: KeyFolder) -> None:
 
 def _service_user() -> tuple[int, int] | None:
     """Return user and group id of the system's service; None if there is no such user yet, or this is not root."""
-    if os.geteuid() != 0:
-        return None
     name = os.environ.get("SUDO_USER", "root") if sys.platform == "darwin" else "specmesh"
     try:
         found = pwd.getpwnam(name)
     except KeyError:
         return None
-    return found.pw_uid, found.pw_gid
+    return (found.pw_uid, found.pw_gid) if os.geteuid() == 0 else None
 
 
 # --- pairing

@@ -1,11 +1,21 @@
-"""Installing and uninstalling in a scratch root."""
+"""Services: installed in a scratch root, units as systemd reads them, property lists as launchd would."""
 
+import configparser
+import plistlib
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from specmesh import service
 from specmesh.cli import main
+from specmesh.cli.config import keys
+from specmesh.service import Scope, plist, systemd_service, unit
 
 
 def specmesh(*args: object) -> Result:
@@ -59,3 +69,149 @@ def test_dry_run(command: str, role: str, root: Path):
     assert done.exit_code == 0, done.output
     assert "$ " in done.output
     assert not root.exists()
+
+
+# --- systemd
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+
+
+def analyse(folder: Path, text: str, *command: str) -> subprocess.CompletedProcess[str]:
+    path = folder / "specmesh-test.service"
+    path.write_text(text)
+    environment = {"XDG_RUNTIME_DIR": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
+    words = ["systemd-analyze", *command, str(path)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+
+
+@needs_systemd
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.fault("E8.94")
+def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
+    flags = ("--user",) if scope is Scope.USER else ()
+    text = unit(role, scope, Path("/etc/specmesh") / f"{role}.toml")
+    done = analyse(tmp_path, text, *flags, "verify", "--man=no", "--recursive-errors=no")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    broken = analyse(tmp_path, text + "\nNoSuchKey=1\n", *flags, "verify", "--man=no", "--recursive-errors=no")
+    assert broken.returncode != 0
+
+
+@needs_systemd
+@pytest.mark.parametrize("example", sorted((service.TEMPLATES / "examples").glob("*.conf")), ids=lambda path: path.stem)
+def test_systemd_finds_no_fault_in_examples(example: Path, tmp_path: Path):
+    (tmp_path / "specmesh-test.service.d").mkdir()
+    (tmp_path / "specmesh-test.service.d/override.conf").write_text(example.read_text())
+    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    done = analyse(tmp_path, text, "verify", "--man=no", "--recursive-errors=no")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for name in re.findall(r"SPECMESH_VERIFIER_(\w+)", example.read_text()):
+        assert name.lower().replace("_", "-") in keys(main.commands["verifier"])
+
+
+@needs_systemd
+@pytest.mark.fault("E8.94")
+def test_the_system_unit_is_confined(tmp_path: Path):
+    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    done = analyse(tmp_path, text, "security", "--offline=true", "--threshold=20")
+    assert done.returncode == 0, done.stdout[-500:]
+    assert "char-nvidia-uvm" in text
+    assert analyse(tmp_path, text, "security", "--offline=true", "--threshold=5").returncode != 0
+
+
+@needs_systemd
+@pytest.mark.fault("E8.93")
+def test_paths_with_spaces_and_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "Büro und %h $HOME" / "bin"
+    folder.mkdir(parents=True)
+    python = folder / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    text = unit("drafter", Scope.USER, folder / "drafter.toml")
+    done = analyse(tmp_path, text, "--user", "verify", "--man=no", "--recursive-errors=no")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    python.unlink()
+    gone = analyse(tmp_path, text, "--user", "verify", "--man=no", "--recursive-errors=no")
+    assert gone.returncode != 0
+
+
+def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(service.sys, "prefix", "/home/ada lovelace/venv")
+    monkeypatch.setattr(service.sys, "base_prefix", "/usr")
+    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    assert 'ProtectHome=tmpfs\nBindReadOnlyPaths="/home/ada lovelace/venv"' in text
+    monkeypatch.setattr(service.sys, "prefix", "/opt/venv")
+    monkeypatch.setattr(service.sys, "executable", "/opt/venv/bin/python")
+    assert "ProtectHome=yes\n" in unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+
+
+def test_a_place_that_does_not_stay(monkeypatch: pytest.MonkeyPatch):
+    """PrivateTmp hides /tmp from the system's service: refused, with where to install instead."""
+    monkeypatch.setattr(service.sys, "prefix", "/var/tmp/venv")  # noqa: S108 - not written to
+    monkeypatch.setattr(service.sys, "platform", "linux")
+    done = CliRunner().invoke(main, ["service", "install", "verifier", "--system", "--dry-run"])
+    assert done.exit_code == 78, done.output
+    assert "/opt/specmesh" in done.stderr
+
+
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.fault("E7.74")
+def test_what_a_unit_promises(scope: Scope):
+    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
+    parser.optionxform = str  # type: ignore[assignment]
+    parser.read_string(systemd_service("verifier", scope, "").files[0].text)
+    told = parser["Service"]
+    assert (told["Type"], told["WatchdogSec"], told["KillMode"]) == ("notify", "60", "mixed")
+    assert {"2", "77", "78"} == set(told["RestartPreventExitStatus"].split())
+
+
+# --- launchd
+
+# launchd.plist(5): the keys that may be used, and the type of each value
+KEYS: dict[str, type | tuple[type, ...]] = {
+    "Label": str,
+    "ProgramArguments": list,
+    "EnvironmentVariables": dict,
+    "RunAtLoad": bool,
+    "KeepAlive": dict,
+    "ThrottleInterval": int,
+    "ExitTimeOut": int,
+    "ProcessType": str,
+    "Umask": int,
+    "SoftResourceLimits": dict,
+    "HardResourceLimits": dict,
+    "LimitLoadToSessionType": list,
+    "StandardOutPath": str,
+    "StandardErrorPath": str,
+    "UserName": str,
+}
+
+
+def parsed(role: str, scope: Scope, config: str = "/Users/ada/x.toml") -> dict[str, Any]:
+    text = plist(role, scope, Path(config), Path("/Users/ada/Library/Logs/specmesh"))
+    return plistlib.loads(text.encode())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.fault("E8.94")
+def test_keys_and_types(role: str, scope: Scope):
+    job = parsed(role, scope)
+    for key, value in job.items():
+        assert isinstance(value, KEYS[key]), key
+    assert job["Label"] == f"org.specmesh.{role}"
+    assert role in job["ProgramArguments"]
+    assert "@" not in plistlib.dumps(job).decode().replace("@ada", "")
+    assert job["ProcessType"] == "Interactive"
+    assert job["KeepAlive"] == {"SuccessfulExit": False}
+    assert job["EnvironmentVariables"]["SPECMESH_LAUNCHD"] == "1"
+    assert ("UserName" in job) == (scope is Scope.SYSTEM)
+    assert ("LimitLoadToSessionType" in job) == (scope is Scope.USER)
+    assert job["Umask"] == 0o77
+    log = job["ProgramArguments"][job["ProgramArguments"].index("--log-file") + 1]
+    assert job["StandardErrorPath"] == job["StandardOutPath"] == log, "what comes before the daemon logs is there too"
+
+
+def test_any_path_survives():
+    config = '/Users/ada/Büro & <Co> "x"/drafter.toml'
+    assert config in parsed("drafter", Scope.USER, config)["ProgramArguments"]
