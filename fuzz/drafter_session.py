@@ -9,8 +9,8 @@ from fuzz.tape import Tape
 from specmesh.core import events as ev
 from specmesh.core.draft_session import MAX_CREDIT, DrafterSession
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.proposal import Proposal
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.proposal import Proposal, ProposalSampler
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.daemons.link.frames import from_verifier
 from specmesh.wire import messages as m
@@ -95,14 +95,16 @@ class _World:
         self.memory.append(plan.ids)
         began = self.now
         guess = self.guess() if plan.guess else None
-        proposal = self.proposal(guess) if self.samples else None
+        sampler = ProposalSampler(Sampler(SamplingParams()), 0)
+        sampler.proposal = self.proposal(guess) if self.samples else None
         self.memory.trim(held)
         self.now += self.tape.byte() * 1e-3
         for _ in range(self.tape.byte() % 4):
             self.tell()
         if len(self.memory.held) == held:  # else what was cut meanwhile is cut after the step
             self.memory.append(plan.ids)
-        self.handle(ev.Predicted(held, plan.ids, plan.guess, guess, began, proposal))
+        row = ev.DraftRow(0, 0, held, plan.ids, sampler if plan.guess else None)
+        self.did(self.session.predicted(row, guess, began, self.now))
 
     def guess(self) -> int | None:
         right = TEXT[min(len(self.memory.held), len(TEXT) - 1)]
@@ -119,8 +121,11 @@ class _World:
 
     # --- what must hold
 
-    def handle(self, event: ev.DrafterEvent) -> None:
-        self.perform(self.session.handle(event, self.now))
+    def handle(self, event: ev.Told | ev.Nacked) -> None:
+        self.did(self.session.handle(event, self.now))
+
+    def did(self, effects: list[ev.DrafterEffect]) -> None:
+        self.perform(effects)
         session = self.session
         assert len(session._known) - session.n_truth <= MAX_CREDIT
         assert 0 <= session.draft_n <= MAX_CREDIT

@@ -1,15 +1,14 @@
 """A verifier's session as its drafter's loop knows it: the request of a client here, if any, and what that is sent."""
 
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from specmesh.api.requests import EventSink, Failed, Finished, Request, Started, Tokens
+from specmesh.core.event_buffer import EventBuffer
 from specmesh.core.events import Learned
 from specmesh.core.report import with_drafting
-from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
-from specmesh.daemons.link.frames import fields_of, grammar_of, params_of
+from specmesh.daemons.link.frames import fields_of, grammar_of, logprobs_of, params_of
 from specmesh.errors import SpecmeshError
 from specmesh.wire.messages import DRAFT_N_AUTO, NO_LOGPROBS, Done, Logprobs, Open, Opened, Round, Welcome
 
@@ -86,97 +85,11 @@ class ReturnedRequest:
 
 
 @dataclass(slots=True)
-class _Buffered:
-    """Ids at `positions`. round: their ROUND is to come."""
-
-    positions: range
-    tokens: Tokens
-    round: bool
-
-
-class EventBuffer:
-    """Committed ids in order, until the ROUND and the LOGPROBS that belong to them are here, where asked for."""
-
-    def __init__(self, *, rounds: bool, logprobs: bool) -> None:
-        self._rounds, self._asked = rounds, logprobs
-        self._waiting: deque[_Buffered] = deque()
-        self._begin = self._end = 0  # of the ids that wait, or are next
-        self._complete = 0  # before this position no more log-probabilities come
-        self._logprobs: dict[int, Logprob] = {}  # by position
-
-    @property
-    def first(self) -> int | None:
-        return self._begin if self._waiting else None
-
-    def add(self, base: int, ids: tuple[int, ...], accepted: int, *, sync: bool) -> None:
-        """Add committed ids. After a SYNC no ROUND comes for earlier ids, and LOGPROBS come anew."""
-        if sync:
-            self.give_up_rounds()
-            self._complete = min(self._complete, base)
-        if not self._waiting:
-            self._begin = base
-            self._logprobs = {position: one for position, one in self._logprobs.items() if position >= base}
-        self._end = base + len(ids)
-        waiting = _Buffered(range(base, self._end), Tokens(ids, accepted, None), self._rounds and not sync)
-        self._waiting.append(waiting)
-
-    def add_round(self, drafts: tuple[int, ...], accepted: int) -> None:
-        waiting = next((one for one in self._waiting if one.round), None)
-        if waiting is not None:
-            waiting.round = False
-            waiting.tokens = replace(waiting.tokens, accepted=accepted, drafts=drafts)
-
-    def add_logprobs(self, message: Logprobs) -> None:
-        """Keep what is of ids that are here: what is not comes again after the SYNC that brings them."""
-        found = _parsed(message)
-        self._complete = max(self._complete, min(message.base + len(found), self._end))
-        for position, one in enumerate(found, message.base):
-            if self._begin <= position < self._end:
-                self._logprobs[position] = one
-
-    def give_up_rounds(self) -> None:
-        for waiting in self._waiting:
-            waiting.round = False
-
-    def give_up(self) -> None:
-        """Wait for nothing more."""
-        self.give_up_rounds()
-        self._complete = max(self._complete, self._end)
-
-    def ready(self) -> Iterator[Tokens]:
-        """Remove and yield what waits for nothing more, in order."""
-        while self._waiting and not self._waiting[0].round:
-            positions, tokens = self._waiting[0].positions, self._waiting[0].tokens
-            if not self._asked:
-                logprobs = tuple[Logprob | None, ...]()
-            elif positions.stop > self._complete and not all(position in self._logprobs for position in positions):
-                return
-            else:
-                logprobs = tuple(self._logprobs.pop(position, None) for position in positions)
-            self._waiting.popleft()
-            self._begin = positions.stop
-            yield replace(tokens, logprobs=logprobs)
-
-
-def _parsed(message: Logprobs) -> Sequence[Logprob]:
-    count = len(message.chosen)
-    each, odd = divmod(len(message.top_ids), count) if count else (0, 0)
-    if odd or len(message.top) != len(message.top_ids):
-        return ()
-    ids, top = tuple(message.top_ids), tuple(message.top)
-    return [
-        Logprob(chosen, ids[at * each : (at + 1) * each], top[at * each : (at + 1) * each])
-        for at, chosen in enumerate(message.chosen)
-    ]
-
-
-@dataclass(slots=True)
 class ClientSession:
     """A session and, where a client here asked for it, its request.
 
     key: in the core. ref: of the OPEN that asked for it, or 0. draft_n: as last told. n_truth: ids learned, which are
-    kept for a client. broken: the verifier's ERROR about it. ending: its DONE, or why it is interrupted, until all that
-    came before is learned. verifier: that had it in the end.
+    kept for a client. broken: the verifier's ERROR about it. verifier: that had it in the end.
     """
 
     id: int
@@ -192,7 +105,6 @@ class ClientSession:
     bytes_received: int = 0
     n_truth: int = 0
     broken: SpecmeshError | None = None
-    ending: Done | SpecmeshError | None = None
     verifier: Welcome | None = None
     _truth: list[int] = field(default_factory=list)
     _buffer: EventBuffer = field(init=False)
@@ -228,7 +140,7 @@ class ClientSession:
         if isinstance(message, Round):
             self._buffer.add_round(tuple(message.drafts), message.accepted)
         else:
-            self._buffer.add_logprobs(message)
+            self._buffer.add_logprobs(message.base, logprobs_of(message))
         self._send_ready()
 
     def done(self, message: Done) -> None:
@@ -271,12 +183,11 @@ class ClientSession:
             pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params))
 
     def _send_ready(self) -> None:
-        for tokens in self._buffer.ready():
+        for one in self._buffer.ready():  # only the last can have an end id
             if self.pending is not None:
-                ids = tokens.ids  # only the last round can have an end id
-                shown = ids[:-1] if ids[-1] in self.end_ids else ids
-                accepted = min(tokens.accepted, len(shown))
-                self.pending.client.on_event(Tokens(shown, accepted, tokens.drafts, tokens.logprobs[: len(shown)]))
+                shown = one.ids[:-1] if one.ids[-1] in self.end_ids else one.ids
+                accepted = min(one.accepted, len(shown))
+                self.pending.client.on_event(Tokens(shown, accepted, one.drafts, one.logprobs[: len(shown)]))
 
 
 def same_model(before: Welcome, now: Welcome) -> bool:

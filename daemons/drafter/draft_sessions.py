@@ -207,28 +207,17 @@ class DraftSessions:
         if message.session in self.live:
             self._taken_over(self.live[message.session])
         end_ids, n_vocab = (self.known.eog_ids, self.known.n_vocab) if self.known is not None else ((), 0)
-        resumes, shadows = (
-            pending is not None and pending.resumes,
-            pending is None or pending.request.params.drafts is None,
-        )
-        named = {"request": pending.request.label} if pending is not None else {}
-        pending = pending.opened(message) if pending is not None else None
+        shadows, named = True, dict[str, str]()
+        if pending is not None:
+            shadows, named = pending.request.params.drafts is None, {"request": pending.request.label}
+            self._stats.resumed += pending.resumes
+            pending = pending.opened(message)
         live = ClientSession(message.session, next(self._keys), message.prompt_tokens, end_ids, pending, message.ref)
         self.live[live.id] = self._sessions[live.key] = live
-        asked = ev.DraftFor(
-            live.key,
-            self._number,
-            n_vocab,
-            live.n_prompt,
-            params_of(message),
-            end_ids,
-            grammar_of(message),
-            message.cache_prompt,
-            shadows,
-        )
-        self._tell(asked, now)
+        params, grammar, cached = params_of(message), grammar_of(message), message.cache_prompt
+        place = live.key, self._number, n_vocab, live.n_prompt
+        self._tell(ev.DraftFor(*place, params, end_ids, grammar, cached, shadows), now)
         self._stats.opened += 1
-        self._stats.resumed += resumes
         log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
 
     def add(self, message: m.Round | m.Logprobs, size: int) -> None:
@@ -248,9 +237,11 @@ class DraftSessions:
         self._end(live, message)
 
     def _end(self, live: ClientSession, why: m.Done | SpecmeshError) -> None:
-        live.ending, live.verifier = why, self.known
+        """End a session once all is learned that it was told before."""
+        live.verifier = self.known
         del self.live[live.id]
-        self._tell(ev.Dropped(live.key), time.monotonic())  # its answer follows all that was told before
+        self._tell(ev.Aside(live.key, why), now := time.monotonic())
+        self._tell(ev.Dropped(live.key), now)
 
     def carry_out(self, key: int, effect: ev.SessionEffect) -> bool:
         """Carry out what the core says to a session, unless that is over here; return whether it ended by that."""
@@ -260,16 +251,17 @@ class DraftSessions:
         match effect:
             case ev.Learned():
                 self._learned(live, effect)
-            case ev.Aside(what=message):
-                assert isinstance(message, m.Round | m.Logprobs), "nothing else is put aside"
+            case ev.Aside(what=m.Round() | m.Logprobs() as message):
                 live.add(message)
-            case ev.Released():
-                self._ended(live)
+            case ev.Aside(what=m.Done() | SpecmeshError() as why):
+                self._ended(live, why)
                 return True
-            case ev.CompileGrammar(_, grammar):
-                self._grammars.compile(self.vocabulary, grammar, key)
+            case Grammar():
+                self._grammars.compile(self.vocabulary, effect, key)
             case ev.Noted(name, fields, level):
                 getattr(log, level)(name, session=live.id, **fields)
+            case ev.Aside():
+                raise AssertionError(f"{effect.what} was not put aside here")
             case _:
                 live.bytes_sent += self._dealer.send(frame_of(live.id, effect))
         return False
@@ -287,10 +279,7 @@ class DraftSessions:
             self._stats.round(min(news.accepted, new), new, now)
             self.meter.heard(live.key, new, max(self.load.sessions, len(self._sessions)) - 1, now)
 
-    def _ended(self, live: ClientSession) -> None:
-        """All of a text is here that was told before its DONE."""
-        message = live.ending
-        assert message is not None, "else it was forgotten"
+    def _ended(self, live: ClientSession, message: m.Done | SpecmeshError) -> None:
         if isinstance(message, SpecmeshError):
             self._interrupt(live, message)
         elif message.finish_reason == "shutdown":
@@ -316,7 +305,7 @@ class DraftSessions:
     def _forget(self, live: ClientSession) -> None:
         self.meter.ended(live.key)
         del self._sessions[live.key]
-        if live.ending is None:
+        if self.live.get(live.id) is live:
             del self.live[live.id]
             self._tell(ev.Dropped(live.key), time.monotonic())
 

@@ -26,7 +26,7 @@ class RetryQueue:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[float, PendingRequest]] = []
-        self._given_up: dict[str, tuple[PendingRequest, array[int], int]] = {}
+        self._given_up: dict[str, tuple[PendingRequest, array[int], array[int]]] = {}
 
     def add(self, pending: PendingRequest, now: float) -> None:
         """Wait for a verifier until the client's timeout; one that has waited before pauses first."""
@@ -44,9 +44,8 @@ class RetryQueue:
         """Keep a request that is given up, its ids in int32: it may be kept for long."""
         request = pending.request
         if request.id and request.prompt_ids:
-            ids = array("i", (*request.prompt_ids, *request.generated))
             small = replace(pending, request=replace(request, prompt_ids=None, generated=()))
-            self._given_up[request.id] = small, ids, len(request.prompt_ids)
+            self._given_up[request.id] = small, array("i", request.prompt_ids), array("i", request.generated)
             if len(self._given_up) > MAX_GIVEN_UP:
                 self._given_up.pop(next(iter(self._given_up)))
 
@@ -56,15 +55,9 @@ class RetryQueue:
         found = self._given_up.pop(new.id, None) if new.named_only else None
         if found is None:
             return pending
-        before, ids, n_prompt = found
-        request = replace(
-            before.request,
-            prompt_ids=tuple(ids[:n_prompt]),
-            generated=tuple(ids[n_prompt:]),
-            known=new.known,
-            rounds=new.rounds,
-            reconnect_timeout=new.reconnect_timeout,
-        )
+        before, prompt_ids, generated = found
+        request = replace(before.request, prompt_ids=tuple(prompt_ids), generated=tuple(generated), known=new.known)
+        request = replace(request, rounds=new.rounds, reconnect_timeout=new.reconnect_timeout)
         return replace(pending, home=before.home, began=before.began, request=request)
 
 

@@ -97,6 +97,17 @@ def _logprob_frames(session: int, base: int, logprobs: Sequence[Logprob | None])
         yield m.Logprobs(session, base + at, [one.chosen for one in found], ids, [p for one in found for p in one.top])
 
 
+def logprobs_of(frame: m.Logprobs) -> list[Logprob]:
+    """Return them in order, from the frame's base on; none where its parts do not fit each other."""
+    count = len(frame.chosen)
+    each, odd = divmod(len(frame.top_ids), count) if count else (0, 0)
+    if odd or len(frame.top) != len(frame.top_ids):
+        return []
+    ids, top = tuple(frame.top_ids), tuple(frame.top)
+    parts = [slice(at * each, (at + 1) * each) for at in range(count)]
+    return [Logprob(chosen, ids[part], top[part]) for chosen, part in zip(frame.chosen, parts, strict=True)]
+
+
 def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> Opened:
     fields = fields_of(params.sampling, params.grammar)
     return Opened(session, ref, prompt_tokens, **fields, cache_prompt=params.cache_prompt)

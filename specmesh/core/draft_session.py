@@ -5,11 +5,10 @@ cuts it; what still agrees stays. Nothing here can change the text, only how soo
 """
 
 from math import ceil, log
-from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.sampling.proposal import Proposal
+from specmesh.core.sampling.proposal import Proposal, ProposalSampler
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
 COALESCE = 1.5e-3  # seconds a finished draft may wait for company: frames cost more than ids
@@ -63,16 +62,8 @@ class DrafterSession:
     def truth(self) -> tuple[int, ...]:
         return tuple(self._ids[: self.n_truth])
 
-    def handle(self, event: ev.DrafterEvent, now: float) -> list[ev.DrafterEffect]:
-        match event:
-            case ev.Told():
-                return self._told(event, now)
-            case ev.Nacked(base, crc):
-                return self._asked(base, crc, now)
-            case ev.Predicted():
-                return self.predicted(event, now)
-            case _:
-                assert_never(event)
+    def handle(self, event: ev.Told | ev.Nacked, now: float) -> list[ev.DrafterEffect]:
+        return self._told(event, now) if isinstance(event, ev.Told) else self._asked(event.base, event.crc, now)
 
     def plan(self) -> ev.Predict | None:
         """What the draft model should do next: take in what it has not seen, then guess. None: nothing.
@@ -213,36 +204,37 @@ class DrafterSession:
         rate = (self._accepted + PRIOR_DRAFTS * PRIOR_RATE) / (self._judged + PRIOR_DRAFTS)
         self._reach = ceil(log(LEAST_USE) / log(rate))
 
-    def predicted(self, event: ev.Predicted, now: float) -> list[ev.DrafterEffect]:
-        """Note what the model took in, as far as it belongs to the chain still, and let that grow by the guess."""
-        count, known = len(event.ids), tuple(self._ids[event.position : event.position + len(event.ids)])
+    def predicted(self, row: ev.DraftRow, token: int | None, started: float, now: float) -> list[ev.DrafterEffect]:
+        """Note what the model took in, as far as it belongs to the chain still, and let that grow by its guess."""
+        count, known = len(row.ids), tuple(self._ids[row.position : row.position + len(row.ids)])
         if count == self._chunk:
-            self._chunk = self._next_chunk(now - event.started)
-        if event.position != self.held:
+            self._chunk = self._next_chunk(now - started)
+        if row.position != self.held:
             return []  # what it follows was cut meanwhile
-        if event.ids != known:
-            self.held += common_length(event.ids, known)
+        if row.ids != known:
+            self.held += common_length(row.ids, known)
             return [ev.Trim(self.held)]
         self.held += count
         if self.held < self.n_truth:
-            return self._guessed(event)
-        if event.token is None:
-            self._stuck = event.asked and self.held == len(self._ids)
+            return self._guessed(count, token)
+        if token is None:
+            self._stuck = row.sampler is not None and self.held == len(self._ids)
             return self._send() if self._stuck else []
         self.drafted += 1
-        self.draft_seconds += now - event.started
-        if event.proposal is not None:
-            self._proposals[len(self._ids)] = event.proposal
-        self._known.extend((event.token,))
+        self.draft_seconds += now - started
+        if isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
+            self._proposals[len(self._ids)] = row.sampler.proposal
+        self._known.extend((token,))
         if self._unsent_since is None:
-            self._unsent_since = event.started
+            self._unsent_since = started
         return self._send() if len(self._ids) >= self._most or self._worth_sending(now) else []
 
-    def _guessed(self, event: ev.Predicted) -> list[ev.DrafterEffect]:
-        """Note the guess, if any, for the known id after those held; all guesses go out at the end of the truth or at a
-        gap."""
-        token = None if self.draft_n else event.token  # a draft that comes after its truth is no guess to be shown
-        end = self.held + 1 - len(event.ids)  # the last one noted was for the id before this
+    def _guessed(self, count: int, token: int | None) -> list[ev.DrafterEffect]:
+        """Note the guess, if any, for the known id after those held, the last `count` of them new; all guesses go out
+        at the end of the truth or at a gap."""
+        if self.draft_n:
+            token = None  # a draft that comes after its truth is no guess to be shown
+        end = self.held + 1 - count  # the last one noted was for the id before this
         if token is not None:
             self._guesses.append(token)
             end = self.held + 1

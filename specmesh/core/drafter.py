@@ -32,8 +32,8 @@ class DraftLimits:
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """A session here, and its sequence, if any. plain: the sampler does for every position. grammar: still to be
-    compiled; guided: drafts keep to it by now. undraftable: drafting for it has failed."""
+    """A session here, and its sequence, if any. plain: the sampler does for every position. grammar: to be compiled by
+    others; guided: drafts keep to it by now. undraftable: drafting for it has failed."""
 
     key: int
     upstream: int
@@ -85,9 +85,10 @@ class DrafterCore:
             case ev.DraftFor():
                 self._open(event)
             case ev.Aside(key):
-                return [(key, event)]
+                return [*self._worked(), (key, event)]
             case ev.Dropped(key):
-                return self._drop(key)
+                if (seat := self._seats.pop(key, None)) is not None:
+                    self._release(seat)
             case ev.CompiledGrammar(key, constraint):
                 if (seat := self._seats.get(key)) is not None:
                     seat.guided = DraftConstraint(constraint, seat.asked.end_ids)
@@ -105,7 +106,7 @@ class DrafterCore:
     def _heard(self, seat: _Seat, told: ev.Told | ev.Nacked, now: float) -> list[ev.CoreEffect]:
         effects = self._of(seat, seat.session.handle(told, now)) + self._worked()
         if seat.grammar is not None and seat.session.active and seat.upstream in self._speaks:
-            effects.append((seat.key, ev.CompileGrammar(seat.upstream, seat.grammar)))
+            effects.append((seat.key, seat.grammar))
             seat.grammar = None
         return effects
 
@@ -123,11 +124,6 @@ class DrafterCore:
         sampler = Sampler(params)
         plain = not sampler.looks_back and not uses_proposals(params)
         self._seats[asked.key] = _Seat(asked.key, asked.upstream, session, sampler, asked, asked.grammar, plain)
-
-    def _drop(self, key: int) -> list[ev.CoreEffect]:
-        if (seat := self._seats.pop(key, None)) is not None:
-            self._release(seat)
-        return [*self._worked(), (key, ev.Released()), *self._reused()]
 
     def _changed(self, event: ev.UpstreamChanged) -> None:
         self._round_trips[event.upstream] = event.round_trip
@@ -218,11 +214,9 @@ class DrafterCore:
             seat = self._seats.get(row.key)
             if seat is None or result.held.get(row.seq, row.position) != row.position:
                 continue  # it has ended meanwhile, or what the row follows was gone, and comes first
-            session, asked = seat.session, row.sampler is not None
+            session = seat.session
             before = session.drafted
-            proposal = row.sampler.proposal if isinstance(row.sampler, ProposalSampler) else None
-            told = session.predicted(ev.Predicted(row.position, row.ids, asked, token, started, proposal), ended)
-            if told:
+            if told := session.predicted(row, token, started, ended):
                 effects += self._of(seat, told)
             if session.drafted > before:
                 drafts += 1

@@ -190,18 +190,6 @@ class Predict:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
-    """The draft model took in `ids` at `position`; `token` is its guess, None where it has none, or was not `asked`."""
-
-    position: int
-    ids: tuple[int, ...]
-    asked: bool
-    token: int | None
-    started: float  # when that work began
-    proposal: Proposal | None = None  # what the guess was sampled from, if it was
-
-
-@dataclass(frozen=True, slots=True)
 class Learned:
     """Truth grew by `ids`; `accepted` of them were in this drafter's own chain. sync: SYNC told so, of any rounds."""
 
@@ -210,7 +198,6 @@ class Learned:
     sync: bool = False
 
 
-DrafterEvent = Told | Nacked | Predicted
 DrafterEffect = Drafted | Shadowed | Nacked | Trim | Learned
 
 # --- the drafter: sessions go by a key that is never used again, verifiers by the number of their place
@@ -241,7 +228,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What belongs to ids that a session was told; it comes back as an effect, after these are learned."""
+    """What belongs to ids that a session was told, or comes after; it is an effect once these are learned."""
 
     key: int
     what: object
@@ -249,7 +236,7 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A session is over; `Released` answers it, after all that it has learned."""
+    """A session is over: its slot is free again."""
 
     key: int
 
@@ -315,18 +302,7 @@ class Guesses:
     tokens: Sequence[int | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
-    """A session's slot is free again."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompileGrammar:
-    upstream: int
-    grammar: Grammar
-
-
-SessionEffect = Drafted | Shadowed | Nacked | Learned | Aside | Released | CompileGrammar | Noted
+SessionEffect = Drafted | Shadowed | Nacked | Learned | Aside | Grammar | Noted  # a grammar is to be compiled
 
 
 @dataclass(slots=True)

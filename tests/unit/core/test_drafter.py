@@ -145,8 +145,7 @@ def test_what_belongs_to_ids_comes_back_after_them():
     core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams()), 0.0)
     effects = told(core, 1, *PROMPT, sync=True)
     effects += core.handle(ev.Aside(1, "round"), 0.0)
-    effects += core.handle(ev.Dropped(1), 0.0)
-    assert effects == [(1, ev.Learned(PROMPT, 0, True)), (1, ev.Aside(1, "round")), (1, ev.Released())]
+    assert effects == [(1, ev.Learned(PROMPT, 0, True)), (1, ev.Aside(1, "round"))]
 
 
 def test_a_session_for_which_drafts_are_asked_takes_the_slot_of_another():
