@@ -135,12 +135,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         return "; ".join(one.trouble for one in self._upstreams)
 
     @property
-    def refusal(self) -> str | None:
-        """Why every verifier, or our own keys, keep this drafter out."""
-        refusals = [one.refusal for one in self._upstreams]
-        return "; ".join(why for why in refusals if why) if all(refusals) else None
-
-    @property
     def vocabulary(self) -> Vocabulary | None:
         """Vocabulary of the default model, once it is known and fits."""
         found = (served.vocabulary for one in self._upstreams if (served := one.served) is not None)
@@ -148,7 +142,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def not_ready(self) -> SpecmeshError | None:
         if self.verifier is None:
-            if self.refusal is None and time.monotonic() < self._begun + CONNECTING:
+            refused = all(one.refusal for one in self._upstreams)
+            if not refused and time.monotonic() < self._begun + CONNECTING:
                 addresses = ", ".join(one.address for one in self._upstreams)
                 return Starting(f"the drafter is connecting to {addresses}: try again in a moment")
             return DaemonUnreachable(self.trouble)
@@ -234,12 +229,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self.progress += not self._core.stuck
         for one in list(self._active):
             self._attempt(one, partial(one.tick, now))
-        for one in self._upstreams:
-            if one.sessions.returned:
-                self._router.take_back(one, now)
-        if self._router.queue or self._router.retries.waiting:
-            self._router.expire(now)
-            self._router.reopen(now)
+        self._router.look(now)
         welcomes = [one.welcome for one in self._upstreams if one.welcome is not None]
         if welcomes != self._welcomes:
             self._welcomes = welcomes

@@ -108,22 +108,25 @@ class RequestRouter:
         for pending in self.retries.take(lambda _: True):
             pending.client.on_event(Failed(error))
 
-    def take_back(self, upstream: Upstream, now: float) -> None:
-        """Take back what is not this verifier's any more."""
-        returned = upstream.sessions.returned
-        while returned:
-            one = returned.popleft()
-            if one.refused:
-                self._refused(one.pending, one.error, now, upstream.address)
-            else:
-                self._lost(one.pending, one.error, now, again=one.again)
+    def look(self, now: float) -> None:
+        """Take back what is no verifier's any more, and do what is due."""
+        for upstream in self.upstreams:
+            while upstream.sessions.returned:
+                one = upstream.sessions.returned.popleft()
+                if one.refused:
+                    self._refused(one.pending, one.error, now, upstream)
+                else:
+                    self._lost(one.pending, one.error, now, again=one.again)
+        if self.retries.waiting:
+            self._expire(now)
+        if self.queue or self.retries.waiting:
+            self._reopen(now)
 
-    def _refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: str) -> None:
+    def _refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: Upstream) -> None:
         """Try another verifier. An invalid request is invalid everywhere, but for a prompt too long for this one."""
-        tried, busy = (*pending.tried, by), isinstance(pending.error, Busy)
+        tried, busy = (*pending.tried, by.address), isinstance(pending.error, Busy)
         if pending.began is None and not isinstance(error, Busy | NoSuchText | DaemonUnreachable):
-            n_ctx = next(one.n_ctx for one in self.upstreams if one.address == by)
-            larger = [one.address for one in self.upstreams if one.n_ctx > n_ctx]
+            larger = [one.address for one in self.upstreams if one.n_ctx > by.n_ctx]
             busy = busy and any(address in larger for address in pending.tried)
             tried = (*tried, *(one.address for one in self.upstreams if one.welcome and one.address not in larger))
         self._put(replace(pending, tried=tried, error=pending.error if busy else error), now)
@@ -143,7 +146,7 @@ class RequestRouter:
         else:
             self._give_up(pending, error)
 
-    def reopen(self, now: float) -> None:
+    def _reopen(self, now: float) -> None:
         while self.queue and self._ahead() < self._most_ahead and self._own() < self._full:
             self._full = inf
             self._room.left(now)
@@ -155,7 +158,7 @@ class RequestRouter:
         for pending in self.retries.take(lambda pending: self._candidates(pending, now), now):
             self._put(pending, now)
 
-    def expire(self, now: float) -> None:
+    def _expire(self, now: float) -> None:
         """End what has waited long enough, or in vain: its verifier came back with another model."""
         for pending in self.retries.take(self._hopeless):
             other = "the verifier came back with another model: the text ends here"
@@ -206,7 +209,7 @@ class RequestRouter:
 
     def _ask(self, upstream: Upstream, pending: PendingRequest, now: float) -> None:
         if (error := upstream.sessions.ask(pending)) is not None:
-            self._refused(pending, error, now, upstream.address)
+            self._refused(pending, error, now, upstream)
 
     def _candidates(self, pending: PendingRequest, now: float) -> list[Upstream]:
         """Return the verifiers that may have a request and have not refused it, the best first: the one that had it,

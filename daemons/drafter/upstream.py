@@ -65,7 +65,7 @@ class Upstream:
     @property
     def target(self) -> str:
         """Its name in `Request.target`; empty while it is away."""
-        return _target(self.welcome) if self.welcome is not None else ""
+        return f"{self.welcome.vocab_fingerprint} {self.welcome.model}" if self.welcome is not None else ""
 
     @property
     def served(self) -> ModelInfo | None:
@@ -73,7 +73,7 @@ class Upstream:
         welcome, vocabulary = self.welcome, self.introduction.vocabulary
         if welcome is None or vocabulary is None:
             return None
-        return ModelInfo(welcome.model, vocabulary, _target(welcome))
+        return ModelInfo(welcome.model, vocabulary, self.target)
 
     @property
     def refusal(self) -> str | None:
@@ -278,7 +278,3 @@ class Upstream:
         self.welcome = None
         self.sessions.load, self.sessions.meter = ReportedLoad(), PaceMeter()
         self.sessions.interrupt(error)
-
-
-def _target(welcome: m.Welcome) -> str:
-    return f"{welcome.vocab_fingerprint} {welcome.model}"

@@ -167,13 +167,12 @@ class DrafterCore:
             for seat in seats:
                 if (seat.session.draft_n > 0) is asked and (plan := self._plan(seat)) is not None:
                     return [(seat, plan), *self._beside(seat, plan)] if len(seats) > 1 else [(seat, plan)]
-        due = [(seat, plan) for seat in seats if not seat.session.draft_n and (plan := self._plan_shadow(seat))]
+        idle = [
+            one for one in seats if not one.session.draft_n and one.seq is not None and one.upstream in self._speaks
+        ]
+        due = [(seat, plan) for seat in idle if (plan := seat.session.plan_shadow())]
         most = self._limits.n_batch if self._together else 1
         return [(seat, plan) for seat, plan in due if seat.upstream == due[0][0].upstream][:most]
-
-    def _plan_shadow(self, seat: _Seat) -> ev.Predict | None:
-        seated = seat.seq is not None and seat.upstream in self._speaks
-        return seat.session.plan_shadow() if seated else None
 
     def _plan(self, seat: _Seat) -> ev.Predict | None:
         if seat.upstream not in self._speaks or (seat.seq is None and not self._sit(seat)):

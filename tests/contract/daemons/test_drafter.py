@@ -13,6 +13,8 @@ from specmesh.errors import (
     ConfigError,
     DaemonUnreachable,
     EngineError,
+    NoSuchText,
+    PromptTooLong,
     RemoteProtocolError,
     RequestError,
     SpecmeshError,
@@ -85,12 +87,17 @@ def test_a_damaged_frame_after_the_welcome(bench: Bench):
     ids=["not base64", "not ASCII", "not as told"],
 )
 def test_lying_vocabulary_ends_the_drafter(bench: Bench, answer: m.Vocab):
-    router, _ = bench.router(), bench.drafter(NgramDrafter(4096, 2))
+    """Its clients hear why: those who have asked, and those who ask while it ends."""
+    router, drafter = bench.router(), bench.drafter(NgramDrafter(4096, 2))
     router.expect(m.Hello)
     router.say(welcome(n_vocab=1))
     router.expect(m.Vocab)
+    client = drafter.ask(request())
+    router.expect(m.Open)
     router.say(answer)
     assert isinstance(bench.errors.get(timeout=PATIENCE), RemoteProtocolError)
+    assert isinstance(client.error(), WentAway)
+    assert isinstance(drafter.ask(request()).error(), WentAway)
 
 
 def test_drafter_survives_a_hostile_verifier(bench: Bench):
@@ -135,7 +142,16 @@ def test_why_a_text_ends_in_an_error(bench: Bench):
     assert (type(broken), str(broken)) == (RequestError, "too much")
 
 
-@pytest.mark.parametrize(("code", "error"), [("busy", Busy), ("request", RequestError), ("engine", EngineError)])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("busy", Busy),
+        ("request", RequestError),
+        ("engine", EngineError),
+        ("session", NoSuchText),
+        ("context", PromptTooLong),
+    ],
+)
 def test_refused_open(bench: Bench, code: str, error: type[SpecmeshError]):
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
@@ -157,17 +173,3 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
     router.say(welcome())
     until(lambda: drafter.connected, "it is welcome again")
     assert drafter.stats()["reconnects"] == 1
-
-
-def test_at_a_drafters_own_end_its_clients_hear_why(bench: Bench):
-    """Where it will have nothing to do with its verifier: those who have asked, and those who ask while it ends."""
-    router, drafter = bench.router(), bench.drafter(NgramDrafter(4096, 2))
-    router.expect(m.Hello)
-    router.say(welcome(n_vocab=1))
-    router.expect(m.Vocab)
-    client = drafter.ask(request())
-    router.expect(m.Open)
-    router.say(m.Vocab(0, ["!"]))
-    assert isinstance(bench.errors.get(timeout=PATIENCE), RemoteProtocolError)
-    assert isinstance(client.error(), WentAway)
-    assert isinstance(drafter.ask(request()).error(), WentAway)

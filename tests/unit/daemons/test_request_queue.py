@@ -89,7 +89,7 @@ def test_a_drafters_queue():
         now += pause
         if pause:
             asked.pop(0)
-            router.reopen(now)
+            router.look(now)
             ask(6)
         ask(1)
         refused = refusals.pop()
