@@ -83,12 +83,17 @@ class World:
         self.stopped_with: Busy | None = None
 
     def tell(self, event: vev.Happened) -> None:
-        assert self.stopped_with is None or not isinstance(event, vev.Opening), "nothing new begins"
+        if isinstance(event, vev.Opening):
+            assert self.stopped_with is None, "nothing new begins"
+            assert event.client in self.clients._requests, "nothing begins that was withdrawn"
         self.events.append((event, self.now))
 
     def _encode(self, asked: ClientRequest) -> "Future[None]":
-        self.encoding.append((asked, Future()))
-        return self.encoding[-1][1]
+        future: Future[None] = Future()
+        if self.rng.random() < 0.5:
+            future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+        self.encoding.append((asked, future))
+        return future
 
     # --- what may happen
 
