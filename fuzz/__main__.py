@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fuzz.targets import CORPUS, TARGETS
+from fuzz import CORPUS, TARGETS
 
 LONGEST = {"codec": 2048, "verifier_session": 400, "drafter_session": 400}
 """Most bytes of an input, by target."""

@@ -12,8 +12,8 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
+from fuzz import CORPUS
 from fuzz.codec import REASONS, repaired
-from fuzz.targets import CORPUS
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m

@@ -51,9 +51,9 @@ def alone(
 class Memory:
     """The ids that a model holds; asserts what an engine would refuse."""
 
-    def __init__(self, n_ctx: int) -> None:
+    def __init__(self, n_ctx: int, end_bias: float = -3.5) -> None:
         self.held = Prefix()
-        self._n_ctx = n_ctx
+        self._n_ctx, self._end_bias = n_ctx, end_bias
 
     def append(self, ids: Sequence[int]) -> None:
         assert all(0 <= token < N_VOCAB for token in ids), "an id outside the vocabulary reaches the model"
@@ -64,9 +64,12 @@ class Memory:
         assert 0 <= length <= len(self.held), "a trim cannot add ids"
         self.held.truncate(length)
 
+    def logits(self) -> NDArray[np.float32]:
+        return row(self.held.crc, end_bias=self._end_bias)
+
     def rows(self, ids: Sequence[int]) -> NDArray[np.float32]:
         rows = []
         for token in ids:
             self.append((token,))
-            rows.append(row(self.held.crc))
+            rows.append(self.logits())
         return np.stack(rows)

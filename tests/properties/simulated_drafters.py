@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from harness import cores as core
-from simulated_models import Memory
 
-from fuzz.oracle import N_VOCAB, row
+from fuzz.oracle import N_VOCAB, Memory, row
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
@@ -60,7 +59,8 @@ class HonestDrafter:
         if step is None:
             return
         assert 0 < len(step.ids) <= self.setup.n_batch
-        self.memory.take(step.position, step.ids)
+        self.memory.trim(step.position)
+        self.memory.append(step.ids)
         guess, proposal = self.guess() if step.guess else (None, None)
         self.busy = True
         took = self.setup.seconds if step.guess else 0.0

@@ -7,13 +7,28 @@ from dataclasses import dataclass, field
 from harness import cores as core
 from simulated_drafters import HonestDrafter, HostileDrafter
 from simulated_link import QUIET, Clock, Faults, Link
-from simulated_models import Memory
 
-from fuzz.oracle import END, N_VOCAB, PROMPT, alone
+from fuzz.oracle import END, N_VOCAB, PROMPT, Memory, alone
 from specmesh.wire import messages as m
 
 STEP = 0.034
 FRAMES = m.Draft | m.DraftProbs | m.Shadow | m.Nack
+
+
+class TargetMemory(Memory):
+    """What the target holds of a session; its engine can be asked back into the last step only."""
+
+    last_step = 0  # where it began
+
+    def run(self, span):
+        """Carry out a span of a step; one row of logits per id where they are wanted."""
+        assert span.position == len(self.held) or span.position > self.last_step
+        self.trim(span.position)
+        if not span.logits:
+            self.append(span.ids)
+            return None
+        self.last_step = span.position
+        return self.rows(span.ids)
 
 
 class Served:
@@ -56,7 +71,7 @@ class World:
 
     def open(self, params, drafters, prompt=PROMPT):
         key = self.core.open(prompt, params, self.clock.now)
-        served = self.sessions[key] = Served(Memory(self.n_ctx, self.end_bias), prompt, params, drafters)
+        served = self.sessions[key] = Served(TargetMemory(self.n_ctx, self.end_bias), prompt, params, drafters)
         self.attach(key)
         self.clock.at(self.clock.now, self.turn)
         return served
