@@ -47,7 +47,8 @@ class Client:
     def __init__(
         self, path: Path | None = None, timeout: float | None = None, waits: Callable[[str], None] | None = None
     ) -> None:
-        self._tried = [path] if path is not None else _named_socket() or candidate_sockets()
+        named = os.environ.get("SPECMESH_SOCKET")
+        self._tried = [path] if path is not None else [Path(named)] if named else candidate_sockets()
         self._timeout, self._waits = timeout, waits
 
     def get(self, resource: str) -> Json:
@@ -191,10 +192,9 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def _closed(folder: Path) -> str:
     closed = f"what runs in {folder} is closed to this user"
-    try:
-        return f"{closed}: join the group {folder.group()} and log in again"
-    except (OSError, KeyError):
-        return closed
+    with contextlib.suppress(OSError, KeyError):
+        closed += f": join the group {folder.group()} and log in again"
+    return closed
 
 
 def listens(path: Path) -> bool:
@@ -222,12 +222,8 @@ def starting(path: Path) -> bool:
 
 def known_sockets() -> list[Path]:
     """Where daemons of this machine may listen: SPECMESH_SOCKET, then the user's and the system's folders."""
-    return list(dict.fromkeys([*_named_socket(), *candidate_sockets()]))
-
-
-def _named_socket() -> list[Path]:
     named = os.environ.get("SPECMESH_SOCKET")
-    return [Path(named)] if named else []
+    return list(dict.fromkeys([*([Path(named)] if named else []), *candidate_sockets()]))
 
 
 def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:

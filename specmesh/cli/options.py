@@ -166,9 +166,7 @@ def _bias(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
 
 
 _OTHER_SAMPLING: dict[str, Decorator] = {
-    "seed": click.option(
-        "--seed", type=click.IntRange(0, 2**32 - 1), metavar="S", help="Seed of the sampling (default: random)."
-    ),
+    "seed": number("--seed", click.IntRange(0, 2**32 - 1), None, "S", "Seed of the sampling (default: random)."),
     "logit_bias": click.option(
         "--logit-bias",
         multiple=True,

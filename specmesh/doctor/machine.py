@@ -100,7 +100,8 @@ def models(settings: Iterable[RoleSettings]) -> list[Check]:
     if missing:
         fix = "pip install --force-reinstall --no-deps .  # in the checkout"
         told = fail("bundled pair", f"cannot be read: {', '.join(missing)}", fix)
-    return [told, _folder(paths.models_dir().absolute()), *(check for one in settings for check in _named(one))]
+    named = (_named(one) for one in settings)
+    return [told, _folder(paths.models_dir().absolute()), *(check for check in named if check is not None)]
 
 
 def _folder(path: Path) -> Check:
@@ -118,19 +119,19 @@ def _folder(path: Path) -> Check:
     return ok("folder", f"{len(found)} in {path}")
 
 
-def _named(settings: RoleSettings) -> list[Check]:
-    """The model that a daemon would load; none where it needs none."""
+def _named(settings: RoleSettings) -> Check | None:
+    """The model that a daemon would load; None where it needs none."""
     name, named, engine = f"{settings.role}'s model", settings.text("model"), settings.text("engine") or "auto"
     if not named or engine in {"ngram", "sim"}:
-        return []
+        return None
     if named == "bundled":
-        return [ok(name, f"{named}: the one that comes along")]
+        return ok(name, f"{named}: the one that comes along")
     try:
         path = Path(model_path(named, engine) or named)
         from_hub = not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path))
-        return [ok(name, f"{named}: {'from the hub, when the daemon starts' if from_hub else _described(path)}")]
+        return ok(name, f"{named}: {'from the hub, when the daemon starts' if from_hub else _described(path)}")
     except (ConfigError, OSError) as error:
-        return [fail(name, str(error), f"specmesh models list; then set model in {settings.role}.toml")]
+        return fail(name, str(error), f"specmesh models list; then set model in {settings.role}.toml")
 
 
 def _damaged(path: Path) -> bool:
@@ -210,7 +211,7 @@ def sockets() -> list[Check]:
         checks.append(fail("path length", found, "export XDG_RUNTIME_DIR=/run/user/$(id -u)"))
     if SYSTEM_DIR.exists():
         checks.append(_system_folder(SYSTEM_DIR))
-    return checks + [check for path in known_sockets() for check in _socket(path)]
+    return checks + [check for path in known_sockets() if (check := _socket(path)) is not None]
 
 
 def _user_folder(path: Path) -> Check:
@@ -244,19 +245,19 @@ def _system_folder(path: Path) -> Check:
     return fail(name, f"{told} can be written by anybody", f"sudo chmod o-w '{path}'")
 
 
-def _socket(path: Path) -> list[Check]:
-    """Check what lies where a socket belongs; nothing if this user may not see it."""
+def _socket(path: Path) -> Check | None:
+    """Check what lies where a socket belongs; None if this user may not see it."""
     if not os.access(path, os.W_OK):
-        return []  # none, or another user's daemon, which cannot be told from a dead one
+        return None  # there is none, or another user's daemon, which cannot be told from a dead one
     mode = path.stat().st_mode
     if not stat.S_ISSOCK(mode):
-        return [fail(path.name, f"{path} is no socket: a daemon cannot listen there", f"rm '{path}'")]
+        return fail(path.name, f"{path} is no socket: a daemon cannot listen there", f"rm '{path}'")
     if not listens(path):
         told = f"{path} was left behind by a daemon that is gone; the next one replaces it"
-        return [warn(path.name, told, f"rm '{path}'")]
+        return warn(path.name, told, f"rm '{path}'")
     if mode & 0o007:
-        return [fail(path.name, f"{path} is open to everybody", f"chmod 600 '{path}'")]
-    return [ok(path.name, f"{path} takes connections")]
+        return fail(path.name, f"{path} is open to everybody", f"chmod 600 '{path}'")
+    return ok(path.name, f"{path} takes connections")
 
 
 # --- services

@@ -4,7 +4,7 @@ import errno
 import re
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +50,7 @@ class RoleSettings:
 
 def in_force() -> tuple[list[RoleSettings], list[Check]]:
     """Return the settings of each daemon that has some, and a failed check for each wrong environment."""
-    found: list[RoleSettings] = []
-    wrong: list[Check] = []
+    found, wrong = list[RoleSettings](), list[Check]()
     for role in ROLES:
         try:
             values = effective(role)
@@ -86,19 +85,17 @@ def _file(role: str, path: Path, first: Path) -> Check:
     return ok(name, told if path == first else f"{told}; {first} goes before it")
 
 
-def ports(roles: Iterable[RoleSettings]) -> list[Check]:
-    return [_port(one) for one in roles if one.text("http") or one.text("api-key-file")]
-
-
-def _port(one: RoleSettings) -> Check:
-    name, http, keys = f"{one.role}'s port", one.text("http"), one.text("api-key-file")
-    try:
-        port = parse_port(http or None, Path(keys) if keys else None)
-    except ConfigError as error:
-        return fail(name, str(error), f"specmesh config show {one.role} --origin")
-    assert port is not None, "without --http there are no keys either"
-    count = len(port.keys.current)
-    return ok(name, f"{http}, {count or 'no'} key{'s' * (count != 1)}")
+def ports(roles: Iterable[RoleSettings]) -> Iterator[Check]:
+    for one in roles:
+        name, http, keys = f"{one.role}'s port", one.text("http"), one.text("api-key-file")
+        try:
+            port = parse_port(http or None, Path(keys) if keys else None)
+        except ConfigError as error:
+            yield fail(name, str(error), f"specmesh config show {one.role} --origin")
+            continue
+        if port is not None:
+            count = len(port.keys.current)
+            yield ok(name, f"{http}, {count or 'no'} key{'s' * (count != 1)}")
 
 
 # --- daemons
@@ -165,9 +162,8 @@ def network(settings: Sequence[RoleSettings], found: Iterable[Found]) -> list[Ch
         for role, address in addresses
         if role == "drafter"
     ]
-    for role, address in addresses:
-        wire = judge_wire(role, address, way_to(address), _encrypted(role, address, settings, running))
-        told += [wire] if wire is not None else []
+    wires = [judge_wire(*one, way_to(one[1]), _encrypted(*one, settings, running)) for one in addresses]
+    told += [wire for wire in wires if wire is not None]
     told += [check for stats in running for check in _links(stats)]
     return told or [ok("addresses", "nothing is set up or runs at an address beyond this machine")]
 
@@ -220,16 +216,14 @@ def judge_wire(role: str, address: str, kind: Way, encrypted: bool) -> Check | N
     return warn(name, f"{told}: prompts and texts cross it unencrypted", fix)
 
 
-def _links(stats: Fields) -> list[Check]:
-    told = []
+def _links(stats: Fields) -> Iterator[Check]:
     for peer in (*stats.parts("verifiers"), *stats.parts("peers")):
         if name := peer.text("name") or peer.text("drafter"):
             p50, p99 = (peer.number("round_trip_ms", key) for key in ("p50", "p99"))
             found = "no round trip was measured yet"
             if p50 is not None and p99 is not None:
                 found = f"round trip p50 {p50:.3g} ms, p99 {p99:.3g} ms, jitter {p99 - p50:.3g} ms"
-            told.append(ok(f"link to {name}", found))
-    return told
+            yield ok(f"link to {name}", found)
 
 
 def _addresses(settings: Iterable[RoleSettings], running: Iterable[Fields]) -> list[tuple[str, str]]:
