@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from specmesh import paths
-from specmesh.cli.options import FILE, json_option, path_option, print_json
+from specmesh.cli.options import FILE, json_option, path_option, print_result
 from specmesh.errors import BadVariable, ConfigError
 
 if TYPE_CHECKING:
@@ -45,14 +45,12 @@ def config() -> None:
 @json_option
 def show(role: str, path: Path | None, origin: bool, json: bool) -> None:
     """Show every setting that the daemon would start with now, as a settings file."""
-    values = effective(role, path)
-    if json:
-        told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
-        print_json({"schema_version": 1, "settings": told})
-        return
+    values, lines = effective(role, path), []
     for key, (value, source) in values.items():
         line = f"# {key} = (not set)" if value is None else f"{key} = {json_module.dumps(value, ensure_ascii=False)}"
-        click.echo(f"{line:<40}  # {source}" if origin else line)
+        lines.append(f"{line:<40}  # {source}" if origin else line)
+    told = {key: {"value": value, "origin": source} for key, (value, source) in values.items()}
+    print_result({"schema_version": 1, "settings": told}, lines, as_json=json)
 
 
 @config.command("path")

@@ -131,14 +131,6 @@ def test_one_changed_token(mesh: Mesh):
     assert [(way["identical"], way["near_ties"], way["errors"]) for way in told["ways"]] == [(1, 0, 1)]
 
 
-@pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
-def test_other_texts(strategy: str):
-    """Strategies whose text depends on the drafts are not audited."""
-    done = command("audit", "--temperature", 0.8, "--strategy", strategy)
-    assert (done.code, done.out) == (2, "")
-    assert f"--strategy {strategy} does not promise the same text" in done.err
-
-
 def test_nobody_drafts(mesh: Mesh):
     """Without a drafter there is nothing to compare."""
     command("audit", "--socket", mesh.verifier("step_ms=1").socket).refused(69, "no drafter is attached")

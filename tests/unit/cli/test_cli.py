@@ -71,6 +71,8 @@ def run(*args: str, stdin: bytes | None = None) -> Result:
         "generate x --seed 4294967296",
         "generate x --top-p 1.5",
         "generate x --logit-bias five+1",
+        "audit --strategy probabilistic",
+        "audit --strategy threshold",
         "verify",
         "stats --all",
         "stats --json --interval 5",
