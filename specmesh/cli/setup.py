@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.cli.config import ROLE, effective, template
-from specmesh.cli.options import Decorator, combined, gathered, json_option, path_option, print_json
+from specmesh.cli.options import Decorator, aligned, combined, gathered, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import check_one_network, endpoint, host_of, is_loopback
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
@@ -99,16 +99,15 @@ def revoke(who: str, folder: KeyFolder) -> None:
 @_folder_option
 def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
-    found = {listing: folder.entries(listing) for listing in Listing}
+    found = {str(listing): folder.entries(listing) for listing in Listing}
     if json:
-        told = {str(listing): [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
+        told = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
         print_json({"schema_version": 1, "folder": str(folder.path), **told})
-        return
-    for listing, one in found.items():
-        for key, label in one:
-            click.echo(f"{str(listing).removesuffix('s'):<9} {label:<24} {key}")
-    if not any(found.values()):
+    elif not any(found.values()):
         click.echo(f"specmesh: nobody is on the lists in {folder.path}", err=True)
+    else:
+        rows = [(listing.removesuffix("s"), label, key) for listing, one in found.items() for key, label in one]
+        click.echo("\n".join(aligned(rows)))
 
 
 def _service_user() -> tuple[int, int] | None:
