@@ -10,31 +10,33 @@ from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.engines.base import Ask, EngineInfo, Progress
-from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
+from specmesh.engines.base import Ask, Progress
+from specmesh.engines.llama.engine import LlamaDrafter, LlamaEngine, LlamaVerifier
 from specmesh.machines import DRAFT_MS, step_ms
 
 log = structlog.get_logger("specmesh")
 
 
-class StretchedVerifier(LlamaVerifier):
+class _Stretched(LlamaEngine):
+    """All that name the model, statistics too, say that its speed is not this machine's."""
+
     def __init__(self, settings: ModelSettings, progress: Progress) -> None:
         super().__init__(settings, progress)
-        self._machine = settings.stretch or ""
-        self.info = _marked(self.info, self._machine)
+        self.machine = machine = settings.stretch or ""
+        meaning = "steps last as long as there: no speed shown is this machine's"
+        log.warning("stretched", machine=machine, meaning=meaning)
+        self.info = replace(self.info, model=f"{self.info.model}, stretched to {machine}")
 
+
+class StretchedVerifier(_Stretched, LlamaVerifier):
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         started = time.perf_counter()
         rows = super().decode(spans)
-        _sleep_until(started + step_ms(self._machine, sum(len(span.ids) for span in spans)) / 1e3)
+        _sleep_until(started + step_ms(self.machine, sum(len(span.ids) for span in spans)) / 1e3)
         return rows
 
 
-class StretchedDrafter(LlamaDrafter):
-    def __init__(self, settings: ModelSettings, progress: Progress) -> None:
-        super().__init__(settings, progress)
-        self.info = _marked(self.info, settings.stretch or "")
-
+class StretchedDrafter(_Stretched, LlamaDrafter):
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started = time.perf_counter()
         tokens = super().predict(asks)
@@ -44,9 +46,3 @@ class StretchedDrafter(LlamaDrafter):
 
 def _sleep_until(end: float) -> None:
     time.sleep(max(end - time.perf_counter(), 0.0))
-
-
-def _marked(info: EngineInfo, machine: str) -> EngineInfo:
-    """Let all that name the model, statistics too, say that its speed is not this machine's."""
-    log.warning("stretched", machine=machine, meaning="steps last as long as there: no speed shown is this machine's")
-    return replace(info, model=f"{info.model}, stretched to {machine}")

@@ -38,14 +38,6 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine.close()
 
 
-@pytest.fixture(autouse=True)
-def _empty_sequences(request: pytest.FixtureRequest) -> None:
-    """The engine is shared by the tests of this module, its sequences are not."""
-    if "verifier" in request.fixturenames:
-        for seq in range(N_SEQ):
-            request.getfixturevalue("verifier").trim(seq, 0)
-
-
 def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0) -> NDArray[np.float32]:
     return np.concatenate([step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)])
 

@@ -55,14 +55,6 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     engine.close()
 
 
-@pytest.fixture(autouse=True)
-def _empty_sequences(request: pytest.FixtureRequest) -> None:
-    """The engine is shared by the tests of this module, its sequences are not."""
-    if "drafter" in request.fixturenames:
-        for seq in range(N_SEQ):
-            request.getfixturevalue("drafter").trim(seq, 0)
-
-
 class Recording(Sampler):
     """Remembers the positions it was asked about."""
 
