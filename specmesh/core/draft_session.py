@@ -206,11 +206,11 @@ class DrafterSession:
 
     def predicted(self, row: ev.DraftRow, token: int | None, started: float, now: float) -> list[ev.DrafterEffect]:
         """Note what the model took in, as far as it belongs to the chain still, and let that grow by its guess."""
+        if row.position != self.held:
+            return []  # what it follows was cut, further than it was to be or meanwhile
         count, known = len(row.ids), tuple(self._ids[row.position : row.position + len(row.ids)])
         if count == self._chunk:
             self._chunk = self._next_chunk(now - started)
-        if row.position != self.held:
-            return []  # what it follows was cut meanwhile
         if row.ids != known:
             self.held += common_length(row.ids, known)
             return [ev.Trim(self.held)]

@@ -211,8 +211,8 @@ class DrafterCore:
         work, drafts = self._work, 0
         for row, token in zip(step.rows, result.tokens, strict=True):
             seat = self._seats.get(row.key)
-            if seat is None or result.held.get(row.seq, row.position) != row.position:
-                continue  # it has ended meanwhile, or what the row follows was gone, and comes first
+            if seat is None:
+                continue  # it has ended meanwhile
             session = seat.session
             before = session.drafted
             if told := session.predicted(row, token, started, ended):

@@ -48,7 +48,6 @@ def worlds_of(kind):
         round_trip=st.sampled_from([0.0, 0.0003, 0.02, 0.1, 0.5]),
         n_ctx=st.sampled_from([512, 40, 10]),
         n_batch=st.sampled_from([9, 24]),
-        io_during_steps=st.booleans(),
         row=st.sampled_from([0.0, 0.02, 1.0]),
     )
 

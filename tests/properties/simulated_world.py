@@ -52,7 +52,6 @@ class World:
     faulty: tuple[float, float] = (0.0, float("inf"))
     lose_down: tuple[bytes, ...] = ()
     lose_up: tuple[bytes, ...] = ()
-    io_during_steps: bool = True
     row: float = 0.02
     end_bias: float = -3.5
     clock: Clock = field(default_factory=Clock)
@@ -62,7 +61,7 @@ class World:
     def __post_init__(self):
         self.rng = random.Random(self.seed)
         self.core = core.Verifier(self.n_ctx, N_VOCAB, frozenset({END}), self.n_batch, 8, self.seen)
-        self.stepping, self.inbox = False, []
+        self.stepping = False
         self.idle_since, self.waited = None, 0.0
 
     @property
@@ -120,9 +119,6 @@ class World:
 
     def receive(self, key, message, sender=None):
         """A frame from this session's drafter, or from the one that stands by."""
-        if self.stepping and not self.io_during_steps:
-            self.inbox.append((key, message, sender))
-            return
         if not isinstance(message, FRAMES) or message.session != key:
             return
         sender = sender or self.sessions[key].drafter
@@ -152,9 +148,6 @@ class World:
     def finish(self, step, rows, seconds):
         self.stepping = False
         self.finished(step, rows, seconds)
-        inbox, self.inbox = self.inbox, []
-        for key, message, sender in inbox:
-            self.receive(key, message, sender)
         self.turn()
 
     def finished(self, step, rows, seconds):
