@@ -3,6 +3,7 @@
 import ast
 import platform
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -26,11 +27,17 @@ def named(path):
     return str(path.relative_to(ROOT))
 
 
+@cache
+def nodes(path):
+    """All of a file's syntax tree, and what it runs on import."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return list(ast.walk(tree)), list(_module_level(tree.body))
+
+
 def imports(path, *, everywhere=True):
     """The absolute names a file imports: modules, and `module.name` for each name taken from one."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     names = set()
-    for node in ast.walk(tree) if everywhere else _module_level(tree.body):
+    for node in nodes(path)[0 if everywhere else 1]:
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -120,7 +127,7 @@ SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/chat_template.py"]
 
 def clocks(path):
     """The wall clocks that a file reads."""
-    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    called = {ast.unparse(node.func) for node in nodes(path)[0] if isinstance(node, ast.Call)}
     return {name for name in called if name in WALL or name.endswith((".now", ".utcnow", ".today"))}
 
 
