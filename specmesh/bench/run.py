@@ -30,8 +30,7 @@ class Variant(NamedTuple):
 
 
 ALONE = Variant("alone", 0)
-ADAPTIVE = Variant("adaptive", "auto")
-VARIANTS = (ALONE, Variant("draft_n 2", 2), Variant("draft_n 4", 4), Variant("draft_n 8", 8), ADAPTIVE)
+VARIANTS = (ALONE, *(Variant(f"draft_n {n}", n) for n in (2, 4, 8)), Variant("adaptive", "auto"))
 
 
 @dataclass(frozen=True, slots=True)

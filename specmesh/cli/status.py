@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -215,7 +214,8 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
 
     logs.configure("error", "auto")
     if model is None and against is None:
-        checks = examine(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+        ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
+        checks = examine()
         print_result(checks.as_json(), checks.lines(), as_json=json)
         ctx.exit(int(bool(checks.counts[Status.FAIL])))
     if model is None or against is None:
@@ -229,7 +229,7 @@ def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab
     ctx.exit(int(not found["usable"]))
 
 
-def examine(*, colour: bool) -> "Checks":
+def examine() -> "Checks":
     from specmesh.doctor import Checks, machine, mesh
 
     (settings, wrong), running = mesh.in_force(), find()
@@ -243,4 +243,4 @@ def examine(*, colour: bool) -> "Checks":
         "keys": mesh.keys(),
         "network": mesh.network(settings, running),
     }
-    return Checks(groups, colour)
+    return Checks(groups)

@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 
-_COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
+import click
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 class Status(StrEnum):
@@ -32,10 +34,9 @@ ok, warn, fail = (partial(Check, status) for status in Status)
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """All checks, by group; colour: whether to colour their lines."""
+    """All checks, by group."""
 
     groups: Mapping[str, Sequence[Check]]
-    colour: bool = False
 
     @property
     def counts(self) -> Counter[Status]:
@@ -51,8 +52,7 @@ class Checks:
         for group, checks in self.groups.items():
             lines.append(group)
             for check in checks:
-                word = f"{check.status:<4}"
-                mark = f"\x1b[{_COLOURS[check.status]}m{word}\x1b[0m" if self.colour else word
+                mark = click.style(f"{check.status:<4}", _COLOURS[check.status])
                 lines.append(f"  {mark}  {check.name:<{width}}  {check.found}")
                 if check.fix is not None:
                     lines.append(f"        {'':<{width}}  -> {check.fix}")

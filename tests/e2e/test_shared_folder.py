@@ -14,14 +14,6 @@ PRECIOUS = "do not touch\n"
 FILES = {"lock": "v.sock.lock", "socket": "v.sock", "log": "v.log"}
 
 
-def link(place: Path, victim: Path) -> None:
-    place.symlink_to(victim)
-
-
-def hard_link(place: Path, victim: Path) -> None:
-    place.hardlink_to(victim)
-
-
 def fifo(place: Path, _: Path) -> None:
     os.mkfifo(place)
 
@@ -50,9 +42,8 @@ def options(folder: Path) -> list[object]:
 @pytest.mark.parametrize(
     ("what", "plant"),
     [
-        *((what, link) for what in FILES),
-        *(("lock", plant) for plant in (hard_link, fifo, foreign)),
-        *(("log", plant) for plant in (hard_link, fifo, foreign)),
+        *((what, Path.symlink_to) for what in FILES),
+        *((what, plant) for what in ("lock", "log") for plant in (Path.hardlink_to, fifo, foreign)),
     ],
 )
 def test_what_others_put_there_is_refused(
