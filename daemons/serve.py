@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from specmesh.api.requests import AskStats, ClientOrder, EventBridge, ModelInfo
+from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.snapshot import Snapshot
@@ -54,9 +54,9 @@ class LoopBackend:
     async def stats(self) -> Snapshot:
         if self.loop is None:
             return self._loading.stats()
-        made: EventBridge[Snapshot] = EventBridge()
-        self.submit(AskStats(made.on_event))
-        return (await made.batch())[0]
+        made: asyncio.Queue[Snapshot] = asyncio.Queue()
+        self.submit(AskStats(made.put_nowait))
+        return await made.get()
 
 
 def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from specmesh.api.fields import integer_field, number_field
-from specmesh.api.requests import Backend, EventBridge, Peer, Pinged, PingPeers, Ponged
+from specmesh.api.requests import Backend, Peer, Pinged, PingPeers, Ponged
 from specmesh.errors import DaemonUnreachable, RequestError
 
 PING_TIMEOUT_S = 3.0
@@ -29,7 +29,7 @@ async def pinged(backend: Backend, count: int, interval: float) -> AsyncGenerato
     A peer that is no longer there has lost its PING. Raise DaemonUnreachable if there is nobody to be pinged, or the
     daemon does not even send.
     """
-    bridge = EventBridge[Pinged | Ponged]()
+    told: asyncio.Queue[Pinged | Ponged] = asyncio.Queue()
     begun, due = 0, time.monotonic()
     deadlines: dict[tuple[int, Peer | None], float] = {}  # no peer: not yet known to whom it went
     known: dict[Peer, None] = {}
@@ -38,22 +38,21 @@ async def pinged(backend: Backend, count: int, interval: float) -> AsyncGenerato
         if begun < count and now >= due:
             begun, due = begun + 1, now + interval
             deadlines[begun, None] = now + PING_TIMEOUT_S
-            backend.submit(PingPeers(begun, bridge.on_event))
+            backend.submit(PingPeers(begun, told.put_nowait))
             continue
-        events: list[Pinged | Ponged] = []
+        event: Pinged | Ponged | None = None
         with suppress(TimeoutError):
             until = min([*deadlines.values(), *([due] if begun < count else [])])
-            events = await asyncio.wait_for(bridge.batch(), max(until - now, 0.0))
-        for event in events:
-            match event:
-                case Pinged(number, peers) if (number, None) in deadlines:
-                    for peer in known.keys() - set(peers):
-                        yield _result(number, peer, None)
-                    known |= dict.fromkeys(peers)
-                    deadline = deadlines.pop((number, None))
-                    deadlines |= {(number, peer): deadline for peer in peers}
-                case Ponged(number, peer, seconds) if deadlines.pop((number, peer), None) is not None:
-                    yield _result(number, peer, seconds)
+            event = await asyncio.wait_for(told.get(), max(until - now, 0.0))
+        match event:
+            case Pinged(number, peers) if (number, None) in deadlines:
+                for peer in known.keys() - set(peers):
+                    yield _result(number, peer, None)
+                known |= dict.fromkeys(peers)
+                deadline = deadlines.pop((number, None))
+                deadlines |= {(number, peer): deadline for peer in peers}
+            case Ponged(number, peer, seconds) if deadlines.pop((number, peer), None) is not None:
+                yield _result(number, peer, seconds)
         now = time.monotonic()
         for number, late in [sent for sent, deadline in deadlines.items() if now >= deadline]:
             del deadlines[number, late]
@@ -61,7 +60,7 @@ async def pinged(backend: Backend, count: int, interval: float) -> AsyncGenerato
                 raise DaemonUnreachable("the daemon's loop does not get on: see its log")
             for peer in known if late is None else [late]:
                 yield _result(number, peer, None)
-        if events and not known:
+        if event is not None and not known:
             raise DaemonUnreachable(_NOBODY[backend.role])
 
 

@@ -5,7 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from specmesh.core.report import Report
 from specmesh.core.sampling.logprobs import Logprob
@@ -100,21 +100,16 @@ class EventSink(Protocol):
     def on_event(self, event: ClientEvent) -> None: ...
 
 
-E = TypeVar("E")
+class LocalClient:
+    """A client of this daemon's API. heard: called once events have come, and not again before they are taken."""
 
-
-class EventBridge(Generic[E]):
-    """Events for a task of the loop that it is made in. heard: called once some have come, and not again before they
-    are taken."""
-
-    def __init__(self, heard: Callable[[], None] | None = None) -> None:
+    def __init__(self, heard: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._events: deque[E] = deque()
-        self._arrived = asyncio.Event()
-        self._heard = heard or self._arrived.set
+        self._events: deque[ClientEvent] = deque()
+        self._heard = heard
         self._woken = False
 
-    def on_event(self, event: E) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         """Queue an event; wake the loop once per batch."""
         self._events.append(event)
         if not self._woken:
@@ -122,26 +117,16 @@ class EventBridge(Generic[E]):
             self._loop.call_soon(self._heard)  # frames of the same turn are sent first
 
     @property
-    def next(self) -> E | None:
+    def next(self) -> ClientEvent | None:
         """The first event that was not taken."""
         return self._events[0] if self._events else None
 
-    def take(self) -> list[E]:
+    def take(self) -> list[ClientEvent]:
         """Return the events since the last call, in order."""
         self._woken = False
         events = list(self._events)
         self._events.clear()
         return events
-
-    async def batch(self) -> list[E]:
-        """Wait for events and take them; may be empty."""
-        await self._arrived.wait()
-        self._arrived.clear()
-        return self.take()
-
-
-class LocalClient(EventBridge[ClientEvent]):
-    """A client of this daemon's API."""
 
 
 @dataclass(frozen=True, slots=True)
