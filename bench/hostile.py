@@ -36,7 +36,7 @@ from live import ADDRESS, start, until
 HELLO = m.Hello("hostile", "none", "none", "", 0, 8192)
 IDS = tuple(range(65, 97))
 FLOODS = {
-    "drafts": [m.Draft(0, 40, 0, IDS), m.Shadow(0, 40, 0, IDS[:8])],
+    "drafts": [m.Draft(0, 40, 0, IDS), m.Draft(0, 40, 0, IDS[:8])],
     "nacks": [m.Nack(0, 0, 0)],
     "hellos": [HELLO, m.Bye()],
     "vocab": [m.Vocab(0)],

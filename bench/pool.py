@@ -5,9 +5,9 @@
 A real verifier whose engine sleeps for MS per step, and drafters that sleep too, as processes of their own. Each repeat
 has one text with the best drafter alone, and one with the pool: the best, one that is slower and less often right, and
 a liar. In the middle of the second text the best is killed, and started again; then the other one is. A ratio is of the
-two texts of one repeat. The liar is always wrong; with `echo` it also shows guesses that are always right, as they are
-copied from the text that it is told, so that it promises the most. Printed are the medians, the lowest ratio, why
-sessions got their drafters, and whether every text is the target's own.
+two texts of one repeat. The liar is always wrong; with `echo` it also sends late drafts that are always right, as they
+are copied from the text that it is told. Printed are the medians, the lowest ratio, why sessions got their drafters,
+and whether every text is the target's own.
 """
 
 import argparse
@@ -39,7 +39,7 @@ PROMPT = "a pool of drafters"
 
 
 def echo(address: str) -> None:
-    """Be a drafter whose drafts are wrong and whose guesses are copied, until killed."""
+    """Be a drafter whose drafts are wrong, but for late ones that are copied, until killed."""
     dealer = Route(zmq.Context(), address).open()
     dealer.poll(10_000, zmq.POLLOUT)
     dealer.send(encode(m.Hello("liar", "none", "none", "", 0, 8192)))
@@ -62,7 +62,7 @@ def echo(address: str) -> None:
                     dealer.send(encode(m.Draft(session, len(text), text.crc, (0,) * draft_n)))
                 elif len(text) > 8:
                     at = len(text) - 8
-                    dealer.send(encode(m.Shadow(session, at, text.crc_at(at), tuple(text[at : len(text)]))))
+                    dealer.send(encode(m.Draft(session, at, text.crc_at(at), tuple(text[at : len(text)]))))
             case _:
                 pass
 

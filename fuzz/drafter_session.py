@@ -36,8 +36,7 @@ class _World:
         self.honest, self.samples = bool(how & 1), bool(how & 2)
         self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
         self.can_trim, round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
-        shadows = bool(tape.byte() & 1)
-        self.session = DrafterSession(N_VOCAB, self.n_ctx, self.n_batch, shadows=shadows, round_trip=round_trip)
+        self.session = DrafterSession(N_VOCAB, self.n_ctx, self.n_batch, round_trip=round_trip)
         self.truth = Prefix(TEXT)
         self.memory = Memory(self.n_ctx)
         self.learned: list[int] = []
@@ -84,11 +83,9 @@ class _World:
 
     def work(self) -> None:
         """One unit of drafting, where there is any: the model takes ids in, and guesses."""
-        drafting, plan = self.session.plan(), self.session.plan_shadow()
-        plan = drafting or plan
+        plan = self.session.plan()
         if plan is None:
             return
-        self.seen["shadowing"] += drafting is None
         held = len(self.memory.held)
         assert 0 < len(plan.ids) <= self.n_batch
         assert list(plan.ids) == self.session._known[held : held + len(plan.ids)], "not where the memory ends"
@@ -147,10 +144,6 @@ class _World:
                     self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
-                case ev.Shadowed(base, crc, ids):
-                    assert ids
-                    assert base + len(ids) <= self.session.n_truth
-                    assert crc == known.crc_at(base)
                 case ev.Nacked(base, crc):
                     assert (base, crc) == (self.session.n_truth, known.crc_at(base))
                 case ev.Trim(length):

@@ -18,7 +18,7 @@ FLAWLESS, WRONG = 160, 96
 
 def frame_of(tape: Tape, truth: Prefix, session: int, frontier: int) -> bytes:
     """A token-plane frame about `truth` near its position `frontier`, with what the tape changes of it."""
-    kind = tape.choice((m.Draft, m.DraftProbs, m.Shadow, m.Nack, m.Truth, m.Sync))
+    kind = tape.choice((m.Draft, m.DraftProbs, m.Nack, m.Truth, m.Sync))
     flaws = max(tape.byte() - FLAWLESS, 0)
     base = tape.number(4) if flaws & 1 else max(frontier + tape.choice(STEPS), 0)
     known = min(base, len(truth))

@@ -78,7 +78,7 @@ class _World:
             case 12:
                 self.attach()
             case 13:
-                self.handle(ev.Detached())
+                self.session.detach()
             case 14:
                 self.decide()
             case _:
@@ -92,7 +92,7 @@ class _World:
     def hear(self, frame: bytes) -> None:
         """A frame from the drafter, as the verifier's loop hands it over."""
         message = decoded(frame, self.seen)
-        if isinstance(message, m.Draft | m.DraftProbs | m.Shadow | m.Nack):
+        if isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             self.handle(from_drafter(message))
         elif message is not None:
             self.seen["no event"] += 1
@@ -172,7 +172,7 @@ class _World:
     def end(self) -> None:
         """Without a drafter the rest is a step per id, and all of it is what the target says alone."""
         self.seen["stale"] += self.session.drafts.stale
-        self.handle(ev.Detached())
+        self.session.detach()
         self.tape = Tape(b"")
         for _ in range(len(PROMPT) + 3 * MAX_TOKENS):
             if self.reason is not None:

@@ -147,8 +147,13 @@ HEADER = struct.Struct("<2sBBIIIHH")
 CRC = struct.Struct("<I")
 MAX_FRAME = HEADER.size + MAX_BODY + CRC.size  # bytes of the longest frame; sockets are set to refuse more
 
-_IDS: dict[Kind, type[m.Draft | m.Shadow]] = {Kind.DRAFT: m.Draft, Kind.SHADOW: m.Shadow}
-_COMMITTED: dict[Kind, type[m.Truth | m.Sync]] = {Kind.TRUTH: m.Truth, Kind.SYNC: m.Sync}
+_TOKEN: dict[Kind, type[m.TokenMessage]] = {
+    Kind.DRAFT: m.Draft,
+    Kind.TRUTH: m.Truth,
+    Kind.SYNC: m.Sync,
+    Kind.NACK: m.Nack,
+    Kind.DRAFT_PROBS: m.DraftProbs,
+}
 _CONTROL: dict[Kind, type[ControlMessage]] = {
     Kind.HELLO: m.Hello,
     Kind.WELCOME: m.Welcome,
@@ -164,11 +169,7 @@ _CONTROL: dict[Kind, type[ControlMessage]] = {
     Kind.BYE: m.Bye,
     Kind.LOGPROBS: m.Logprobs,
 }
-_KIND_OF: dict[type[Message], Kind] = {
-    **{cls: kind for kinds in (_IDS, _COMMITTED, _CONTROL) for kind, cls in kinds.items()},
-    m.Nack: Kind.NACK,
-    m.DraftProbs: Kind.DRAFT_PROBS,
-}
+_KIND_OF: dict[type[Message], Kind] = {cls: kind for kinds in (_TOKEN, _CONTROL) for kind, cls in kinds.items()}
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
 _INTACT = 0x2144DF1C  # the CRC-32 of any bytes with their own CRC-32 behind them: one pass, and no copy
 
@@ -216,10 +217,10 @@ def decode(frame: bytes) -> Message:
     if kind is Kind.DRAFT_PROBS:
         return _decode_probs(frame, session, base, crc, count)
     ids = _decode_ids(frame, count)
-    if kind in _IDS:
-        return _IDS[kind](session, base, crc, ids)
-    if kind in _COMMITTED:
-        return _COMMITTED[kind](session, base, crc, ids, extra)
+    if kind is Kind.DRAFT:
+        return m.Draft(session, base, crc, ids)
+    if kind is not Kind.NACK:
+        return (m.Truth if kind is Kind.TRUTH else m.Sync)(session, base, crc, ids, extra)
     if ids:
         raise FrameError("count", count)
     return m.Nack(session, base, crc)

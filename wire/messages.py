@@ -27,7 +27,6 @@ class Kind(IntEnum):
     TRUTH = 2
     SYNC = 3
     NACK = 4
-    SHADOW = 5
     DRAFT_PROBS = 6
     HELLO = 16
     WELCOME = 17
@@ -91,13 +90,6 @@ class Sync(_TokenFrame):
 @dataclass(frozen=True, slots=True)
 class Nack(_TokenFrame):
     """The sender holds `base` ids with this CRC: continue from there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shadow(_TokenFrame):
-    """What the drafter says at positions from `base` on, each after the true ids before it."""
-
-    ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +281,6 @@ class Bye:
     """The sender stops: nothing more comes from it on this connection."""
 
 
-TokenMessage = Draft | Truth | Sync | Nack | Shadow | DraftProbs
+TokenMessage = Draft | Truth | Sync | Nack | DraftProbs
 ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Logprobs | Bye
 Message = TokenMessage | ControlMessage

@@ -207,16 +207,16 @@ class DraftSessions:
         if message.session in self.live:
             self._taken_over(self.live[message.session])
         end_ids, n_vocab = (self.known.eog_ids, self.known.n_vocab) if self.known is not None else ((), 0)
-        shadows, named = True, dict[str, str]()
+        named = dict[str, str]()
         if pending is not None:
-            shadows, named = pending.request.params.drafts is None, {"request": pending.request.label}
+            named = {"request": pending.request.label}
             self._stats.resumed += pending.resumes
             pending = pending.opened(message)
         live = ClientSession(message.session, next(self._keys), message.prompt_tokens, end_ids, pending, message.ref)
         self.live[live.id] = self._sessions[live.key] = live
         params, grammar, cached = params_of(message), grammar_of(message), message.cache_prompt
         place = live.key, self._number, n_vocab, live.n_prompt
-        self._tell(ev.DraftFor(*place, params, end_ids, grammar, cached, shadows), now)
+        self._tell(ev.DraftFor(*place, params, end_ids, grammar, cached), now)
         self._stats.opened += 1
         log.info("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
 

@@ -24,19 +24,16 @@ from specmesh.wire.messages import (
     Nack,
     Open,
     Opened,
-    Shadow,
     Sync,
     Truth,
 )
 
 
-def frame_of(session: int, effect: ev.Drafted | ev.Shadowed | ev.Nacked) -> Draft | DraftProbs | Shadow | Nack:
+def frame_of(session: int, effect: ev.Drafted | ev.Nacked) -> Draft | DraftProbs | Nack:
     """What a drafter sends: DRAFT_PROBS where it is known what drafts were sampled from."""
     if isinstance(effect, ev.Nacked):
         return Nack(session, effect.base, effect.crc)
     place = session, effect.base, effect.crc
-    if isinstance(effect, ev.Shadowed):
-        return Shadow(*place, effect.ids)
     if not any(effect.proposals):
         return Draft(*place, effect.ids)
     proposals = [proposal or Proposal((), ()) for proposal in effect.proposals]
@@ -49,12 +46,10 @@ def frame_of(session: int, effect: ev.Drafted | ev.Shadowed | ev.Nacked) -> Draf
     )
 
 
-def from_drafter(frame: Draft | DraftProbs | Shadow | Nack) -> ev.Drafted | ev.Shadowed | ev.Nacked:
+def from_drafter(frame: Draft | DraftProbs | Nack) -> ev.Drafted | ev.Nacked:
     """What a drafter says, unchecked."""
     if isinstance(frame, Nack):
         return ev.Nacked(frame.base, frame.prefix_crc)
-    if isinstance(frame, Shadow):
-        return ev.Shadowed(frame.base, frame.prefix_crc, frame.ids)
     if isinstance(frame, Draft):
         return ev.Drafted(frame.base, frame.prefix_crc, frame.ids)
     proposals, end = list[Proposal | None](), 0

@@ -22,7 +22,6 @@ LOG_INTERVAL = 1.0  # seconds between two log lines about peers that were cut of
 
 _COSTS: dict[int, Cost] = {
     Kind.DRAFT: Cost.IDS,
-    Kind.SHADOW: Cost.IDS,
     Kind.DRAFT_PROBS: Cost.IDS,
     Kind.NACK: Cost.NACKS,
     Kind.HELLO: Cost.HELLOS,

@@ -113,7 +113,7 @@ class Drafters:
 
     def _message(self, peer: DrafterPeer, message: m.Message, size: int, now: float) -> None:
         match message:
-            case m.Draft() | m.DraftProbs() | m.Shadow() | m.Nack():
+            case m.Draft() | m.DraftProbs() | m.Nack():
                 traffic = self._clients.sessions.get(message.session)
                 if traffic is not None and peer.identity in traffic.drafters:
                     traffic.bytes_received += size

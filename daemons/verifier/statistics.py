@@ -12,7 +12,6 @@ import structlog
 from specmesh import __version__, logs
 from specmesh.core import snapshot as told
 from specmesh.core import verifier_events as vev
-from specmesh.core.drafting.drafter_pool import ATTACH_REASONS
 from specmesh.core.statistics import LONG, SHORT, Histogram, LastMinute, Throughput, milliseconds
 from specmesh.daemons.link.peers import DrafterPeer
 from specmesh.daemons.link.transport import Traffic
@@ -29,7 +28,6 @@ UNMEASURED = {
     "acceptance": None,
     "promised_tokens_per_second": None,
     "sessions": 0,
-    "standbys": 0,
 }
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 
@@ -74,7 +72,7 @@ class VerifierStats(DaemonStats):
         self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
         self.totals, self._ended = told.RoundTotals(), told.Ended()
         self.throughput = Throughput()
-        self.drafter_changes = dict.fromkeys(ATTACH_REASONS, 0)
+        self.drafter_changes = dict.fromkeys(vev.ATTACH_REASONS, 0)
         self.strangers = 0
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         self.model_hash: str | None = None
@@ -145,10 +143,7 @@ class VerifierStats(DaemonStats):
                 live=live,
                 kept=core.kept,
                 queued=queued,
-                rows=[
-                    row | {role: names.get(row[role]) for role in ("drafter", "standby")}  # type: ignore[call-overload]
-                    for row in core.sessions
-                ],
+                rows=[row | {"drafter": names.get(row["drafter"])} for row in core.sessions],  # type: ignore[call-overload]
                 ended=replace(self._ended),
             ),
             histograms=told.HistogramsSection(

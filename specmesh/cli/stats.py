@@ -166,7 +166,7 @@ def _verifier(told: Fields) -> list[tuple[str, str]]:
     speedup = f"{sum(rates) / len(rates) * step / 1e3:.2f}x" if rates and step else "-"
     peer = (
         "{drafter} ({engine} {model}), {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
-        "{promised_tokens_per_second} tokens/s, drafts for {sessions}, stands by for {standbys}"
+        "{promised_tokens_per_second} tokens/s, drafts for {sessions}"
     )
     return [
         ("acceptance", _filled("rolling {acceptance.rolling}, total {acceptance.total}", told)),

@@ -53,19 +53,13 @@ class DraftBuffer:
         rest = map(SampledDraft, drafts[here:]) if here < len(drafts) else known[here : here + 1]
         return (*known[:here], *rest)
 
-    def take(self, event: ev.Drafted | ev.Shadowed, now: float) -> list[ev.VerifierEffect]:
-        if isinstance(event, ev.Drafted):
-            return self._drafted(event, now)
-        self._shadowed(event, now)
-        return []
-
     def moved(self, ids: tuple[int, ...], tested: int, *, over: bool) -> None:
         """Note that `ids` were committed by a step that compared `tested` drafts. over: nothing more may follow."""
         base = len(self._prefix.ids) - len(ids)
         if tested:
             self._judged = base + tested
         elif self.tokens:  # they came when the step had begun
-            self._judge(base, tuple(self.tokens), chain=True)
+            self._judge(base, tuple(self.tokens))
         if self.tokens[: len(ids)] == list(ids):
             del self.tokens[: len(ids)], self._proposals[: len(ids)], self._crcs[: len(ids)]
         else:
@@ -79,14 +73,14 @@ class DraftBuffer:
         self._proposals.clear()
         self._crcs = [self._prefix.crc]
 
-    def _drafted(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
+    def take(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
         length = len(self._prefix.ids)
         if not self._possible(event):
             self.stale += 1
             return []
         known = event.base > length or self._prefix.holds(event.base, event.crc)
         if known and event.base < length:
-            self._judge(event.base, event.ids, chain=True)
+            self._judge(event.base, event.ids)
         if not known or not self._insert(event, event.base - length):
             if event.base > length:
                 return self._orphan(now)
@@ -148,25 +142,17 @@ class DraftBuffer:
             self.cut = True
             self._pacing.judged(right=False)
 
-    def _shadowed(self, event: ev.Shadowed, now: float) -> None:
-        if self._prefix.holds(event.base, event.crc):
-            self._judge(event.base, event.ids, chain=False)
-            self._pacing.estimate.shadowed(event.base + len(event.ids), max(len(event.ids), 1), now)
-        else:
-            self.stale += 1
-
-    def _judge(self, base: int, ids: tuple[int, ...], *, chain: bool) -> None:
-        """Learn from guesses that no step verified how often drafts stand: the text knows by now.
-
-        chain: each is built on those before it, so the first wrong one ends what they tell."""
+    def _judge(self, base: int, ids: tuple[int, ...]) -> None:
+        """Learn from drafts that no step verified how often drafts stand: the text knows by now. Each is built on those
+        before it, so the first wrong one ends what they tell."""
         known = max(min(self._judged, len(self._prefix)) - base, 0)
-        if chain and tuple(ids[:known]) != tuple(self._prefix[base : base + len(ids[:known])]):
+        if tuple(ids[:known]) != tuple(self._prefix[base : base + len(ids[:known])]):
             return
         said = self._prefix[base + known : base + len(ids)]
         for position, (token, true) in enumerate(zip(ids[known:], said, strict=False), base + known):
             self._judged = position + 1
             self._pacing.judged(right=token == true)
-            if chain and token != true:
+            if token != true:
                 return
 
     def _orphan(self, now: float) -> list[ev.VerifierEffect]:
@@ -201,7 +187,7 @@ class TruthSender:
         self._untold = None
         return self._sync(known)
 
-    def grown(self, base: int, now: float, *, idle: bool) -> list[ev.Told]:
+    def grown(self, base: int, *, idle: bool) -> list[ev.Told]:
         """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come
         some rounds late: a frame costs more than it is worth then."""
         base, ids = base if self._untold is None else self._untold, self._prefix.ids
@@ -209,7 +195,6 @@ class TruthSender:
             self._untold = base
             return []
         self._untold = None
-        self._pacing.estimate.told(len(ids), now)
         return [ev.Told(base, self._prefix.crc_at(base), tuple(ids[base:]), self._pacing.draft_n)]
 
     def nacked(self, base: int, crc: int, now: float) -> list[ev.Told]:

@@ -20,18 +20,14 @@ FIRST_CHUNK = 8
 # a long prompt is taken in by chunks of about this long, begun with FIRST_CHUNK ids: between them the drafter listens,
 # and a slow machine must not look dead
 CHUNK_SECONDS = 0.1
-SHADOW = 8  # known ids at the end of the truth that are guessed, in one frame, to show how often drafts would stand
-LONGEST_GAP = 24  # ids between two shadows, at most: nobody may ask for drafts for long, and the machine has other work
 NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
 
 class DrafterSession:
     """n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once.
-    shadows: known ids are guessed while no drafts are asked for. round_trip: to the verifier, in seconds."""
+    round_trip: to the verifier, in seconds."""
 
-    def __init__(
-        self, n_vocab: int, n_ctx: int, n_batch: int, *, shadows: bool = True, round_trip: float = 0.0
-    ) -> None:
+    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int, *, round_trip: float = 0.0) -> None:
         self.draft_n = 0
         self._round_trip = round_trip
         self.drafted = 0
@@ -49,10 +45,6 @@ class DrafterSession:
         self._sent = 0  # the chain up to here is at the verifier
         self._unsent_since: float | None = None
         self._stuck = False  # the model has no guess after the newest id
-        self._shadow = SHADOW if shadows else 0
-        self._shadowed = 0  # truth up to here needs no guess: it was drafted, or guessed, or the prompt
-        self._gap = 0  # ids beyond that which are not guessed either
-        self._guesses: list[int] = []  # for the known ids up to, and with, the one after what the model holds
         self._nacked: tuple[float, int] = (float("-inf"), -1)
         self._accepted = self._judged = 0.0  # drafts, of rounds long ago less
         self._judge(0, corrected=False)
@@ -66,20 +58,13 @@ class DrafterSession:
         return self._told(event, now) if isinstance(event, ev.Told) else self._asked(event.base, event.crc, now)
 
     def plan(self) -> ev.Predict | None:
-        """What the draft model should do next: take in what it has not seen, then guess. None: nothing.
-
-        Where no drafts are asked for, ids are left until a shadow needs them."""
+        """What the draft model should do next: take in what it has not seen, then guess. None: nothing, as where no
+        drafts are asked for."""
         ids = self._ids
-        drafts = len(ids) < self._most and not self._stuck
-        if drafts:
-            wanted = len(ids)
-        elif self.draft_n:
-            wanted = self.n_truth - 1
-        elif self._due:
-            wanted = self.n_truth - 1 - self._shadow
-        else:
+        if not self.draft_n:
             return None
-        missing = wanted - self.held
+        drafts = len(ids) < self._most and not self._stuck
+        missing = (len(ids) if drafts else self.n_truth - 1) - self.held
         if missing <= 0 or self.n_truth > self._n_ctx:
             return None
         guess = drafts and missing <= self._chunk
@@ -100,26 +85,14 @@ class DrafterSession:
     def crc_after(self, plan: ev.Predict) -> int:
         return self._known.crc_at(self.end(plan))
 
-    def plan_shadow(self) -> ev.Predict | None:
-        """What to do when no session has a `plan`: take in one id and guess the next, which is known."""
-        if not self._due or self.held >= self.n_truth - 1:
-            return None
-        return ev.Predict(tuple(self._ids[self.held : self.held + 1]), guess=True)
-
-    @property
-    def _due(self) -> bool:
-        idle = self.draft_n == 0 and self._shadow > 0 and self.n_truth <= self._n_ctx
-        return idle and self.n_truth - self._shadowed >= self._gap + self._shadow
-
     @property
     def active(self) -> bool:
         """Whether the draft model has, or has had, anything to do for it."""
-        return self.draft_n > 0 or self.held > 0 or self._due
+        return self.draft_n > 0 or self.held > 0
 
     def relocated(self, held: int) -> None:
         """The draft model's memory holds so many ids, whatever was believed."""
         self.held = held
-        self._guesses.clear()
 
     # --- the truth
 
@@ -145,9 +118,6 @@ class DrafterSession:
         self.n_truth = end
         if self._proposals:
             self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
-        if event.sync or self.draft_n:
-            self._shadowed, self._gap = end, 0
-            self._guesses.clear()
         self._sent = max(self._sent, end)
         self._stuck = False
         self._set_most()
@@ -216,7 +186,7 @@ class DrafterSession:
             return [ev.Trim(self.held)]
         self.held += count
         if self.held < self.n_truth:
-            return self._guessed(count, token)
+            return []
         if token is None:
             self._stuck = row.sampler is not None and self.held == len(self._ids)
             return self._send() if self._stuck else []
@@ -228,24 +198,6 @@ class DrafterSession:
         if self._unsent_since is None:
             self._unsent_since = started
         return self._send() if len(self._ids) >= self._most or self._worth_sending(now) else []
-
-    def _guessed(self, count: int, token: int | None) -> list[ev.DrafterEffect]:
-        """Note the guess, if any, for the known id after those held, the last `count` of them new; all guesses go out
-        at the end of the truth or at a gap."""
-        if self.draft_n:
-            token = None  # a draft that comes after its truth is no guess to be shown
-        end = self.held + 1 - count  # the last one noted was for the id before this
-        if token is not None:
-            self._guesses.append(token)
-            end = self.held + 1
-        if self.held == self.n_truth - 1:
-            self._shadowed, self._gap = self.n_truth, min(2 * self._gap + SHADOW, LONGEST_GAP)
-        elif token is not None:
-            return []
-        if not self._guesses:
-            return []
-        ids, self._guesses = tuple(self._guesses), []
-        return [ev.Shadowed(end - len(ids), self._known.crc_at(end - len(ids)), ids)]
 
     def _next_chunk(self, seconds: float) -> int:
         if seconds > 2 * CHUNK_SECONDS:

@@ -118,7 +118,6 @@ class DrafterCore:
             asked.n_vocab,
             limits.n_ctx,
             limits.n_batch,
-            shadows=asked.shadows,
             round_trip=self._round_trips.get(asked.upstream, 0.0),
         )
         sampler = Sampler(params)
@@ -145,8 +144,7 @@ class DrafterCore:
     # --- steps
 
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
-        """Return the step that begins now: first for sessions that drafts are asked for, then to read what others need,
-        then shadows."""
+        """Return the step that begins now, for sessions that drafts are asked for; the others read nothing."""
         plans, rows = self._next_plans(), list[ev.DraftRow]()
         for seat, plan in plans:
             assert seat.seq is not None, "only who has a sequence has a plan"
@@ -163,16 +161,10 @@ class DrafterCore:
 
     def _next_plans(self) -> list[_Plan]:
         seats = self._seats.values()
-        for asked in (True, False):
-            for seat in seats:
-                if (seat.session.draft_n > 0) is asked and (plan := self._plan(seat)) is not None:
-                    return [(seat, plan), *self._beside(seat, plan)] if len(seats) > 1 else [(seat, plan)]
-        idle = [
-            one for one in seats if not one.session.draft_n and one.seq is not None and one.upstream in self._speaks
-        ]
-        due = [(seat, plan) for seat in idle if (plan := seat.session.plan_shadow())]
-        most = self._limits.n_batch if self._together else 1
-        return [(seat, plan) for seat, plan in due if seat.upstream == due[0][0].upstream][:most]
+        for seat in seats:
+            if (plan := self._plan(seat)) is not None:
+                return [(seat, plan), *self._beside(seat, plan)] if len(seats) > 1 else [(seat, plan)]
+        return []
 
     def _plan(self, seat: _Seat) -> ev.Predict | None:
         if seat.upstream not in self._speaks or (seat.seq is None and not self._sit(seat)):

@@ -1,6 +1,6 @@
 """Events into sessions, effects out of them, and what they want of an engine.
 
-What one session says is an event at the other: the shells carry `Told`, `Drafted`, `Shadowed` and `Nacked` across.
+What one session says is an event at the other: the shells carry `Told`, `Drafted` and `Nacked` across.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,15 +42,6 @@ class Drafted:
 
 
 @dataclass(frozen=True, slots=True)
-class Shadowed:
-    """What the drafter would have drafted at positions from `base` on, each after the true ids before it."""
-
-    base: int
-    crc: int
-    ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Nacked:
     """The sender holds `base` ids with this CRC and wants what follows."""
 
@@ -73,11 +64,6 @@ class Noted:
 
 
 # --- the verifier's session
-
-
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """The session's drafter is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +160,7 @@ class Step:
 
 
 Rows = NDArray[np.float32] | None  # logits of a span, where asked for
-VerifierEvent = Drafted | Shadowed | Nacked | Detached | Prefilled | Stepped | Cancelled
+VerifierEvent = Drafted | Nacked | Prefilled | Stepped | Cancelled
 VerifierEffect = Told | Nacked | Emit | Trim | Finish
 Plan = Prefill | Verify | Wait
 
@@ -198,14 +184,14 @@ class Learned:
     sync: bool = False
 
 
-DrafterEffect = Drafted | Shadowed | Nacked | Trim | Learned
+DrafterEffect = Drafted | Nacked | Trim | Learned
 
 # --- the drafter: sessions go by a key that is never used again, verifiers by the number of their place
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFor:
-    """A verifier has opened a session. n_vocab, end_ids: that verifier's. shadows: see `DrafterSession`."""
+    """A verifier has opened a session. n_vocab, end_ids: that verifier's."""
 
     key: int
     upstream: int
@@ -215,7 +201,6 @@ class DraftFor:
     end_ids: Collection[int] = ()
     grammar: Grammar | None = None
     cached: bool = True
-    shadows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +287,7 @@ class Guesses:
     tokens: Sequence[int | None]
 
 
-SessionEffect = Drafted | Shadowed | Nacked | Learned | Aside | Grammar | Noted  # a grammar is to be compiled
+SessionEffect = Drafted | Nacked | Learned | Aside | Grammar | Noted  # a grammar is to be compiled
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ class Cost(IntEnum):
 
     FRAMES = 0
     BYTES = 1  # those of control frames `BODY_WEIGHT` times: JSON takes that much longer to read than ids
-    IDS = 2  # drafted ids, those of SHADOW too
+    IDS = 2  # drafted ids
     NACKS = 3  # each may be answered with the whole prefix
     HELLOS = 4  # each may be answered with the prefixes of several sessions
     VOCABS = 5

@@ -99,7 +99,6 @@ def session_row(live: SessionContext, now: float) -> Report:
         "generated": counts.generated,
         "drafted": session.attached,
         "drafter": live.drafter,
-        "standby": live.casting.standby,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
         "lead": len(session.drafts),

@@ -89,7 +89,7 @@ class VerifierSession:
         if self.finished is not None:
             return []
         match event:
-            case ev.Drafted() | ev.Shadowed():
+            case ev.Drafted():
                 if self.pacing.arrivals is not None:
                     return self.drafts.take(event, now)
                 self.drafts.stale += 1
@@ -101,26 +101,22 @@ class VerifierSession:
                 return []
             case ev.Nacked(base, crc):
                 return [*self.truth.nacked(base, crc, now)]
-            case ev.Detached():
-                self.pacing.detach()
-                return []
             case ev.Cancelled(reason):
                 self.finished = reason
                 return [ev.Finish(reason)]
             case _:
                 assert_never(event)
 
-    def attach(
-        self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None, *, known: int = 0
-    ) -> list[ev.VerifierEffect]:
-        """Hand the session to a drafter that knows its first `known` ids; it is told the rest. `acceptance` is what was
-        seen of it elsewhere. Where drafts come with proposals those of the drafter before go: the same drafts may come
-        of other distributions."""
+    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None) -> list[ev.VerifierEffect]:
+        """Hand the session to a drafter, which is told all of it. `acceptance` is where its rounds are recorded. Where
+        drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):
             self.drafts.forget(stepping=self._stepping)
-        own = None if acceptance is None else RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self.pacing.attach(arrivals, own)
-        return [self.truth.begin(known)]
+        self.pacing.attach(arrivals, acceptance)
+        return [self.truth.begin(0)]
+
+    def detach(self) -> None:
+        self.pacing.detach()
 
     @property
     def generated(self) -> int:
@@ -143,7 +139,8 @@ class VerifierSession:
 
     @property
     def drafting(self) -> bool:
-        return self.pacing.arrivals is not None and self.pacing.draft_n > 0
+        """Whether drafts are asked for, to be verified."""
+        return self.pacing.arrivals is not None and self.pacing.draft_n > 0 and not self.pacing.probing
 
     @property
     def draft_n(self) -> int:
@@ -245,7 +242,7 @@ class VerifierSession:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.pacing.arrivals is not None:
             idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None
-            effects += self.truth.grown(base, now, idle=idle)
+            effects += self.truth.grown(base, idle=idle)
         if self._held > length - 1:
             self._held = length - 1
             effects.append(ev.Trim(self._held))

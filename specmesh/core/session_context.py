@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.drafting.drafter_pool import SessionDrafters, Standby
+from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.prefix import common_length
 from specmesh.core.sampling.constraint import SIMPLER
 from specmesh.core.session import VerifierSession
@@ -15,8 +15,12 @@ from specmesh.errors import SpecmeshError
 @dataclass(slots=True, eq=False)
 class SessionContext:
     """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of
-    the verifier's own. name: to resume it by; key: it was opened with; either may be empty. asked: drafts were asked
-    for when drafters' loads were last counted. unguided: the log has that its grammar can check no more drafts."""
+    the verifier's own. name: to resume it by; key: it was opened with; either may be empty. unguided: the log has that
+    its grammar can check no more drafts.
+
+    The drafter pool's: why it got its newest drafter, since when and for how many rounds; when it was last compared, in
+    rounds and time, and which other one promised more then; the acceptance of each seen here; asked: drafts were asked
+    for when drafters' loads were last counted."""
 
     id: int
     machine: VerifierSession
@@ -26,10 +30,14 @@ class SessionContext:
     drafter: vev.DrafterId | None = None
     name: str = ""
     key: str = ""
-    casting: SessionDrafters[vev.DrafterId] = field(default_factory=SessionDrafters)
-    standby: Standby | None = None
-    asked: bool = False
     unguided: bool = False
+    reason: vev.AttachReason | None = None
+    since: float = 0.0
+    rounds: int = 0
+    looked: tuple[int, float] = (0, 0.0)
+    rival: vev.DrafterId | None = None
+    acceptance: dict[vev.DrafterId, RollingAcceptance] = field(default_factory=dict)
+    asked: bool = False
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:

@@ -268,7 +268,7 @@ class _Simulation:
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
         for effect in effects:
             match effect:
-                case (session, ev.Drafted() | ev.Shadowed() | ev.Nacked() as sent):
+                case (session, ev.Drafted() | ev.Nacked() as sent):
                     event = vev.FromDrafter(drafter.id, session, sent)
                     self._at(now + self._site.round_trip / 2, partial(self._tell, event))
                 case _:

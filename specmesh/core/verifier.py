@@ -13,8 +13,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.drafting.assignment import DrafterAssignment, RemoteDrafter
-from specmesh.core.drafting.drafter_pool import DrafterRecord
+from specmesh.core.drafting.drafter_pool import DrafterPool, RemoteDrafter
 from specmesh.core.report import core_report, session_report
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, Scheduler
 from specmesh.core.scheduling.cpu_threads import CpuThreads
@@ -50,14 +49,13 @@ class VerifierCore:
     ) -> None:
         self.acceptance = RollingAcceptance()
         self.sessions: dict[int, SessionContext] = {}  # those that have a sequence
-        self._machines: dict[int, VerifierSession] = {}  # of these
         self._limits, self._costs, self._slots = limits, costs, slots
         self._ids = itertools.count(first)
         self._scheduler = Scheduler(n_batch, costs, prefill_rows, constant=limits.width is not None)
         self._meter = StepMeter(costs, limits.width)
         self._batch: Batch | None = None  # of the step that runs
         self._effects: list[vev.Effect] = []
-        self._drafting = DrafterAssignment(self.sessions, self._tell, self._carry_out)
+        self._drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
         self._waiting = WaitingRequests(n_seq)
         self._kept = DetachedSessions(grace)
         self._threads = CpuThreads(costs)
@@ -91,7 +89,7 @@ class VerifierCore:
                 if (live := self.sessions.get(session)) is not None:
                     live.machine.pacing.adopt(policy)
             case vev.RoundTrip(name, seconds):
-                self._drafting.round_trip(name, seconds)
+                self._drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
                 self._waiting.withdraw(lambda opening: opening.client == client)
                 for live in [live for live in self.sessions.values() if live.client == client]:
@@ -99,11 +97,11 @@ class VerifierCore:
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session, now)
             case vev.DrafterJoined(name, n_ctx):
-                self._drafting.join(RemoteDrafter(name, n_ctx, DrafterRecord(self.acceptance, now)), now)
+                self._drafters.join(RemoteDrafter(name, n_ctx, self.acceptance), now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
             case vev.DrafterStuck(drafter, stuck):
-                self._drafting.turned(drafter, now, stuck=stuck)
+                self._drafters.turned(drafter, now, stuck=stuck)
             case vev.ThreadsShared():
                 self._threads.shared(event)
             case vev.Stopping():
@@ -119,17 +117,14 @@ class VerifierCore:
         return self._taken(now)
 
     def _report(self, now: float) -> vev.CoreReport:
-        lives, waiting = list(self.sessions.values()), len(self._waiting)
-        drafters = {drafter.id: drafter.report(*loads) for drafter, *loads in self._drafting.counts()}
-        counts = len(self._kept), waiting, self._stray_frames
+        lives, drafters = list(self.sessions.values()), self._drafters.reports()
+        counts = len(self._kept), len(self._waiting), self._stray_frames
         return core_report(lives, drafters, *counts, self._slots, self._over, self._stale, self._costs, now)
 
     def _heard(self, drafter: vev.DrafterId, session: int, said: ev.VerifierEvent, now: float) -> None:
         live = self.sessions.get(session)
         if live is not None and live.drafter == drafter:
             self._carry_out(live, live.machine.handle(said, now))
-        elif live is not None and live.casting.standby == drafter:
-            self._drafting.heard(live, drafter, said, now)
         else:
             self._stray_frames += 1
 
@@ -137,9 +132,9 @@ class VerifierCore:
 
     def next_step(self, now: float) -> ev.Step | ev.Wait:
         """Return the step that begins now, or until when there is none: for ever, infinity."""
-        if not self._machines:
+        if not self.sessions:
             self._meter.idle()
-        batch = self._scheduler.next_batch(self._machines, now)
+        batch = self._scheduler.next_batch(self.sessions, now)
         if isinstance(batch, ev.Wait):
             return ev.Wait(min(batch.until, self._kept.next_end)) if self._kept.sessions else batch
         sessions, spans, waited = self.sessions, list[ev.Span](), 0.0
@@ -167,7 +162,7 @@ class VerifierCore:
             self._failed(result, ended)
             return self._taken(ended)
         self._slots.end()
-        asked = any(machine.drafting for machine in self._machines.values())
+        asked = any(live.machine.drafting for live in self.sessions.values())
         self._meter.ended(batch, started, ended, redoes=self._slots.redoes)
         outcomes = list[tuple[SessionContext, list[ev.VerifierEffect]]]()
         for (key, part), logits in zip(batch.parts, result, strict=True):
@@ -184,10 +179,10 @@ class VerifierCore:
             self._meter.compare(batch, outcomes[0][0].machine.pacing, emitted, asked=asked)
         for live, effects in outcomes:
             self._carry_out(live, effects)
-        if self._drafting.drafters:
+        if self._drafters.drafters:
             for live, _ in outcomes:
-                self._drafting.reconsider(live, ended)
-                self._drafting.stepped(live, ended)
+                self._drafters.reconsider(live, ended)
+                self._drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, step.rows, self._tokens))
         return self._taken(ended)
 
@@ -234,7 +229,7 @@ class VerifierCore:
         )  # fmt: skip
         number = next(self._ids)
         live = SessionContext(number, machine, seq, opening.client, opening.owner, name=opening.name, key=opening.key)
-        self.sessions[number], self._machines[number] = live, machine
+        self.sessions[number] = live
         self._tell(live.opened(opening.label))
         self._hand_over(live, opening, now)
         if machine.finished is not None:
@@ -252,7 +247,7 @@ class VerifierCore:
         if (warning := live.differs(opening.ids[opening.n_prompt :])) is not None:
             self._tell(warning)
         if end is None:
-            self._take_over(live, opening.owner, now)
+            self._take_over(live, opening.owner)
             self._kept.forget(live.id)
         self._note("session_resumed", live, tokens=live.machine.generated)
         self._hand_over(live, opening, now, adopted=True)
@@ -274,18 +269,16 @@ class VerifierCore:
                 return live, None
         return self._kept.ended(name) or (None, None)
 
-    def _take_over(self, live: SessionContext, owner: vev.DrafterId | None, now: float) -> None:
+    def _take_over(self, live: SessionContext, owner: vev.DrafterId | None) -> None:
         """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
         if live.owner is None and live.client is not None:
             error = RequestError("somebody else has asked for this text by its name")
             self._tell(vev.RequestRefused(live.client, error))
         for identity in {live.owner} if owner is None else {live.owner, live.drafter}:
             if identity is not None and identity != owner:
-                self._drafting.release(live, identity)
+                self._drafters.release(live, identity)
                 if live.drafter == identity:
-                    self._drafting.detach(live, now)
-        if owner is not None:
-            self._drafting.dismiss(live, heir=owner)
+                    self._drafters.detach(live)
 
     def _hand_over(self, live: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False) -> None:
         """Give a session to the opening's client, with what that does not know of the text."""
@@ -293,20 +286,20 @@ class VerifierCore:
         machine.followed = opening.owner is not None
         self._tell(live.began(opening.known, adopted=adopted))
         if opening.owner is not None:
-            self._drafting.attach(live, opening.owner, live.casting.why, now)
-        elif machine.finished is None and live.drafter is None and machine.may_draft and self._drafting.drafters:
-            self._drafting.find(live, now)
+            self._drafters.attach(live, opening.owner, now)
+        elif machine.finished is None and live.drafter is None and machine.may_draft and self._drafters.drafters:
+            self._drafters.find(live, now)
 
     # --- a drafter comes or goes
 
     def _left(self, drafter: vev.DrafterId, now: float, *, may_return: bool) -> None:
         """Keep the sessions of a lost drafter's own clients where it may return, give the others another drafter."""
         self._waiting.withdraw(lambda opening: opening.owner == drafter)
-        self._drafting.gone(drafter, now)
+        self._drafters.gone(drafter)
         for live in list(self.sessions.values()):
             if live.owner == drafter:
                 self._keep_or_end(live, now, may_return=may_return)
-        self._drafting.find_all(now, "gone")
+        self._drafters.find_all(now, "gone")
 
     def _keep_or_end(self, live: SessionContext, now: float, *, may_return: bool) -> None:
         if not (may_return and live.name and self._kept.grace > 0):
@@ -380,11 +373,10 @@ class VerifierCore:
         if self.sessions.pop(live.id, None) is None:
             return
         machine, drafter = live.machine, live.drafter
-        del self._machines[live.id]
         self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
         self._over.add(machine.counts)
         self._stale += machine.drafts.stale
-        self._drafting.finished(live, reason, now)
+        self._drafters.finished()
         report = session_report(machine, self._costs, now)
         ended = live.ended(reason, error, report, now)
         self._tell(ended)

@@ -1,7 +1,7 @@
 """Events into the verifier's core, and effects out of it. Clients are numbers to it, drafters identities."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
@@ -15,6 +15,10 @@ from specmesh.errors import SpecmeshError
 # --- what happened
 
 DrafterId = bytes  # the identity of a drafter's connection
+# why a session got its drafter: its first; there was none for a while; the one before has gone, or says nothing; this
+# one promises more, or is to be measured
+AttachReason = Literal["first", "alone", "gone", "silent", "better", "trial"]
+ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +46,7 @@ class Opening:
 class FromDrafter:
     drafter: DrafterId
     session: int
-    event: ev.Drafted | ev.Shadowed | ev.Nacked
+    event: ev.Drafted | ev.Nacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +235,11 @@ class ToDrafter:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A drafter drafts for a session from now on; why: see `AttachReason`."""
+    """A drafter drafts for a session from now on."""
 
     session: int
     drafter: DrafterId
-    why: Literal["first", "alone", "gone", "silent", "better"]
+    why: AttachReason
 
 
 @dataclass(frozen=True, slots=True)

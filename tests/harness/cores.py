@@ -13,8 +13,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.policy import solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter import DrafterCore, DraftLimits
-from specmesh.core.drafting.assignment import RemoteDrafter
-from specmesh.core.drafting.drafter_pool import DrafterChange, DrafterRecord
+from specmesh.core.drafting.drafter_pool import RemoteDrafter
 from specmesh.core.events import Step
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft
@@ -120,7 +119,7 @@ class Verifier:
         """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
         live = self._core.sessions[number]
         assert live.drafter is None
-        self._core._drafting.attach(live, self._joined(peer, now, round_trip, rated=rated), "first", now)
+        self._core._drafters.attach(live, self._joined(peer, round_trip, rated=rated), now)
         return self._effects(self._core._taken(now), now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
@@ -132,44 +131,38 @@ class Verifier:
         assert not self._sessions[number].machine.attached
         return effects
 
-    def stand_by(self, number: int, peer: Hashable, now: float) -> list[Effect]:
-        """A drafter that follows the session, and does not draft for it."""
-        identity = self._joined(peer, now, None, rated=False)
-        self._core._drafting._change(self._core.sessions[number], DrafterChange(identity), now)
+    def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
+        """Another drafter, which perhaps was there before, for a session that may have one."""
+        pool, live = self._core._drafters, self._core.sessions[number]
+        known = [one for one, other in self._peers.items() if other is peer]
+        if live.drafter is not None:
+            pool.release(live, live.drafter)
+        pool.attach(live, known[0] if known else self._joined(peer, None, rated=False), now, "better")
         return self._effects(self._core._taken(now), now)
 
-    def swap(self, number: int, now: float) -> list[Effect]:
-        """The one that stands by drafts from now on, and the other stands by; with nobody to relieve, nobody does."""
-        live = self._core.sessions[number]
-        assert live.casting.standby is not None
-        self._core._drafting._change(live, DrafterChange(live.casting.standby, "better"), now)
-        return self._effects(self._core._taken(now), now)
-
-    def _joined(self, peer: Hashable, now: float, round_trip: float | None, *, rated: bool) -> bytes:
+    def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
         self._peers[identity] = peer
-        record = DrafterRecord(self._core.acceptance, now)
+        drafter = RemoteDrafter(identity, 2**20, self._core.acceptance)
+        drafter.stuck = True
         if round_trip is not None:
-            record.arrivals.record_round_trip(round_trip)
+            drafter.arrivals.record_round_trip(round_trip)
         if rated:
-            record.acceptance.record(4, 3)
-        self._core._drafting.drafters[identity] = RemoteDrafter(identity, 2**20, record, stuck=True)
+            drafter.acceptance.record(4, 3)
+        self._core._drafters.drafters[identity] = drafter
         return identity
 
     def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
-        if not isinstance(message, m.Draft | m.DraftProbs | m.Shadow | m.Nack):
+        if not isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             return []
         number, session = message.session, self._sessions[message.session]
         live = self._core.sessions.get(number)
-        [identity] = [one for one, known in self._peers.items() if known is peer]
-        shown = live.standby.shown if live is not None and live.standby is not None else 0
+        identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
         event = vev.FromDrafter(identity, number, from_drafter(message))
         effects = self._effects(self._core.handle(event, now), now)
         assert len(session.machine.drafts) <= MAX_HELD
         if live is not None and live.drafter == identity:
             session.given_up = False
-        elif live is not None and live.standby is not None:
-            self._seen["guesses shown"] += live.standby.shown - shown
         return effects
 
     # --- steps
@@ -217,9 +210,6 @@ class Verifier:
         for effect in effects:
             match effect:
                 case vev.ToDrafter(drafter, number, ev.Told() as told):
-                    live = self._core.sessions.get(number)
-                    stands_by = live is not None and live.casting.standby == drafter
-                    assert not (stands_by and told.draft_n), "one that stands by is asked for drafts"
                     self._seen["syncs"] += told.sync
                     result += self._told(number, told, self._peers[drafter])
                 case vev.ToDrafter(drafter, number, ev.Nacked(base, crc)):
@@ -326,7 +316,7 @@ class Drafter:
         result: list[Effect] = []
         for effect in effects:
             match effect:
-                case (_, ev.Drafted() | ev.Shadowed() | ev.Nacked() as sent):
+                case (_, ev.Drafted() | ev.Nacked() as sent):
                     assert isinstance(sent, ev.Nacked) or sent.ids
                     result.append(Send(frame_of(self._number, sent)))
                 case (_, ev.Learned(ids, accepted)):

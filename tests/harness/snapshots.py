@@ -86,7 +86,6 @@ MEASURED = {
     "acceptance": None,
     "promised_tokens_per_second": None,
     "sessions": 0,
-    "standbys": 0,
 }
 
 

@@ -116,10 +116,6 @@ class HonestDrafter:
             case m.DraftProbs():
                 seen["drafts sent"] += 1
                 seen["proposals sent"] += 1
-            case m.Shadow():
-                seen["shadows sent"] += 1
-                if self.setup.accuracy == 1:
-                    assert message.ids == self.core.truth[message.base : message.base + len(message.ids)]
             case m.Nack():
                 seen["drafter nacks"] += 1
 
@@ -168,8 +164,6 @@ class HostileDrafter:
             frame = encode(m.Nack(session, base, crc))
         elif kind == 3 and self.said:
             frame = rng.choice(self.said)
-        elif kind == 4:
-            frame = encode(m.Shadow(session, base, crc, ids))
         elif kind > 6:
             frame = encode(self.lie(base, crc, ids))
         else:

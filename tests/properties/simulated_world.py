@@ -12,7 +12,7 @@ from fuzz.oracle import END, N_VOCAB, PROMPT, Memory, alone
 from specmesh.wire import messages as m
 
 STEP = 0.034
-FRAMES = m.Draft | m.DraftProbs | m.Shadow | m.Nack
+FRAMES = m.Draft | m.DraftProbs | m.Nack
 
 
 class TargetMemory(Memory):
@@ -99,26 +99,23 @@ class World:
         drafter.down = Link(self, drafter.receive, self.faults, self.lose_down)
         return drafter
 
-    def stand_by(self, key, setup, swaps):
-        """Have a drafter follow the session; the two change places every `swaps` seconds."""
-        served = self.sessions[key]
-        served.second = self.made(key, setup)
-        self.perform(self.core.stand_by(key, served.second, self.clock.now))
+    def share(self, key, setup, swaps):
+        """Have another drafter too: the session goes from the one to the other every `swaps` seconds."""
+        self.sessions[key].second = self.made(key, setup)
         self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def swap(self, key, swaps):
-        """The one that stands by drafts from now on; with nobody to relieve, nobody stands by."""
         served = self.sessions[key]
         if served.reason is not None or served.second is None:
             return
         served.drafter, served.second = served.second, served.drafter
-        self.perform(self.core.swap(key, self.clock.now))
+        self.perform(self.core.move(key, served.drafter, self.clock.now))
         self.seen["swaps"] += 1
         if served.second is not None:
             self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def receive(self, key, message, sender=None):
-        """A frame from this session's drafter, or from the one that stands by."""
+        """A frame from one of this session's drafters."""
         if not isinstance(message, FRAMES) or message.session != key:
             return
         sender = sender or self.sessions[key].drafter

@@ -37,10 +37,10 @@ def test_output_is_the_targets_own(world, opened):
 
 @settings(PROFILE, max_examples=30)
 @given(worlds, session_params, drafters, drafters, st.sampled_from([0.05, 0.3, 1.0]))
-def test_output_with_a_standby_is_the_targets_own(world, params, first, second, swaps):
+def test_output_with_two_drafters_is_the_targets_own(world, params, first, second, swaps):
     """Two drafters that change places all the time, in the middle of steps too, one of which may go."""
     world.open(params, [first])
-    world.stand_by(1, second, swaps)
+    world.share(1, second, swaps)
     check(world.run())
 
 
@@ -66,7 +66,7 @@ def test_simulation_is_not_vacuous():
         check(useless.run())
         seen += useless.seen
         accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
-    expected = {"lost", "waits", "syncs", "drafts sent", "shadows sent", "drafter nacks", "verifier nacks"}
+    expected = {"lost", "waits", "syncs", "drafts sent", "drafter nacks", "verifier nacks"}
     assert expected | {"magic", "checksum"} <= set(seen)
     assert accepted > 50
 

@@ -93,11 +93,11 @@ def test_probabilistic_steps_say_what_their_drafts_lead_to(world, opened):
 
 @settings(PROFILE, max_examples=20)
 @given(worlds_of(Refereed), probabilistic, drafters, drafters, st.sampled_from([0.05, 0.3, 1.0]))
-def test_probabilistic_steps_with_a_standby(world, params, first, second, swaps):
+def test_probabilistic_steps_with_two_drafters(world, params, first, second, swaps):
     """The same where two drafters change places all the time: drafts of the one are never held against the other's
     laws."""
     world.open(params, [first])
-    world.stand_by(1, second, swaps)
+    world.share(1, second, swaps)
     check(world.run(), possible)
 
 
@@ -134,7 +134,7 @@ def test_probabilistic_texts_over_bad_links_have_the_targets_law():
             sampling = SamplingParams(1.0, seed=noise, penalties=penalties, strategy=Strategy.PROBABILISTIC)
             attached = [Drafter(0.95, life=1.0), Drafter(0.85)]
             world.open(SessionParams(sampling, 120, draft_n), attached, (*PROMPT, seed, number))
-        world.stand_by(1, Drafter(0.9), 1.0)
+        world.share(1, Drafter(0.9), 1.0)
         check(world.run(), possible)
         found += ranks(world, luck)
         seen += world.seen

@@ -205,7 +205,6 @@ class World:
             clients._reports,
             core.sessions,
             core._waiting,
-            core._machines,
             core._kept.sessions,
         )
         return [part for part in parts if part]

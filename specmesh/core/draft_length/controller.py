@@ -16,10 +16,11 @@ from specmesh.core.statistics import SessionTimes
 FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
 WAIT_SHARE = 0.01  # of the verification time, that may be waited away for nothing when drafts are late
 SOLVE_INTERVAL = 0.1  # seconds between two policies of a session, at least
+PROBE_INTERVAL = 32  # ids after which a drafter that is off is asked for drafts once, to see whether they would stand
 
 
 class DraftLengthController:
-    """The pace of one session. `draft_n` is what its drafter is asked for.
+    """The pace of one session. `draft_n` is what its drafter is asked for; probing: only to learn whether it is right.
 
     fixed: the client's own draft_n, None to adapt; most: drafts a step may have; company: sessions there are with this
     one. `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
@@ -44,14 +45,16 @@ class DraftLengthController:
         self.estimate = ArrivalEstimate(Arrivals(), times)  # of the newest drafter
         self._waiting: tuple[float, float] | None = None  # since when, and until when
         self._looked = float("-inf")  # when it was last seen whether estimates have moved
-        self.draft_n = self._next_draft_n()
+        self._asked = 0  # the frontier when the drafter was last asked for drafts
+        self.probing = False
+        self.draft_n = self._wanted_drafts()
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None) -> None:
         """Take another drafter. acceptance: where its rounds are recorded, None: as before."""
         self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals, self._times)
         if acceptance is not None:
             self.acceptance, self.policy, self._looked = acceptance, None, float("-inf")
-            self.draft_n = self._next_draft_n()
+            self._ask()
 
     def detach(self) -> None:
         self.arrivals, self.estimate.drafting = None, False
@@ -188,9 +191,17 @@ class DraftLengthController:
         self._accepted += accepted
         self.estimate.moved(frontier, self.draft_n, now, flushed=flushed)
         if self.arrivals is not None:
-            self.draft_n = self._next_draft_n()
+            self._ask()
 
-    def _next_draft_n(self) -> int:
+    def _ask(self) -> None:
+        """Decide what the drafter is asked for next."""
+        self.draft_n, self.probing = self._wanted_drafts(), False
+        if self.draft_n:
+            self._asked = self._frontier
+        elif self._frontier - self._asked >= PROBE_INTERVAL and not self.withheld and self._fixed is None:
+            self.draft_n, self.probing, self._asked = FIRST_DRAFT_N, True, self._frontier
+
+    def _wanted_drafts(self) -> int:
         if self._fixed is not None:
             return self._fixed
         if self.withheld:

@@ -81,14 +81,10 @@ class Arrivals:
 
     def record_restart(self, seconds: float, drafts: int) -> None:
         """Note the seconds from a correction to the frame with the first drafts on it."""
-        self.record_bound(seconds, drafts)
+        if self.interval is None or seconds / drafts < self.interval:
+            self.record_interval(seconds, drafts)  # a bound: they took so long at most
         self._restarts.append(seconds - (drafts - 1) * (self.interval or 0.0))
         self.restart = median(self._restarts)
-
-    def record_bound(self, seconds: float, drafts: int) -> None:
-        """Note that drafts took at most so many seconds: news only where they are believed to take longer."""
-        if self.interval is None or seconds / drafts < self.interval:
-            self.record_interval(seconds, drafts)
 
     def record_interval(self, seconds: float, drafts: int) -> None:
         self._intervals.setdefault(self.load, deque(maxlen=WINDOW)).append(seconds / drafts)
@@ -118,7 +114,6 @@ class ArrivalEstimate:
         self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
         self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
         self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
-        self._told: tuple[float, int] | None = None  # the newest truth: when, up to where
         self.drafting = False  # it has shown that it drafts on our truth, and kept its last deadline
         self._silent_since: float | None = None  # the first round in which nothing came although it was asked
 
@@ -150,15 +145,6 @@ class ArrivalEstimate:
 
     def alive(self) -> None:
         self.drafting, self._silent_since = True, None
-
-    def told(self, frontier: int, now: float) -> None:
-        self._told = now, frontier
-
-    def shadowed(self, end: int, guesses: int, now: float) -> None:
-        """Note guesses of known ids, the last for the one before `end`."""
-        if self._told is not None and self._told[1] == end:
-            self._arrivals.record_bound(now - self._told[0], guesses)
-            self._told = None
 
     def arrived(self, frontier: int, asked: int, end: int, now: float) -> None:
         self.alive()

@@ -1,238 +1,285 @@
-"""Which of several drafters a session gets, which one stands by for it, and when they change places.
+"""Which of several drafters drafts for which session: the one that promises the most tokens per second.
 
-The **standby** of a session follows it without being asked for drafts. So a drafter is measured before anything depends
-on it, takes over without reading the text first, and is there when the other one dies. What counts is the rate of
-tokens that a drafter promises by its measured acceptance, speed and distance; nothing that it says of itself.
+A promise follows from what was measured of a drafter: acceptance, seconds per draft, distance; nothing that it says of
+itself. A drafter that serves nobody is measured by a trial: it gets a session for some rounds. One that loses a trial,
+or breaks its promise, is left alone, for longer each time.
 """
 
-from collections import deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from math import inf
-from statistics import median
-from typing import Generic, Literal, TypeVar, get_args
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from specmesh.core import events as ev
-from specmesh.core.draft_buffer import NACK_INTERVAL, TELL_EVERY
-from specmesh.core.draft_length.estimates import LEAST_INTERVAL, Arrivals, RollingAcceptance
+from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import PolicyInputs
-from specmesh.core.prefix import Prefix
+from specmesh.core.session_context import SessionContext
+from specmesh.core.statistics import milliseconds
 
-D = TypeVar("D", bound=Hashable)
-# why a session got its drafter: its first; there was none for a while; the one before has gone, or says nothing; or
-# this one promises more
-AttachReason = Literal["first", "alone", "gone", "silent", "better"]
-ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
-
-LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25  # between two looks at a session's drafters, at least
+LOOK_ROUNDS, LOOK_SECONDS = 8, 0.25  # between two looks at the drafters of a session, at least
+CANDIDATES = 4  # most drafters that a look compares with the present one: each takes some 50 microseconds
 GAIN = 1.05  # times the present rate that another must promise, at two looks in a row: a change costs a restart
 ALIKE = 1.05  # times: rates this near count as equal, and the drafter with fewer sessions is taken
 HOPE = 1.02  # times the target's own rate that an unknown drafter counts for
-STINT, SHORT_STINT = 32, 12  # rounds before one that promises more takes over; or `FAR` times as much
+# rounds before another may take over: one that promises more, or is to be tried; and one that promises `FAR` times more
+STINT, SHORT_STINT = 32, 12
 FAR = 1.5
-PROOF = 64  # rounds after which a drafter has kept its promise; left before, it broke it
-SHOWN = 8  # guesses that a standby must have shown in this session
-# seconds that one which broke its promise takes nobody's place; doubled each time
-PENALTY, LONGEST_PENALTY = 30.0, 3600.0
+TRIAL_SECONDS = 1.0  # that a drafter on trial may take until its first draft
+PROOF = 64  # rounds after which a drafter has kept its promise
+PAUSE, LONGEST_PAUSE = 30.0, 3600.0  # seconds until a drafter that did not keep it is taken again; doubled each time
 CERTAIN = 0.999  # no chain of drafts stands more surely than this
-RECHECK = 30.0  # seconds after which an unmeasured drafter becomes a standby
-MOST_STANDBYS = 2  # most sessions that one drafter stands by for: each is a text to read
-MEMORY = 32.0  # rounds after which what a session saw of one drafter counts half
-DRAFTER_MEMORY = 128.0  # the same for what all sessions saw of it
+DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
+SESSION_MEMORY = 16.0  # the same for what one session saw of it: texts change
 
 
-class DrafterRecord:
-    """What was measured of one drafter; `shared` is what all drafters' drafts were worth."""
+class RemoteDrafter:
+    """A drafter attached to the verifier, and what was measured of it. acceptance: starts from what all drafts were
+    worth, `shared`. stuck: it drafts for nobody until it gets on again."""
 
-    def __init__(self, shared: RollingAcceptance | None = None, now: float = 0.0) -> None:
+    def __init__(self, identity: vev.DrafterId, n_ctx: int, shared: RollingAcceptance | None = None) -> None:
+        self.id, self.n_ctx, self.stuck = identity, n_ctx, False
         self.acceptance = RollingAcceptance(memory=DRAFTER_MEMORY, parent=shared)
         self.arrivals = Arrivals()
-        self.measured = now
-        self.rate: float | None = None  # what it promised when it was last looked at
-        self._shadows: deque[float] = deque(maxlen=8)
-        self._barred, self._penalty = float("-inf"), PENALTY
-
-    def shadowed(self, interval: float | None, now: float) -> None:
-        """Note guesses, and perhaps the seconds from one to the next."""
-        self.measured = now
-        if interval is not None:
-            self._shadows.append(interval)
-            self.arrivals.record_bound(interval, 1)
-
-    def interval_at(self, load: int) -> float | None:
-        """Seconds from one draft to the next with so many sessions; by its guesses before it has drafted."""
-        known = self.arrivals.interval_at(load)
-        if known is None and self._shadows:
-            return max(median(self._shadows), LEAST_INTERVAL) * load  # sooner than the way takes: by chance, or a lie
-        return known
-
-    def barred(self, now: float) -> bool:
-        return now < self._barred
-
-    def broke(self, now: float) -> None:
-        self._barred, self._penalty = now + self._penalty, min(2 * self._penalty, LONGEST_PENALTY)
-
-    def kept(self) -> None:
-        self._penalty = PENALTY
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterOffer(Generic[D]):
-    """A drafter that could draft for a session. rate: tokens per second that it promises, None while unknown. sessions,
-    standbys: how many it drafts and stands by for. measured: when it last was. barred: it may take nobody's place."""
-
-    drafter: D
-    rate: float | None
-    sessions: int = 0
-    standbys: int = 0
-    measured: float = 0.0
-    barred: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterChange(Generic[D]):
-    """The drafter that takes over for this reason; or that stands by, without one."""
-
-    drafter: D
-    why: AttachReason | None = None
-
-
-def choose_drafter(offers: Sequence[DrafterOffer[D]], alone: float, standby: D | None = None) -> D | None:
-    """Return the drafter for a session that has none: the standby, which has read the text, unless another promises
-    much more. `alone` is the target's own rate."""
-    free = [offer for offer in offers if not offer.barred] or list(offers)
-    worth = {offer.drafter: alone * HOPE if offer.rate is None else offer.rate for offer in free}
-    best = max(worth.values(), default=0.0)
-    if standby in worth and worth[standby] * FAR >= best:
-        return standby
-    alike = [offer for offer in free if worth[offer.drafter] * ALIKE >= best]
-    chosen = min(alike, key=lambda offer: offer.sessions, default=None)
-    return chosen.drafter if chosen is not None else None
-
-
-@dataclass(slots=True)
-class _Seen:
-    record: DrafterRecord
-    guesses: RollingAcceptance
-    drafts: RollingAcceptance
-
-
-@dataclass(slots=True)
-class SessionDrafters(Generic[D]):
-    """The drafters of one session: who drafts, who stands by, and what was seen of each."""
-
-    drafter: D | None = None
-    standby: D | None = None
-    _seen: dict[D, _Seen] = field(default_factory=dict)
-    _rounds: int = 0  # since the drafter took over
-    _standby_rounds: int = 0
-    _looked: tuple[int, float] = (0, float("-inf"))
-    _better: int = 0  # looks that found the standby better, without one between them that did not
-    _begun: bool = False
-    _promised: bool = False
-
-    # --- what happened
-
-    def took_over(self, drafter: D, record: DrafterRecord, *, promised: bool = False) -> RollingAcceptance:
-        """Note the new drafter, and whether it promised more than another; return where its rounds are recorded."""
-        seen = self._see(drafter, record)
-        seen.drafts = RollingAcceptance(memory=MEMORY, parent=seen.guesses)
-        if self.standby == drafter:
-            self.standby = None
-        self.drafter, self._promised, self._begun = drafter, promised, True
-        self._rounds, self._better, self._looked = 0, 0, (0, self._looked[1])
-        return seen.drafts
-
-    def stands_by(self, drafter: D | None, record: DrafterRecord | None = None) -> None:
-        self.standby, self._standby_rounds, self._better = drafter, 0, 0
-        if drafter is not None and record is not None:
-            self._see(drafter, record)
-
-    def forget(self, drafter: D) -> None:
-        self._seen.pop(drafter, None)
-
-    def guessed(self, right: Sequence[bool]) -> None:
-        assert self.standby is not None, "a standby guesses"
-        for one in right:
-            self._seen[self.standby].guesses.record(1, int(one))
-
-    def broke(self, now: float) -> None:
-        if self.drafter is not None and self._promised and self._rounds < PROOF:
-            self._seen[self.drafter].record.broke(now)
-
-    @property
-    def why(self) -> AttachReason:
-        return "alone" if self._begun else "first"
-
-    def _see(self, drafter: D, record: DrafterRecord) -> _Seen:
-        if drafter not in self._seen:
-            guesses = RollingAcceptance(memory=MEMORY, parent=record.acceptance)
-            self._seen[drafter] = _Seen(record, guesses, RollingAcceptance(memory=MEMORY, parent=guesses))
-        return self._seen[drafter]
-
-    # --- what it comes to
-
-    def rates(self, drafter: D, record: DrafterRecord) -> list[float]:
-        """Conditional acceptance to expect of a drafter in this session: what was seen here, else elsewhere."""
-        seen = self._seen.get(drafter)
-        if seen is None:
-            return record.acceptance.rates()
-        return (seen.drafts if drafter == self.drafter else seen.guesses).rates()
+        self.rate: float | None = None  # tokens per second that it promised when it was last looked at
+        self.measured = self._broke = float("-inf")  # when it last drafted; when it last broke a promise
+        self._pause = PAUSE
 
     def due(self, now: float) -> bool:
-        """Count a round; return whether it is time for `look`."""
-        self._rounds += 1
-        self._standby_rounds += 1
-        if self._rounds == PROOF and self.drafter is not None:
-            self._seen[self.drafter].record.kept()
-        rounds, seconds = self._looked
-        if self._rounds < rounds + LOOK_ROUNDS or now < seconds + LOOK_SECONDS:
-            return False
-        self._looked = (self._rounds, now)
-        return True
+        """Whether it may be tried."""
+        return now - self.measured >= self._pause
 
-    def look(
-        self, offers: Sequence[DrafterOffer[D]], shown: int, now: float, *, silent: bool
-    ) -> DrafterChange[D] | None:
-        """What should change, if anything. `offers` are of all that could draft, the present one too; `shown`: guesses
-        that the standby has shown; silent: the drafter was asked and says nothing."""
-        of = {offer.drafter: offer for offer in offers}
-        standby = of.get(self.standby) if self.standby is not None else None
-        drafter = of.get(self.drafter) if self.drafter is not None else None
-        if standby is not None and drafter is not None and self._is_better(standby, drafter, shown, silent=silent):
-            return DrafterChange(standby.drafter, "silent" if silent else "better")
-        return self._successor(of, standby, shown, now)
+    def avoided(self, now: float) -> bool:
+        return now - self._broke < self._pause
 
-    def _is_better(self, standby: DrafterOffer[D], drafter: DrafterOffer[D], shown: int, *, silent: bool) -> bool:
-        able = shown >= SHOWN and standby.rate is not None and not standby.barred
-        offered, present = standby.rate or 0.0, drafter.rate or 0.0
-        self._better = self._better + 1 if able and offered > GAIN * present else 0
-        stint = SHORT_STINT if offered > FAR * present else STINT
-        return (able and silent) or (self._better >= 2 and self._rounds >= stint)
+    def kept(self) -> None:
+        self._pause = PAUSE
 
-    def _successor(
-        self, of: dict[D, DrafterOffer[D]], standby: DrafterOffer[D] | None, shown: int, now: float
-    ) -> DrafterChange[D] | None:
-        """Another standby, where there is none, or a drafter not measured for long or promising more."""
-        taken = (self.drafter, self.standby)
-        free = [offer for offer in of.values() if offer.drafter not in taken and offer.standbys < MOST_STANDBYS]
-        if not free:
+    def failed(self, now: float, *, promised: bool) -> None:
+        """Note that a session has tried it in vain, or was promised more by it than it got."""
+        self._pause, self.measured = min(2 * self._pause, LONGEST_PAUSE), now
+        if promised:
+            self._broke = now
+
+    def report(self, sessions: int) -> dict[str, object]:
+        """Return what was measured of it, and how many sessions it drafts for."""
+        return {
+            "draft_interval_ms": milliseconds(self.arrivals.interval_at(self.arrivals.load)),
+            "acceptance": round(self.acceptance.pooled(), 4) if self.acceptance.known else None,
+            "promised_tokens_per_second": None if self.rate is None else round(self.rate, 2),
+            "sessions": sessions,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterOffer:
+    """What a drafter promises to a session, None while it is unknown; sessions: others that it drafts for."""
+
+    drafter: RemoteDrafter
+    rate: float | None
+    sessions: int
+
+
+class DrafterPool:
+    """Assigns `drafters`, the oldest first, to `sessions`; a session of a drafter's own client always has that drafter.
+
+    tell: takes effects; carry_out: those of a session.
+    """
+
+    def __init__(
+        self,
+        sessions: Mapping[int, SessionContext],
+        tell: Callable[[vev.Effect], None],
+        carry_out: Callable[[SessionContext, list[ev.VerifierEffect]], None],
+    ) -> None:
+        self.drafters: dict[vev.DrafterId, RemoteDrafter] = {}
+        self._sessions, self._tell, self._carry_out = sessions, tell, carry_out
+        self._turn = 0
+
+    # --- drafters come and go
+
+    def join(self, drafter: RemoteDrafter, now: float) -> None:
+        self.drafters[drafter.id] = drafter
+        self.find_all(now)
+
+    def gone(self, identity: vev.DrafterId) -> None:
+        self.drafters.pop(identity, None)
+        for live in self._sessions.values():
+            live.acceptance.pop(identity, None)
+            if live.drafter == identity:
+                self.detach(live)
+
+    def turned(self, identity: vev.DrafterId, now: float, *, stuck: bool) -> None:
+        """Note that a drafter is stuck, and take others' sessions from it; or that it gets on again."""
+        drafter = self.drafters.get(identity)
+        if drafter is None:
+            return
+        drafter.stuck = stuck
+        for live in self._sessions.values():
+            if stuck and live.drafter == identity and live.owner is None:
+                self.release(live, identity)
+                self.detach(live)
+        self.find_all(now)
+
+    def round_trip(self, identity: vev.DrafterId, seconds: float) -> None:
+        """Note how long a PING and its answer took."""
+        if identity in self.drafters:
+            self.drafters[identity].arrivals.record_round_trip(seconds)
+
+    # --- a session gets a drafter, or loses it
+
+    def find_all(self, now: float, why: vev.AttachReason | None = None) -> None:
+        if self.drafters:
+            for live in list(self._sessions.values()):
+                if live.drafter is None and live.owner is None and live.machine.may_draft:
+                    self.find(live, now, why)
+
+    def find(self, live: SessionContext, now: float, why: vev.AttachReason | None = None) -> None:
+        """Give a session without a drafter the one that promises the most, if there is any."""
+        offers = [self._offer(live, drafter) for drafter in self._fitting(live)]
+        free = [offer for offer in offers if not offer.drafter.avoided(now)] or offers
+        if free:
+            self.attach(live, self._best(live, free).id, now, why)
+
+    def _best(self, live: SessionContext, offers: Sequence[DrafterOffer]) -> RemoteDrafter:
+        alone = live.machine.pacing.alone
+        unknown = HOPE / alone if alone > 0 else 0.0
+        rates = [unknown if offer.rate is None else offer.rate for offer in offers]
+        alike = [offer for offer, rate in zip(offers, rates, strict=True) if rate * ALIKE >= max(rates)]
+        return min(alike, key=lambda offer: offer.sessions).drafter
+
+    def attach(
+        self, live: SessionContext, identity: vev.DrafterId, now: float, why: vev.AttachReason | None = None
+    ) -> None:
+        """Let a drafter draft for a session. The one before must have been told that it does no more."""
+        drafter = self.drafters.get(identity)
+        if drafter is None:
+            return  # it has just gone
+        machine, why = live.machine, why or ("first" if live.reason is None else "alone")
+        if identity != live.owner:  # that one has just got OPENED
+            self._tell(vev.ToDrafter(identity, live.id, vev.Announced(machine.n_prompt, machine.params)))
+        live.drafter, live.reason, live.since, live.rounds = identity, why, now, 0
+        live.rival, live.looked = None, (0, now)
+        if identity not in live.acceptance:
+            live.acceptance[identity] = RollingAcceptance(memory=SESSION_MEMORY, parent=drafter.acceptance)
+        self._tell(vev.Assigned(live.id, identity, why))
+        self._carry_out(live, machine.attach(drafter.arrivals, live.acceptance[identity]))
+        self._weigh()
+        self.reconsider(live, now)  # by what other sessions have shown, before the first step
+
+    def detach(self, live: SessionContext) -> None:
+        live.drafter = None
+        live.machine.detach()
+        self._weigh()
+
+    def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
+        self._tell(vev.ToDrafter(identity, live.id, vev.Over("moved", len(live.machine.prefix), {})))
+
+    def reconsider(self, live: SessionContext, now: float) -> None:
+        """Have the policy of a session solved where what it comes of has moved."""
+        inputs = live.machine.unsolved(now)
+        if inputs is not None:
+            self._tell(vev.Solve(live.id, inputs, live.machine.pacing.policy))
+
+    # --- another drafter for a session
+
+    def stepped(self, live: SessionContext, now: float) -> None:
+        """Count a round of a session; now and then compare its drafter with others."""
+        if live.machine.drafting != live.asked:
+            self._weigh()
+        drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
+        if drafter is None or live.owner is not None or live.machine.finished is not None:
+            return
+        if live.machine.drafting:
+            drafter.measured = now
+        live.rounds += 1
+        if live.rounds == PROOF:
+            drafter.kept()
+        rounds, time = live.looked
+        if len(self.drafters) > 1 and live.rounds >= rounds + LOOK_ROUNDS and now >= time + LOOK_SECONDS:
+            live.looked = live.rounds, now
+            self._look(live, drafter, now)
+
+    def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> None:
+        """Move a session to another drafter where the present one says nothing, or another promises more for certain;
+        or for a trial."""
+        offers = [self._offer(live, drafter) for drafter in self._candidates(live) if not drafter.avoided(now)]
+        if not offers:
+            return
+        unheard = live.reason == "trial" and present.arrivals.interval is None
+        if live.machine.pacing.estimate.silent(now) or (unheard and now - live.since > TRIAL_SECONDS):
+            self._move(live, present, self._best(live, offers), "silent", now)
+            return
+        if unheard:
+            return
+        best = max(offers, key=lambda offer: offer.rate or 0.0)
+        before, promised, rate = live.rival, best.rate or 0.0, self._offer(live, present).rate or 0.0
+        live.rival = best.drafter.id if promised > GAIN * rate else None
+        if live.rounds >= SHORT_STINT and promised > FAR * rate:
+            self._move(live, present, best.drafter, "better", now)
+        elif live.rounds < STINT:
+            return
+        elif live.rival is not None:
+            if live.rival == before:
+                self._move(live, present, best.drafter, "better", now)
+        elif untried := [offer.drafter for offer in offers if not offer.sessions and offer.drafter.due(now)]:
+            self._move(live, present, min(untried, key=lambda drafter: drafter.measured), "trial", now)
+
+    def _move(
+        self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, why: vev.AttachReason, now: float
+    ) -> None:
+        soon = live.rounds < PROOF and live.reason in ("better", "silent", "trial")
+        if soon or why == "silent":
+            present.failed(now, promised=why == "silent" or live.reason != "trial")
+        self.release(live, present.id)
+        self.attach(live, chosen.id, now, why)
+
+    def finished(self) -> None:
+        if self.drafters:
+            self._weigh()
+
+    # --- what drafters promise
+
+    def _fitting(self, live: SessionContext) -> list[RemoteDrafter]:
+        length = len(live.machine.prefix)
+        return [one for one in self.drafters.values() if one.n_ctx > length and not one.stuck]
+
+    def _candidates(self, live: SessionContext) -> list[RemoteDrafter]:
+        """Return other drafters that can hold a session: its rival, and of the others some in turn."""
+        others = [one for one in self._fitting(live) if one.id not in (live.drafter, live.rival)]
+        if len(others) > CANDIDATES:
+            self._turn = (self._turn + CANDIDATES) % len(others)
+            others = (others[self._turn :] + others[: self._turn])[:CANDIDATES]
+        rival = self.drafters.get(live.rival) if live.rival is not None else None
+        return others if rival is None else [rival, *others]
+
+    def _offer(self, live: SessionContext, drafter: RemoteDrafter) -> DrafterOffer:
+        others = [one for one in self._sessions.values() if one is not live and one.drafter == drafter.id]
+        drafter.rate = self._rate(live, drafter, 1 + sum(other.asked for other in others))
+        return DrafterOffer(drafter, drafter.rate, len(others))
+
+    def _rate(self, live: SessionContext, drafter: RemoteDrafter, load: int) -> float | None:
+        """Return expected tokens per second with a drafter of `load` sessions; None while unknown."""
+        pacing, arrivals = live.machine.pacing, drafter.arrivals
+        if pacing.alone <= 0:
             return None
-        best = max(free, key=_promise)
-        if standby is None:
-            return DrafterChange(best.drafter)
-        if shown < SHOWN or self._standby_rounds < STINT:
-            # Without guesses for so long, although others could have its place, it has none.
-            return DrafterChange(best.drafter) if not shown and self._standby_rounds >= 2 * PROOF else None
-        if _promise(best) > GAIN * (standby.rate or 0.0):
-            return DrafterChange(best.drafter)
-        oldest = min(free, key=lambda offer: offer.measured)
-        return DrafterChange(oldest.drafter) if now - oldest.measured >= RECHECK else None
+        if live.drafter == drafter.id and (pacing.off or drafter.n_ctx <= len(live.machine.prefix)):
+            return 1 / pacing.alone
+        rates = live.acceptance.get(drafter.id, drafter.acceptance).rates()
+        interval = arrivals.interval_at(load)
+        inputs = pacing.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
+        return None if inputs is None else drafting_rate(inputs)
 
+    def _weigh(self) -> None:
+        """Set each drafter's load, which its timing depends on."""
+        for live in self._sessions.values():
+            live.asked = live.machine.drafting
+        loads = Counter(live.drafter for live in self._sessions.values() if live.asked)
+        for drafter in self.drafters.values():
+            drafter.arrivals.share(loads[drafter.id])
 
-def _promise(offer: DrafterOffer[D]) -> float:
-    """Its rate; that of an unknown one is to be found out first."""
-    return inf if offer.rate is None else offer.rate
+    def reports(self) -> dict[vev.DrafterId, dict[str, object]]:
+        sessions = Counter(live.drafter for live in self._sessions.values())
+        return {drafter.id: drafter.report(sessions[drafter.id]) for drafter in self.drafters.values()}
 
 
 def drafting_rate(inputs: PolicyInputs) -> float:
@@ -264,54 +311,3 @@ def _rates(inputs: PolicyInputs, drafts: int, tokens: float, stands: float) -> t
     caught = first**rounds  # the drafts of a chain that the target's own tokens contradict are made anew
     alone_rounds = (1.0 - caught) / (1.0 - first)
     return waited, (alone_rounds + caught * gained) / (alone_rounds * alone + caught * spent)
-
-
-class Standby:
-    """A drafter that follows `prefix`, the session's, of which it knows the first `known` ids: measured by its shadows,
-    ready to take over. Nothing of it is verified or waited for."""
-
-    def __init__(self, prefix: Prefix, now: float, known: int = 0) -> None:
-        self.told = known
-        self.shown = 0  # guesses that were compared
-        self._prefix = prefix
-        self._sent_at = now  # when it was told last
-        self._judged = len(prefix)  # guesses before this count for nothing: judged, or of what it was told at first
-        self._synced = float("-inf")
-
-    def begin(self, now: float) -> ev.Told:
-        return self._tell(self.told, now, sync=not self.told)
-
-    def follow(self, now: float) -> ev.Told | None:
-        """What to tell it once enough ids are new."""
-        return self._tell(self.told, now) if len(self._prefix) - self.told >= TELL_EVERY else None
-
-    def rest(self, now: float) -> ev.Told | None:
-        """What it has not been told when the text has ended."""
-        return self._tell(self.told, now) if len(self._prefix) > self.told else None
-
-    def nacked(self, base: int, crc: int, now: float) -> ev.Told | None:
-        if now - self._synced < NACK_INTERVAL:
-            return None
-        self._synced = now
-        return self._tell(base if self._prefix.holds(base, crc) else 0, now, sync=True)
-
-    def shadowed(self, event: ev.Shadowed, round_trip: float, now: float) -> tuple[tuple[bool, ...], float | None]:
-        """Compare its guesses with the text: whether each new one was right, and the seconds from one to the next,
-        where they end with what it was told last and it had not to read the text before."""
-        if not self._prefix.holds(event.base, event.crc):
-            return (), None
-        new = max(self._judged - event.base, 0)
-        end = event.base + len(event.ids)
-        truth = self._prefix[event.base + new : end]
-        right = tuple(guess == true for guess, true in zip(event.ids[new:], truth, strict=False))
-        if not right:
-            return (), None
-        timed = self.shown > 0 and end == self.told
-        self._judged = event.base + new + len(right)
-        self.shown += len(right)
-        seconds = max(now - self._sent_at - round_trip, 0.0) / (len(right) + 1)
-        return right, seconds if timed else None
-
-    def _tell(self, base: int, now: float, *, sync: bool = False) -> ev.Told:
-        self.told, self._sent_at = len(self._prefix), now
-        return ev.Told(base, self._prefix.crc_at(base), tuple(self._prefix[base : self.told]), 0, sync)

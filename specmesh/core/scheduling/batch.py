@@ -7,7 +7,7 @@ from math import inf
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import allocate_drafts
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.session import VerifierSession
+from specmesh.core.session_context import SessionContext
 
 Part = ev.Prefill | ev.Verify  # what one session does in a step
 PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must have the same bits, in any step
@@ -73,16 +73,17 @@ class Scheduler:
         self._turn = -1
         self._eldest = False  # who was first of the prompts in the step before
 
-    def next_batch(self, sessions: Mapping[int, VerifierSession], now: float) -> Batch | ev.Wait:
+    def next_batch(self, sessions: Mapping[int, SessionContext], now: float) -> Batch | ev.Wait:
         """Return the next step's parts for the unfinished `sessions`, or until when it has none: for ever, infinity."""
         if len(sessions) == 1:
-            ((key, session),) = sessions.items()
-            plan = session.plan(now)
+            ((key, live),) = sessions.items()
+            plan = live.machine.plan(now)
             if isinstance(plan, ev.Wait):
                 return plan
             if isinstance(plan, ev.Verify) and len(plan.drafts) < self._n_batch:
                 return Batch.of(((key, plan),))
-        plans = {key: session.plan(now) for key, session in sessions.items() if session.finished is None}
+        machines = {key: live.machine for key, live in sessions.items()}
+        plans = {key: machine.plan(now) for key, machine in machines.items() if machine.finished is None}
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
             return ev.Wait(min(waits, default=inf))
@@ -91,7 +92,10 @@ class Scheduler:
         parts: list[tuple[int, Part]] = []
         if any(isinstance(plan, ev.Verify) for plan in plans.values()):
             joining = self._fitting([key for key in plans if key not in prompts])
-            wants = {key: _wanted(plans[key], sessions[key]) for key in joining}
+            wants = dict[int, ev.Verify]()
+            for key in joining:
+                plan = plans[key]
+                wants[key] = plan if isinstance(plan, ev.Verify) else machines[key].verify()
             parts += self._verifying(wants, sessions, kept)
         budget = self._n_batch - sum(_rows(part) for _, part in parts)
         others = len(plans) - len(prompts)
@@ -108,7 +112,7 @@ class Scheduler:
         return (joining[begin:] + joining[:begin])[: self._n_batch]
 
     def _verifying(
-        self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, VerifierSession], kept: int
+        self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, SessionContext], kept: int
     ) -> list[tuple[int, ev.Verify]]:
         """Each with its own row, and the drafts that fit and pay. `kept` rows are a prompt's."""
         room = max(self._n_batch - len(wants) - kept, 0)
@@ -119,7 +123,7 @@ class Scheduler:
                 room -= counts[-1]
         else:
             context = sum(want.position for want in wants.values())
-            bids = [sessions[key].bid(want) for key, want in wants.items()]
+            bids = [sessions[key].machine.bid(want) for key, want in wants.items()]
             first = self._turn % len(wants)
             pause = self._costs.pause
             counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
@@ -152,10 +156,6 @@ class Scheduler:
                 parts.append((key, whole))
                 budget -= len(whole.ids)
         return parts
-
-
-def _wanted(plan: ev.Plan, session: VerifierSession) -> ev.Verify:
-    return plan if isinstance(plan, ev.Verify) else session.verify()
 
 
 def _rows(part: Part) -> int:

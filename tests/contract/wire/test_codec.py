@@ -64,7 +64,6 @@ id_messages = st.one_of(
     st.builds(m.Truth, u32, u32, u32, _ids, u16),
     st.builds(m.Sync, u32, u32, u32, _ids, u16),
     st.builds(m.Nack, u32, u32, u32),
-    st.builds(m.Shadow, u32, u32, u32, _ids),
 )
 token_messages = id_messages | st.builds(_with_laws, u32, u32, u32, st.lists(st.tuples(int32, _law), max_size=6))
 control_messages = st.one_of([control(cls) for cls in get_args(m.ControlMessage)])

@@ -73,7 +73,7 @@ def test_a_step_is_in_the_ids_of_one_verifier():
 def test_nothing_is_done_where_no_drafts_are_asked_for():
     """Nor before the verifier's vocabulary is known; what was told meanwhile is read at once."""
     core = made()
-    core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams(), shadows=False), 0.0)
+    core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams()), 0.0)
     known = PROMPT
     told(core, 1, *known, draft_n=0, sync=True)
     for token in range(10):

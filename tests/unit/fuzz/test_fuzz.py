@@ -25,7 +25,7 @@ PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 REACHED = {
     "codec": {
         *("length", "magic", "checksum", "version", "kind", "count", "body"),
-        *("Draft", "Truth", "Sync", "Nack", "Shadow", "Hello", "Welcome", "Vocab", "Open", "Opened", "Close", "Done"),
+        *("Draft", "Truth", "Sync", "Nack", "Hello", "Welcome", "Vocab", "Open", "Opened", "Close", "Done"),
         *("Error", "Ping", "Pong", "Round", "Bye", "Logprobs", "DraftProbs"),
     },
     "verifier_session": {
@@ -33,7 +33,7 @@ REACHED = {
         *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
     },
     "drafter_session": {
-        *("Drafted", "Shadowed", "Nacked", "Trim", "Learned", "accepted", "shadowing", "no event"),
+        *("Drafted", "Nacked", "Trim", "Learned", "accepted", "no event"),
         "sampled",
     },
 }
