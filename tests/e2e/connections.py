@@ -10,7 +10,7 @@ from processes import PATIENCE
 
 from specmesh.client import Json
 
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def asking(request: Json) -> bytes:
