@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Generic, TypeVar
 
 from specmesh.api.requests import AskStats, refuse
@@ -17,6 +18,9 @@ T = TypeVar("T")
 
 LOOK_INTERVAL = 0.1  # seconds between two looks for what is due
 FLUSH_INTERVAL = 5e-3  # the same while frames wait for a peer that did not keep up
+# seconds that tokens for clients wait for more where they come faster: waking up costs the loop's thread a tenth of a
+# millisecond, and as much of the interpreter, which the engine's thread needs between two steps
+DOZE = 5e-3
 
 # write(2) without letting go of the interpreter: an engine's thread would wait for the loop that it has just woken
 _write = ctypes.PyDLL(None).write
@@ -25,11 +29,14 @@ _write.restype = ctypes.c_ssize_t
 
 
 class Mailbox(Generic[T]):
-    """Items in order, which any thread puts. `fileno` is readable from then on until `drain`."""
+    """Items in order, which any thread puts. `fileno` is readable from then on until `drain`.
+
+    dozing: the loop looks soon anyway, so only what is urgent wakes it."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
         self._late: Callable[[T], object] | None = None
+        self.dozing = False
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
@@ -37,11 +44,12 @@ class Mailbox(Generic[T]):
     def fileno(self) -> int:
         return self._reader
 
-    def put(self, item: T) -> None:
+    def put(self, item: T, *, urgent: bool = True) -> None:
         self._items.append(item)
         if self._late is not None:
             self.end(self._late)
-        _write(self._writer, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
+        if urgent or not self.dozing:  # asked after the item is there: who stops dozing looks afterwards
+            _write(self._writer, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
 
     def wake(self) -> None:
         _write(self._writer, b"\0", 1)
@@ -49,6 +57,9 @@ class Mailbox(Generic[T]):
     def drain(self) -> list[T]:
         """Take all items; only once `fileno` is readable."""
         os.read(self._reader, 4096)
+        return self.take()
+
+    def take(self) -> list[T]:
         items = list[T]()
         while self._items:
             items.append(self._items.popleft())
@@ -76,6 +87,7 @@ class DaemonLoop(ABC, Generic[T]):
         self._mailbox, self._drain, self._refusal = mailbox, drain, refusal
         self._stopping: float | None = None
         self._due = False  # to be looked for at the end of this turn
+        self._heard = -inf  # when it was woken last
         self.progress = 0
 
     _ended: asyncio.Future[None]
@@ -124,6 +136,21 @@ class DaemonLoop(ABC, Generic[T]):
             self._take(item, now)
         if not items or self._stopping is not None:  # woken for something else
             self._due = True
+        if now - self._heard < DOZE and not self._mailbox.dozing:
+            self._doze()
+        self._heard = now
+
+    def _doze(self) -> None:
+        self._mailbox.dozing = True
+        asyncio.get_running_loop().call_later(DOZE, self._turn, self._dozed)
+
+    def _dozed(self) -> None:
+        self._mailbox.dozing = False
+        items, now = self._mailbox.take(), time.monotonic()
+        for item in items:
+            self._take(item, now)
+        if items:
+            self._doze()
 
     def _look(self) -> None:
         """Do what is due, and see to it that it is looked for again."""

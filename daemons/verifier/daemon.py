@@ -39,6 +39,7 @@ CLOSE_TIMEOUT = 1.0  # seconds that a prompt being encoded, or a step, may hold 
 NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCounts(), 0.0, 0.0, {})
 
 
+TOKENS = vev.Committed | vev.Ran  # effects that may wait for more of them
 Order = ClientOrder | EncodedPrompt | CoreSays[vev.Effect] | Crashed
 
 
@@ -75,7 +76,7 @@ class VerifierLoop(DaemonLoop[Order]):
             core_of(engine, limits, costs, grace),
             partial(run_step, engine),
             vev.TimeUp(),
-            mailbox.put,
+            self._deliver,
             self._thread,
         )
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
@@ -186,6 +187,11 @@ class VerifierLoop(DaemonLoop[Order]):
         )
 
     # --- what the core says
+
+    def _deliver(self, said: CoreSays[vev.Effect] | Crashed) -> None:
+        """Hand over what the core says, on its thread."""
+        tokens_only = isinstance(said, CoreSays) and all(isinstance(effect, TOKENS) for effect in said.effects)
+        self._mailbox.put(said, urgent=not tokens_only)
 
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
         match effect:
