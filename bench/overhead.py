@@ -1,11 +1,13 @@
 """What specmesh itself costs per round, on loopback, with real daemons whose engines cost nothing.
 
-    python bench/overhead.py [--rounds N] [--repeats N] [--json]
+    python bench/overhead.py [--rounds N] [--repeats N] [--target SIM] [--drafter SIM] [--json]
 
 A round is: step, TRUTH to the drafter, four drafts, DRAFT to the verifier, next step. With engines that take no time,
 all the time between two steps is overhead: scheduling, sockets, threads, sampling, the client's stream. Printed are
 percentiles of that gap, as the verifier's own `stats` measures it, for draft_n 4 (each round waits for its drafts and
-cannot begin before they come: the full loop), draft_n auto, and draft_n 0 (the verifier's own loop).
+cannot begin before they come: the full loop), draft_n auto, and draft_n 0 (the verifier's own loop). SIM are settings
+of a simulated engine: with `--target step_ms=3.09,row_ms=0.25,n_vocab=128000` drafts of a drafter that is ahead are in
+hand when a step ends.
 """
 
 import argparse
@@ -35,10 +37,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=1100)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--target", default="step_ms=0")
+    parser.add_argument("--drafter", default="alpha=1")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     results: dict[str, list[dict[str, float]]] = {"4": [], "auto": [], "0": []}
-    engines = (["--engine", "sim", "--model", "step_ms=0"], ["--engine", "sim", "--model", "alpha=1"])
+    engines = (["--engine", "sim", "--model", args.target], ["--engine", "sim", "--model", args.drafter])
     with tempfile.TemporaryDirectory() as folder, daemons(Path(folder), *engines) as client:
         for _ in range(args.repeats):
             for draft_n, rows in results.items():
