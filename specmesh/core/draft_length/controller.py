@@ -187,10 +187,11 @@ class DraftLengthController:
         """Note that a step of so many sessions has moved the frontier. flushed: none of the drafter's drafts is left
         beyond it."""
         self._frontier, self._company = frontier, sessions
-        self.acceptance.record(tested, accepted)
-        self._accepted += accepted
-        self.estimate.moved(frontier, self.draft_n, now, flushed=flushed)
+        if tested:
+            self.acceptance.record(tested, accepted)
+            self._accepted += accepted
         if self.arrivals is not None:
+            self.estimate.moved(frontier, self.draft_n, now, flushed=flushed)
             self._ask()
 
     def _ask(self) -> None:

@@ -42,10 +42,10 @@ class StepMeter:
         """Hold what steps bring with drafts against what they bring without, by how many sessions share one. `first`
         is of the first session; asked: some session asked for drafts."""
         sharing = len(batch.parts)
+        gate = first.gate if sharing == 1 else self._costs.gate(sharing)
         # A grammar's own drafts make one session's steps faster, whoever drafts.
-        if not batch.pure or self._spent is None or (sharing == 1 and any(emit.forced for emit in emitted)):
+        if gate is None or not batch.pure or self._spent is None or (sharing == 1 and any(e.forced for e in emitted)):
             return
-        gate, alone = (first.gate, first.alone) if sharing == 1 else (self._costs.gate(sharing), inf)
-        if gate is not None:
-            tokens = sum(len(emit.ids) for emit in emitted)
-            gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=alone)
+        tokens = sum(len(emit.ids) for emit in emitted)
+        alone = first.alone if sharing == 1 else inf
+        gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=alone)
