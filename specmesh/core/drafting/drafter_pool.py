@@ -24,7 +24,8 @@ HOPE = 1.02  # times the target's own rate that an unknown drafter counts for
 # rounds before another may take over: one that promises more, or is to be tried; and one that promises `FAR` times more
 STINT, SHORT_STINT = 32, 12
 FAR = 1.5
-TRIAL_SECONDS = 1.0  # that a drafter on trial may take until its first draft
+# the same on trial, with `TRIAL_ROUNDS` from one look to the next; and seconds until its first draft
+TRIAL_STINT, TRIAL_ROUNDS, TRIAL_SECONDS = 12, 4, 1.0
 PROOF = 64  # rounds after which a drafter has kept its promise
 PAUSE, LONGEST_PAUSE = 30.0, 3600.0  # seconds until a drafter that did not keep it is taken again; doubled each time
 CERTAIN = 0.999  # no chain of drafts stands more surely than this
@@ -195,7 +196,11 @@ class DrafterPool:
         if live.rounds == PROOF:
             drafter.kept()
         rounds, time = live.looked
-        if len(self.drafters) > 1 and live.rounds >= rounds + LOOK_ROUNDS and now >= time + LOOK_SECONDS:
+        if live.reason == "trial" and live.rounds <= TRIAL_STINT:
+            due = live.rounds >= rounds + TRIAL_ROUNDS
+        else:
+            due = live.rounds >= rounds + LOOK_ROUNDS and now >= time + LOOK_SECONDS
+        if due and len(self.drafters) > 1:
             live.looked = live.rounds, now
             self._look(live, drafter, now)
 
@@ -205,7 +210,8 @@ class DrafterPool:
         offers = [self._offer(live, drafter) for drafter in self._candidates(live) if not drafter.avoided(now)]
         if not offers:
             return
-        unheard = live.reason == "trial" and present.arrivals.interval is None
+        trial = live.reason == "trial"
+        unheard = trial and present.arrivals.interval is None
         if live.machine.pacing.estimate.silent(now) or (unheard and now - live.since > TRIAL_SECONDS):
             self._move(live, present, self._best(live, offers), "silent", now)
             return
@@ -214,12 +220,13 @@ class DrafterPool:
         best = max(offers, key=lambda offer: offer.rate or 0.0)
         before, promised, rate = live.rival, best.rate or 0.0, self._offer(live, present).rate or 0.0
         live.rival = best.drafter.id if promised > GAIN * rate else None
-        if live.rounds >= SHORT_STINT and promised > FAR * rate:
+        stint, short = (TRIAL_STINT, TRIAL_ROUNDS) if trial else (STINT, SHORT_STINT)
+        if live.rounds >= short and promised > FAR * rate:
             self._move(live, present, best.drafter, "better", now)
-        elif live.rounds < STINT:
+        elif live.rounds < stint:
             return
         elif live.rival is not None:
-            if live.rival == before:
+            if trial or live.rival == before:
                 self._move(live, present, best.drafter, "better", now)
         elif untried := [offer.drafter for offer in offers if not offer.sessions and offer.drafter.due(now)]:
             self._move(live, present, min(untried, key=lambda drafter: drafter.measured), "trial", now)
@@ -228,7 +235,7 @@ class DrafterPool:
         self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, why: vev.AttachReason, now: float
     ) -> None:
         soon = live.rounds < PROOF and live.reason in ("better", "silent", "trial")
-        if soon or why == "silent":
+        if why == "silent" or (why == "better" and soon):
             present.failed(now, promised=why == "silent" or live.reason != "trial")
         self.release(live, present.id)
         self.attach(live, chosen.id, now, why)
