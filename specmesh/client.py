@@ -91,7 +91,8 @@ class Client:
         connection = self._connect()
         headers = {"Connection": "close"} | ({} if body is None else {"Content-Type": "application/json"})
         try:
-            connection.request(method, resource, None if body is None else json.dumps(body), headers)
+            with contextlib.suppress(ConnectionError):  # a body that is too long is refused before all of it is read
+                connection.request(method, resource, None if body is None else json.dumps(body), headers)
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
