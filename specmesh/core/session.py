@@ -144,7 +144,8 @@ class VerifierSession:
 
     @property
     def draft_n(self) -> int:
-        return self.pacing.draft_n
+        """Most drafts of its next step."""
+        return 0 if self.pacing.probing else self.pacing.draft_n
 
     def unsolved(self, now: float) -> PolicyInputs | None:
         return None if self.finished is not None else self.pacing.unsolved(now)
