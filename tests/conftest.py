@@ -15,11 +15,12 @@ from types import ModuleType
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from specmesh import logs
 
-settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's affair
+# How long an example takes, or is drawn, is the machine's affair.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,7 +9,7 @@ from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.sampler import SamplingParams
 
 PROMPT = "Once upon a time"
-N = 60
+N = 200
 
 
 @pytest.fixture(scope="module")

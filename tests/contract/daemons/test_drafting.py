@@ -36,10 +36,10 @@ def hear_all(client: Hearing) -> None:
 def test_a_session_ends_up_with_the_best(bench: Bench):
     """The first one that attached is mostly wrong; the second, better one is tried and kept. When it goes the first
     drafts again, and the text is the target's own throughout."""
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=4, row_ms=0.2)))
-    bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.1)))
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=20, row_ms=1)))
+    bench.drafter(SimDrafter(SimSettings(draft_ms=2.5, alpha=0.1)))
     until(lambda: len(peers(verifier)) == 1, "the first is attached")
-    good = bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.95)))
+    good = bench.drafter(SimDrafter(SimSettings(draft_ms=2.5, alpha=0.95)))
     until(lambda: len(peers(verifier)) == 2, "both are attached")
     client = verifier.ask(LONG)
     until(lambda: drafting(verifier) == [0, 1], "the better one drafts")

@@ -82,7 +82,7 @@ def test_every_length_of_a_header_is_checked(written: Callable[[bytes], Path]):
         refused(written(gguf()[:length]))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_any_bytes_give_a_header_or_an_error(tiny_gguf: Path, written: Callable[[bytes], Path], data: st.DataObject):
     raw = bytearray(tiny_gguf.read_bytes())
