@@ -91,22 +91,33 @@ class Verifier:
     """A verifier's core. Who drafts for which session is decided outside: a drafter that counts as stuck keeps its
     session, and the core offers it to no other.
 
-    prefill_rows: of a prompt, in a step in which others verify. seen: counts what happens.
+    prefill_rows: of a prompt, in a step in which others verify. seen: counts what happens. first: number of its first
+    session.
     """
 
     def __init__(
-        self, n_ctx: int, n_vocab: int, end_ids: frozenset[int], n_batch: int, prefill_rows: int, seen: Counter[str]
+        self,
+        n_ctx: int,
+        n_vocab: int,
+        end_ids: frozenset[int],
+        n_batch: int,
+        prefill_rows: int,
+        seen: Counter[str],
+        first: int = 1,
     ) -> None:
         limits, slots = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
-        self._core = VerifierCore(limits, StepCosts(), slots, n_batch, n_seq=N_SEQ, prefill_rows=prefill_rows)
+        rows = {"n_seq": N_SEQ, "prefill_rows": prefill_rows}
+        self._core = VerifierCore(limits, StepCosts(), slots, n_batch, **rows, first=first)
         self._sessions: dict[int, _Session] = {}
         self._peers: dict[bytes, Hashable] = {}
         self._held = Counter[int]()  # ids in each sequence of the target's memory
         self._step = Step((), ())
         self._seen = seen
 
-    def open(self, prompt: tuple[int, ...], params: SessionParams, now: float) -> int:
-        effects = self._core.handle(vev.Opening(len(self._sessions), prompt, len(prompt), params), now)
+    def open(self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()) -> int:
+        """A session for a prompt, or for one whose text has begun with what was said."""
+        opening = vev.Opening(len(self._sessions), (*prompt, *said), len(prompt), params)
+        effects = self._core.handle(opening, now)
         [number] = [effect.session for effect in effects if isinstance(effect, vev.Began)]
         self._sessions[number] = _Session(self._core.sessions[number].machine)
         return number

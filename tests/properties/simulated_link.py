@@ -10,7 +10,7 @@ from specmesh.wire.codec import decode, encode
 
 class Clock:
     def __init__(self):
-        self.now = 0.0
+        self.now, self.events = 0.0, 0
         self._queue, self._order = [], count()
 
     def at(self, time, action):
@@ -21,6 +21,7 @@ class Clock:
             if done() or not self._queue:
                 return
             self.now, _, action = heapq.heappop(self._queue)
+            self.events += 1
             action()
 
 

@@ -60,9 +60,32 @@ class World:
 
     def __post_init__(self):
         self.rng = random.Random(self.seed)
-        self.core = core.Verifier(self.n_ctx, N_VOCAB, frozenset({END}), self.n_batch, 8, self.seen)
-        self.stepping = False
-        self.idle_since, self.waited = None, 0.0
+        self.starts, self.waited = 0, 0.0
+        self.start()
+
+    def start(self):
+        first = 1 + 1000 * self.starts
+        self.core = core.Verifier(self.n_ctx, N_VOCAB, frozenset({END}), self.n_batch, 8, self.seen, first)
+        self.starts, self.stepping, self.idle_since = self.starts + 1, False, None
+
+    def restart(self):
+        """Kill the verifier, with what was on its way, and start it anew: clients ask again with the ids they have."""
+        before = {key: served for key, served in self.sessions.items() if served.reason is None}
+        for key, served in before.items():
+            for drafter in (served.drafter, served.second):
+                if drafter is not None:
+                    drafter.alive = drafter.down.open = drafter.up.open = False
+                    served.past.append(drafter)
+            served.drafter = served.second = None
+            served.memory = TargetMemory(self.n_ctx, self.end_bias)
+            del self.sessions[key]
+        self.start()
+        for served in before.values():
+            key = self.core.open(served.prompt, served.params, self.clock.now, tuple(served.shown))
+            self.sessions[key] = served
+            self.attach(key)
+        self.seen["restarts"] += 1
+        self.clock.at(self.clock.now, self.turn)
 
     @property
     def quiet(self):
@@ -77,7 +100,9 @@ class World:
 
     def attach(self, key):
         """Hand the session to the next drafter; the one before is gone, with what it still had on its way."""
-        served, now = self.sessions[key], self.clock.now
+        served, now = self.sessions.get(key), self.clock.now
+        if served is None:
+            return
         if served.drafter is not None:
             served.drafter.alive = served.drafter.down.open = served.drafter.up.open = False
             served.past.append(served.drafter)
@@ -105,8 +130,8 @@ class World:
         self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def swap(self, key, swaps):
-        served = self.sessions[key]
-        if served.reason is not None or served.second is None:
+        served = self.sessions.get(key)
+        if served is None or served.reason is not None or served.second is None:
             return
         served.drafter, served.second = served.second, served.drafter
         self.perform(self.core.move(key, served.drafter, self.clock.now))
@@ -116,7 +141,7 @@ class World:
 
     def receive(self, key, message, sender=None):
         """A frame from one of this session's drafters."""
-        if not isinstance(message, FRAMES) or message.session != key:
+        if not isinstance(message, FRAMES) or message.session != key or key not in self.sessions:
             return
         sender = sender or self.sessions[key].drafter
         self.perform(self.core.receive(sender, message, self.clock.now))
@@ -139,10 +164,12 @@ class World:
         for span in step.spans:
             self.sessions[span.seq].steps += span.logits
         rows = [self.sessions[span.seq].memory.run(span) for span in step.spans]
-        seconds = STEP * (1 + self.row * (step.rows - 1))
-        self.clock.at(now + seconds, lambda: self.finish(step, rows, seconds))
+        seconds, started = STEP * (1 + self.row * (step.rows - 1)), self.starts
+        self.clock.at(now + seconds, lambda: self.finish(step, rows, seconds, started))
 
-    def finish(self, step, rows, seconds):
+    def finish(self, step, rows, seconds, started):
+        if started != self.starts:
+            return
         self.stepping = False
         self.finished(step, rows, seconds)
         self.turn()
