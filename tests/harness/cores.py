@@ -166,13 +166,13 @@ class Verifier:
     def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Draft | m.DraftProbs | m.Nack):
             return []
-        number, session = message.session, self._sessions[message.session]
+        number, session = message.session, self._sessions.get(message.session)
         live = self._core.sessions.get(number)
         identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
         event = vev.FromDrafter(identity, number, from_drafter(message))
         effects = self._effects(self._core.handle(event, now), now)
-        assert len(session.machine.drafts) <= MAX_HELD
-        if live is not None and live.drafter == identity:
+        assert session is None or len(session.machine.drafts) <= MAX_HELD
+        if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
         return effects
 

@@ -77,7 +77,7 @@ def test_a_million_events():
             world.open(params, [any_drafter(rng) for _ in range(12)], (*PROMPT, number + 1))
         for number in range(rng.randint(0, 4)):
             world.clock.at(rng.uniform(0.1, 3.0) * (number + 1), world.restart)
-        check(world.run())
+        check(world.run(limit=1_000_000))
         events, seen = events + world.clock.events, seen + world.seen
         if events >= 1_000_000:
             break
