@@ -15,8 +15,12 @@ from specmesh.core.admission import GRACE, MAX_QUEUE
 from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Rows, Step
+from specmesh.core.scheduling.batch import PREFILL_ROWS
+from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVSlots
+from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
 from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
 from specmesh.core.statistics import RoundCounts
+from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import to_drafter
 from specmesh.daemons.link.router import Router
@@ -26,9 +30,8 @@ from specmesh.daemons.verifier.clients import Clients
 from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.prompts import EncodedPrompt, PromptEncoder
 from specmesh.daemons.verifier.statistics import VerifierStats
-from specmesh.daemons.verifier.target import core_of, limits_of, run_step
-from specmesh.engines.base import VerifyEngine
-from specmesh.errors import Busy, WentAway
+from specmesh.engines.base import CpuEngine, VerifyEngine
+from specmesh.errors import Busy, SpecmeshError, WentAway
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -251,3 +254,46 @@ class VerifierLoop(DaemonLoop[Order]):
         if assigned.why in ("better", "silent"):
             name = self._drafters.name(assigned.drafter)
             log.info("drafter_changed", session=assigned.session, drafter=name, why=assigned.why)
+
+
+def limits_of(engine: VerifyEngine) -> TargetLimits:
+    info, vocabulary = engine.info, engine.vocabulary
+    most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
+    drafts = most if info.can_trim else 0
+    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
+
+
+def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:
+    info = engine.info
+    room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
+    part = PREFILL_ROWS if info.width is not None else None
+    slots = KVSlots(info.n_seq, info.reuse, room, part, restores=info.trimming == "restore")
+    first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
+    return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
+
+
+def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
+    """Run a step: its orders first, then its spans."""
+    if step.threads is not None and isinstance(engine, CpuEngine):
+        engine.use_threads(step.threads)
+    if step.orders:
+        _prepare(engine, step.orders)
+    return engine.decode(step.spans)
+
+
+def _prepare(engine: VerifyEngine, orders: tuple[KVOrder, ...]) -> None:
+    """Carry all of them out, then raise the first error, if any: one sequence's must not stop another's."""
+    failed: SpecmeshError | None = None
+    for order in orders:
+        try:
+            match order:
+                case KVCut(seq, length):
+                    engine.trim(seq, length)
+                case KVCopy(seq, source, length):
+                    engine.copy(seq, source, length)
+                case _:
+                    assert_never(order)
+        except SpecmeshError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.session_context import SessionContext
+from specmesh.core.session import SessionContext
 from specmesh.errors import Busy
 
 MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise
@@ -54,23 +54,20 @@ class WaitingRequests:
 
     def __init__(self, n_seq: int) -> None:
         self._n_seq, self._share = n_seq, most_sessions(n_seq)
-        self._openings: list[vev.Opening] = []
-
-    def __len__(self) -> int:
-        return len(self._openings)
+        self.openings: list[vev.Opening] = []  # to be read only
 
     def add(self, opening: vev.Opening) -> None:
-        self._openings.append(opening)
+        self.openings.append(opening)
 
     def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
-        self._openings = [opening for opening in self._openings if not unwanted(opening)]
+        self.openings = [opening for opening in self.openings if not unwanted(opening)]
 
     def next(self, owners: Sequence[vev.DrafterId | None]) -> vev.Opening | None:
         """Return who is next beside live sessions of these owners, and let it wait no longer."""
         if len(owners) < self._n_seq:
-            for opening in sorted(self._openings, key=lambda one: (one.priority, one.client)):
+            for opening in sorted(self.openings, key=lambda one: (one.priority, one.client)):
                 if opening.owner is None or owners.count(opening.owner) < self._share:
-                    self._openings.remove(opening)
+                    self.openings.remove(opening)
                     return opening
         return None
 

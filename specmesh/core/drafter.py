@@ -10,8 +10,8 @@ from math import inf
 from typing import assert_never
 
 from specmesh.core import events as ev
+from specmesh.core.accept import uses_proposals
 from specmesh.core.draft_session import DrafterSession
-from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.constraint import SIMPLER, DraftConstraint, Grammar
 from specmesh.core.sampling.proposal import ProposalSampler
 from specmesh.core.sampling.sampler import Sampler

@@ -7,8 +7,7 @@ from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.verifier_choice import step_and_row
 from specmesh.core.sampling import is_exact
 from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.session import VerifierSession
-from specmesh.core.session_context import SessionContext
+from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.statistics import RoundCounts
 
 Report = dict[str, object]

@@ -15,12 +15,9 @@ from specmesh.core.draft_length.estimates import RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool, RemoteDrafter
 from specmesh.core.report import core_report, session_report
-from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, Scheduler
-from specmesh.core.scheduling.cpu_threads import CpuThreads
+from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
-from specmesh.core.scheduling.step_meter import StepMeter
-from specmesh.core.session import VerifierSession
-from specmesh.core.session_context import SessionContext
+from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.session_params import TargetLimits, may_adopt
 from specmesh.core.statistics import RoundCounts
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
@@ -71,7 +68,7 @@ class VerifierCore:
         if self._kept.sessions:
             for live in self._kept.expire(now):
                 self._drop(live, now)
-        if self._waiting:
+        if self._waiting.openings:
             self._admit(now)
         effects, self._effects = self._effects, []
         return effects
@@ -118,7 +115,7 @@ class VerifierCore:
 
     def _report(self, now: float) -> vev.CoreReport:
         lives, drafters = list(self.sessions.values()), self._drafters.reports()
-        counts = len(self._kept), len(self._waiting), self._stray_frames
+        counts = len(self._kept), len(self._waiting.openings), self._stray_frames
         return core_report(lives, drafters, *counts, self._slots, self._over, self._stale, self._costs, now)
 
     def _heard(self, drafter: vev.DrafterId, session: int, said: ev.VerifierEvent, now: float) -> None:

@@ -10,8 +10,7 @@ from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.report import session_row
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session import VerifierSession
-from specmesh.core.session_context import SessionContext
+from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
 from specmesh.core.statistics import RoundCounts

@@ -7,8 +7,8 @@ from hashlib import blake2b
 from harness import cores as core
 
 from fuzz.oracle import N_VOCAB, Memory, row
+from specmesh.core.accept import uses_proposals
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.acceptance_strategies import uses_proposals
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.wire import messages as m

@@ -1,13 +1,16 @@
-"""Which sessions share the next step of the target, and with what rows."""
+"""The steps of the target: which sessions share the next one, with what rows, on how many CPU threads; and what each
+teaches about the costs of steps and about drafting."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from specmesh.core import events as ev
+from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.gate import allocate_drafts
 from specmesh.core.draft_length.step_costs import StepCosts
-from specmesh.core.session_context import SessionContext
+from specmesh.core.session import SessionContext
+from specmesh.core.verifier_events import ThreadsShared
 
 Part = ev.Prefill | ev.Verify  # what one session does in a step
 PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must have the same bits, in any step
@@ -160,3 +163,73 @@ class Scheduler:
 
 def _rows(part: Part) -> int:
     return len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
+
+
+class StepMeter:
+    """Records one step after the other. costs: what they teach of pauses and batch sizes; width: rows of every step,
+    where constant."""
+
+    def __init__(self, costs: StepCosts, width: int | None) -> None:
+        self._costs, self._width = costs, width
+        self._current = costs  # those of the step that runs
+        self._last_ended: float | None = None  # of the step before, where sessions have gone on since
+        self._pause: float | None = None  # before the step that runs, where nothing was waited for
+        self._spent: float | None = None  # from the end of the step before to the end of the newest
+
+    def idle(self) -> None:
+        """Note that there is no session: no pause is measured over idle time."""
+        self._last_ended = None
+
+    def begun(self, now: float, costs: StepCosts, *, waited: bool) -> None:
+        self._current = costs
+        self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
+
+    def ended(self, batch: Batch, started: float, ended: float, *, redoes: bool) -> None:
+        """Record a step, which perhaps decoded ids again."""
+        if self._pause is not None:
+            self._costs.record_pause(self._pause)
+        self._spent = ended - self._last_ended if self._last_ended is not None else None
+        self._last_ended = ended
+        if batch.pure:
+            rows, seconds, context = batch.measured(ended - started, self._width)
+            self._current.record(rows, seconds, context=context, drafts=batch.drafts, redoes=redoes)
+
+    def compare(self, batch: Batch, first: DraftLengthController, emitted: Sequence[ev.Emit], *, asked: bool) -> None:
+        """Hold what steps bring with drafts against what they bring without, by how many sessions share one. `first`
+        is of the first session; asked: some session asked for drafts."""
+        sharing = len(batch.parts)
+        gate = first.gate if sharing == 1 else self._costs.gate(sharing)
+        # A grammar's own drafts make one session's steps faster, whoever drafts.
+        if gate is None or not batch.pure or self._spent is None or (sharing == 1 and any(e.forced for e in emitted)):
+            return
+        tokens = sum(len(emit.ids) for emit in emitted)
+        alone = first.alone if sharing == 1 else inf
+        gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=alone)
+
+
+class CpuThreads:
+    """CPU threads of the steps: fewer while a drafter of the same host drafts, all while it is off. Steps beside one
+    that drafts are measured in `costs`, the others in `costs.alone`."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self._share: ThreadsShared | None = None  # None: the target does not compute on the CPU, or nobody else does
+        self._used = 0
+
+    def shared(self, share: ThreadsShared) -> None:
+        self._used = self._used or share.alone
+        self._share = share
+        if share.beside != share.alone:
+            self._costs.split()
+        else:
+            self._costs.join()
+
+    def next(self, sessions: Mapping[int, SessionContext]) -> tuple[int | None, StepCosts]:
+        """Return the threads of the next step where that changes, and the costs that it is measured in."""
+        share = self._share
+        if share is None:
+            return None, self._costs
+        drafts = any(live.machine.drafting and live.drafter in share.drafters for live in sessions.values())
+        threads = share.beside if drafts else share.alone
+        changed, self._used = threads != self._used, threads
+        return threads if changed else None, self._costs if drafts else self._costs.alone

@@ -12,8 +12,8 @@ from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, sl
 from specmesh.api.requests import Finished, Started
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import MAX_DETACHED, DetachedSessions
-from specmesh.daemons.link.peer_gate import PeerGate
 from specmesh.daemons.link.peers import DrafterPeer
+from specmesh.daemons.link.router import PeerGate
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m
 

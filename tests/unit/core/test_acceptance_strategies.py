@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.accept import Acceptance, accept
-from specmesh.core.sampling.acceptance_strategies import VerifiedRows, strategy_of, uses_proposals
+from specmesh.core.accept import Acceptance, VerifiedRows, accept, strategy_of, uses_proposals
 from specmesh.core.sampling.proposal import HEAVIEST, Proposal, SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
