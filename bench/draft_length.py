@@ -16,8 +16,8 @@ from random import Random
 from statistics import fmean
 
 from specmesh.bench.steps import costs_of
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.simulation import Deployment, Workload, simulate
 from specmesh.daemons.runtime.calibration import WIDTHS
 

@@ -12,8 +12,7 @@ import time
 
 import numpy as np
 
-from specmesh.core.sampling.filters import Penalties
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 
 WAYS: dict[str, SamplingParams] = {
     "greedy": SamplingParams(),

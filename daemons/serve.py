@@ -12,7 +12,7 @@ import structlog
 
 from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.snapshot import Snapshot
 from specmesh.daemons.drafter.daemon import DrafterLoop, DraftOrder
 from specmesh.daemons.link.auth import ZapGuard
@@ -20,8 +20,7 @@ from specmesh.daemons.link.transport import Route, bind_router, close_dealer
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
 from specmesh.daemons.runtime.api_thread import serving_api
 from specmesh.daemons.runtime.calibration import CostCache, calibrate
-from specmesh.daemons.runtime.engine_loop import ModelThread
-from specmesh.daemons.runtime.io_loop import Mailbox
+from specmesh.daemons.runtime.loops import Mailbox, ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
 from specmesh.engines.base import EngineInfo

@@ -9,10 +9,9 @@ from itertools import accumulate
 import numpy as np
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.filters import Logits
 from specmesh.core.sampling.noise import NoiseStream, derived, uniform
 from specmesh.core.sampling.proposal import SampledDraft
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
 
 
 def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[SampledDraft]) -> list[int]:

@@ -7,9 +7,8 @@ from fuzz.frames import decoded, frame_of
 from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
 from fuzz.tape import Tape
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession

@@ -133,7 +133,7 @@ class LogWriter:
         return True
 
 
-_least = logging.INFO
+least = logging.INFO
 _writer: LogWriter | None = None
 
 
@@ -164,10 +164,6 @@ def configure(level: str, fmt: str, log_file: LogFile | None = None) -> None:
     logging.captureWarnings(True)
 
 
-def debugging() -> bool:
-    return _least <= logging.DEBUG
-
-
 def dropped() -> int:
     return _writer.dropped if _writer is not None else 0
 
@@ -194,11 +190,11 @@ class LibraryHandler(logging.Handler):
 
 def set_level(level: str) -> None:
     """Log from this level on; it may change while daemons run."""
-    global _least  # noqa: PLW0603 - there is one log
-    _least = logging.getLevelNamesMapping()[level.upper()]
+    global least  # noqa: PLW0603 - there is one log
+    least = logging.getLevelNamesMapping()[level.upper()]
 
 
 def _drop_below(_: object, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    if logging.getLevelNamesMapping()[level.upper()] < _least:
+    if logging.getLevelNamesMapping()[level.upper()] < least:
         raise structlog.DropEvent
     return event

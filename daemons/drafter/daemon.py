@@ -22,8 +22,15 @@ from specmesh.daemons.drafter.request_router import RequestRouter
 from specmesh.daemons.drafter.upstream import Upstream
 from specmesh.daemons.link.transport import Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, VocabularyHandshake
-from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, ModelThread
-from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
+from specmesh.daemons.runtime.loops import (
+    FLUSH_INTERVAL,
+    LOOK_INTERVAL,
+    CoreSays,
+    Crashed,
+    DaemonLoop,
+    Mailbox,
+    ModelThread,
+)
 from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import (

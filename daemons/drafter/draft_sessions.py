@@ -23,7 +23,7 @@ from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.frames import frame_of, from_verifier, grammar_of, params_of
 from specmesh.daemons.link.peers import U32, Link
 from specmesh.daemons.link.transport import Traffic
-from specmesh.daemons.runtime.engine_loop import EngineLoop
+from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.verifier.statistics import DaemonStats, model_of
 from specmesh.engines.base import EngineInfo
 from specmesh.engines.grammar import Grammars

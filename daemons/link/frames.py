@@ -8,10 +8,9 @@ from zlib import crc32
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.proposal import Proposal
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
 from specmesh.wire.messages import (

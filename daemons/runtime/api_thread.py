@@ -89,11 +89,6 @@ class ApiConnection(H11Protocol):
         self.fine = self.loop.time()
         super().on_response_complete()
 
-    @property
-    def behind(self) -> bool:
-        """Its reader takes so little that an answer would have to wait."""
-        return self.flow.write_paused
-
     def resume_writing(self) -> None:
         super().resume_writing()
         self.on_writable()

@@ -10,7 +10,7 @@ import structlog
 from platformdirs import user_cache_path
 
 from specmesh import __version__
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
 from specmesh.engines.base import VerifyEngine
 from specmesh.paths import write_whole

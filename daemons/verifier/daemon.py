@@ -12,8 +12,8 @@ import zmq
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, MAX_QUEUE
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.events import Rows, Step
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVSlots
@@ -24,8 +24,16 @@ from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import to_drafter
 from specmesh.daemons.link.router import Router
-from specmesh.daemons.runtime.engine_loop import CoreSays, Crashed, EngineLoop, ModelThread
-from specmesh.daemons.runtime.io_loop import FLUSH_INTERVAL, LOOK_INTERVAL, DaemonLoop, Mailbox
+from specmesh.daemons.runtime.loops import (
+    FLUSH_INTERVAL,
+    LOOK_INTERVAL,
+    CoreSays,
+    Crashed,
+    DaemonLoop,
+    EngineLoop,
+    Mailbox,
+    ModelThread,
+)
 from specmesh.daemons.verifier.clients import Clients
 from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.prompts import EncodedPrompt, PromptEncoder

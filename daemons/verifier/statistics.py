@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from logging import DEBUG
 from typing import Any
 
 import structlog
@@ -92,7 +93,7 @@ class VerifierStats(DaemonStats):
         drafted, accepted = max(len(emit.drafts) - emit.forced, 0), max(emit.accepted - emit.forced, 0)
         self._recent.append((drafted, accepted))
         self.minute.record(done.at, drafted, accepted, tokens)
-        if logs.debugging():
+        if logs.least <= DEBUG:
             self._rounds.append(done)
         if last is None:
             self._first_tokens.record(done.at - opened)
@@ -107,7 +108,7 @@ class VerifierStats(DaemonStats):
             self._latencies.record(end.seconds)
 
     def ran(self, step: vev.Ran) -> None:
-        if logs.debugging():
+        if logs.least <= DEBUG:
             _log_step(step, self._rounds)
             self._rounds.clear()
         self.minute.record(step.ended, busy=step.ended - step.started)

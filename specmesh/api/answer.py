@@ -1,6 +1,7 @@
 """A session's events as an answer: all at once or as server-sent events, with one choice or several."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -9,8 +10,8 @@ from starlette.requests import ClientDisconnect
 
 from specmesh.api import fields, shapes
 from specmesh.api.fields import Prompt
-from specmesh.api.requests import Backend, Cancel, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
-from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent
+from specmesh.api.requests import Backend, Cancel, ClientEvent, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent, written
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
@@ -188,6 +189,35 @@ def _usage(streams: Sequence[ChoiceStream]) -> Json:
     }
 
 
+class LocalClient:
+    """A client of this daemon's API. heard: called once events have come, and not again before they are taken."""
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[ClientEvent] = deque()
+        self._heard = heard
+        self._woken = False
+
+    def on_event(self, event: ClientEvent) -> None:
+        """Queue an event; wake the loop once per batch."""
+        self._events.append(event)
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._heard)  # frames of the same turn are sent first
+
+    @property
+    def next(self) -> ClientEvent | None:
+        """The first event that was not taken."""
+        return self._events[0] if self._events else None
+
+    def take(self) -> list[ClientEvent]:
+        """Return the events since the last call, in order."""
+        self._woken = False
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+
 class Generations:
     """The generations of one answer at the daemon, as many as it has choices, and what has come of them.
 
@@ -323,14 +353,15 @@ class Chunks:
 
     def __init__(self, shape: Shape, streams: Sequence[ChoiceStream], *, usage_apart: bool) -> None:
         self._shape, self._streams, self._usage_apart = shape, streams, usage_apart
-        self._writers = [shape.writer(number) for number in range(len(streams))]
+        self._frames = [shape.frame(number) for number in range(len(streams))]
 
     def of(self, number: int, event: Event) -> str:
         part = self._streams[number].part(event)
         if isinstance(event, Finished):
             return self._last(number, event, part)
         if part.text and not part.tokens:
-            return self._writers[number](part.text, part.extra)
+            before, between = self._frames[number]
+            return f"data: {before}{written(part.text)}{between}{written(part.extra)}}}\n\n"
         return server_sent(self._shape.chunk(part.text, None, part.extra, part.tokens, number))
 
     def _last(self, number: int, event: Finished, part: Part) -> str:

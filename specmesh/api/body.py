@@ -22,8 +22,7 @@ from specmesh.api.fields import (
 )
 from specmesh.api.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.core.sampling.filters import FORBIDDEN, WINDOW, Penalties
-from specmesh.core.sampling.sampler import MOST, SamplingParams, check_sampling
+from specmesh.core.sampling.sampler import FORBIDDEN, MOST, WINDOW, Penalties, SamplingParams, check_sampling
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
 from specmesh.errors import RequestError
 

@@ -6,8 +6,7 @@ from typing import Any, TypeGuard
 from urllib.parse import quote
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
-from specmesh.core.sampling.filters import FORBIDDEN
-from specmesh.core.sampling.sampler import MOST
+from specmesh.core.sampling.sampler import FORBIDDEN, MOST
 from specmesh.core.sampling.stop import check_stops
 from specmesh.errors import RequestError
 

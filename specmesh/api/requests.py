@@ -1,8 +1,6 @@
 """Requests of clients and the events that answer them, between the API and a daemon, which share an event loop."""
 
-import asyncio
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -100,44 +98,15 @@ class EventSink(Protocol):
     def on_event(self, event: ClientEvent) -> None: ...
 
 
-class LocalClient:
-    """A client of this daemon's API. heard: called once events have come, and not again before they are taken."""
-
-    def __init__(self, heard: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._events: deque[ClientEvent] = deque()
-        self._heard = heard
-        self._woken = False
-
-    def on_event(self, event: ClientEvent) -> None:
-        """Queue an event; wake the loop once per batch."""
-        self._events.append(event)
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._heard)  # frames of the same turn are sent first
-
-    @property
-    def next(self) -> ClientEvent | None:
-        """The first event that was not taken."""
-        return self._events[0] if self._events else None
-
-    def take(self) -> list[ClientEvent]:
-        """Return the events since the last call, in order."""
-        self._woken = False
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-
 @dataclass(frozen=True, slots=True)
 class Submit:
     request: Request
-    client: LocalClient
+    client: EventSink
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    client: LocalClient
+    client: EventSink
 
 
 @dataclass(frozen=True, slots=True)

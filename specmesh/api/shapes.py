@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specmesh import __version__
@@ -14,7 +14,7 @@ Json = dict[str, object]
 
 SCHEMA_VERSION = 1
 
-_written = json.JSONEncoder(ensure_ascii=False).encode
+written = json.JSONEncoder(ensure_ascii=False).encode
 _MARK = "\0"
 
 
@@ -95,11 +95,11 @@ class Shape:
         choice: Json = {"delta": delta, "logprobs": _chat_logprobs(tokens) if tokens else None}
         return self._answer("chat.completion.chunk", choice, finish, extra, index)
 
-    def writer(self, index: int) -> Callable[[str, Json], str]:
-        """Return what writes chunks with a text and without log-probabilities, of which little else changes."""
-        same = _written(self.chunk(_MARK, None, {}, (), index)).removesuffix("{}}")
-        before, between = same.split(_written(_MARK))
-        return lambda text, extra: f"data: {before}{_written(text)}{between}{_written(extra)}}}\n\n"
+    def frame(self, index: int) -> tuple[str, str]:
+        """Return what stands before the text, and before `extra`, in every chunk without log-probabilities."""
+        same = written(self.chunk(_MARK, None, {}, (), index)).removesuffix("{}}")
+        before, between = same.split(written(_MARK))
+        return before, between
 
     def whole(
         self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None = None, index: int = 0
@@ -144,4 +144,4 @@ def error(message: str, kind: str, code: str | None, param: str | None, own: Spe
 
 
 def server_sent(value: Json) -> str:
-    return f"data: {_written(value)}\n\n"
+    return f"data: {written(value)}\n\n"

@@ -21,13 +21,16 @@ def _nothing() -> None:
     pass
 
 
+class Flow(Protocol):
+    """write_paused: the reader takes so little that writing would have to wait."""
+
+    write_paused: bool
+
+
 class Connection(Protocol):
-    """What an answer may know of its connection. behind: its reader takes so little that writing would have to wait.
-    on_writable: called when that is over."""
+    """What an answer may know of its connection. on_writable: called when writing need no longer wait."""
 
-    @property
-    def behind(self) -> bool: ...
-
+    flow: Flow
     on_writable: Callable[[], None]
 
 
@@ -87,7 +90,7 @@ class TokenStream(Response):
         self._timer = None
         if self._ended:
             return
-        if self._connection is not None and self._connection.behind:
+        if self._connection is not None and self._connection.flow.write_paused:
             self._unread_since = min(self._unread_since, time.monotonic())
             return
         self._unread_since, self._written = math.inf, self._loop.time()

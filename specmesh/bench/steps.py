@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specmesh.client import Json
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.errors import Busy, ConfigError
 
 MEASUREMENTS = 3  # that a median of a table counts for: a verifier takes so many before its first session

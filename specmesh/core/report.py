@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.verifier_choice import step_and_row
 from specmesh.core.sampling import is_exact
 from specmesh.core.scheduling.kv_slots import KVSlots

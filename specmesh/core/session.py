@@ -14,10 +14,9 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.accept import Acceptance, TokenChoice, VerifiedRows, accept, strategy_of, uses_proposals
 from specmesh.core.draft_buffer import DraftBuffer, TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.draft_length.policy import PolicyInputs
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import SIMPLER, Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import LogprobRecorder

@@ -17,8 +17,8 @@ import numpy as np
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots

@@ -11,8 +11,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
-from specmesh.core.draft_length.estimates import RollingAcceptance
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import RollingAcceptance, StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool, RemoteDrafter
 from specmesh.core.report import core_report, session_report
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
@@ -148,7 +147,7 @@ class VerifierCore:
         return ev.Step(self._slots.orders([span.seq for span in spans]), tuple(spans), threads)
 
     def finish(
-        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
+        self, _step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
     ) -> list[vev.Effect]:
         """Take in what a step gave, per span its rows of logits; or why it failed: sessions whose sequences are in
         doubt end, the others go on."""
@@ -180,7 +179,7 @@ class VerifierCore:
             for live, _ in outcomes:
                 self._drafters.reconsider(live, ended)
                 self._drafters.stepped(live, ended)
-        self._tell(vev.Ran(started, ended, step.rows, self._tokens))
+        self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
         return self._taken(ended)
 
     def _failed(self, error: SpecmeshError, now: float) -> None:

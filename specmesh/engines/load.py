@@ -10,8 +10,7 @@ from pathlib import Path
 import structlog
 
 from specmesh.config import ModelSettings
-from specmesh.core.sampling.filters import Logits
-from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.hf_vocabulary import TokenizerFile, load_hf_vocabulary

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Mesh, command, generate, sim_ids, sim_text, until
 
-from specmesh.core.sampling.filters import Penalties
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.sampler import Penalties, SamplingParams
 
 PROMPT = "Once upon a time"
 N = 200

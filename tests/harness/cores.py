@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.drafting.drafter_pool import RemoteDrafter
 from specmesh.core.events import Step

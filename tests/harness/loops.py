@@ -19,7 +19,7 @@ from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
 from specmesh.core.admission import MAX_QUEUE
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -28,7 +28,7 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link import peers
 from specmesh.daemons.link.transport import Route, bind_router
-from specmesh.daemons.runtime.io_loop import Mailbox
+from specmesh.daemons.runtime.loops import Mailbox
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import Ask, DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session import VerifierSession

@@ -6,8 +6,7 @@ import numpy as np
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.report import session_row
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import SessionContext, VerifierSession

@@ -6,8 +6,7 @@ from simulated_drafters import Drafter
 from simulated_link import Faults
 
 from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.filters import Penalties
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
 
 PROFILE = settings(derandomize=True, deadline=None)

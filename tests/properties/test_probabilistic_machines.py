@@ -21,8 +21,7 @@ from fuzz.oracle import END, row
 from fuzz.referee import said
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.filters import Penalties
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
 
 

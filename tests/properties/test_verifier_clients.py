@@ -13,7 +13,7 @@ import pytest
 
 from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.core import verifier_events as vev
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Step
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.sampler import SamplingParams
@@ -204,7 +204,7 @@ class World:
             clients._named,
             clients._reports,
             core.sessions,
-            core._waiting,
+            core._waiting.openings,
             core._kept.sessions,
         )
         return [part for part in parts if part]

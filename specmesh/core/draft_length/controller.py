@@ -7,10 +7,9 @@ A client's own draft_n is taken in every step, waited for as long as the drafter
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length.estimates import ArrivalEstimate, Arrivals, RollingAcceptance
+from specmesh.core.draft_length.estimates import ArrivalEstimate, Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.gate import DraftBid, SpeculationGate, allocate_drafts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.statistics import SessionTimes
 
 FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it

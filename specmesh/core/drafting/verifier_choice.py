@@ -7,7 +7,7 @@ heard here, where the network and the drafts that stood are part of it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 
 FIRST = 0.25  # seconds until the second HELLO, and between two tries while nobody is connected
 LONGEST = 2.0  # most seconds between two HELLOs

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmesh.core.sampling.filters import Floats
 from specmesh.core.sampling.proposal import SampledDraft
+from specmesh.core.sampling.sampler import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.prefix import common_length
-from specmesh.core.sampling.filters import Logits
-from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.errors import RequestError
 
 MAX_GRAMMAR = 2**16  # bytes of the longest grammar or schema

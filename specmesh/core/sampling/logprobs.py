@@ -11,7 +11,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.sampling.filters import Logits, largest
+from specmesh.core.sampling.sampler import Logits, largest
 from specmesh.errors import RequestError
 
 MAX_LOGPROBS, USUAL = 4096, 20  # most alternatives that are told of a token, and how many are never too many

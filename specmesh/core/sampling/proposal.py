@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmesh.core.sampling.filters import Floats, Ids, Logits
 from specmesh.core.sampling.noise import gumbel
-from specmesh.core.sampling.sampler import Sampler
+from specmesh.core.sampling.sampler import Floats, Ids, Logits, Sampler
 
 MAX_PROPOSAL = 128  # most tokens of a proposal
 # Share of the draft model's law after which the likeliest tokens are enough. With the bundled pair at temperature 0.8,

@@ -7,8 +7,8 @@ from math import inf
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import allocate_drafts
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.session import SessionContext
 from specmesh.core.verifier_events import ThreadsShared
 

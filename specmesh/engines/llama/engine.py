@@ -112,7 +112,7 @@ class LlamaEngine:
                 self._sequences.set(seq, self._cache.recover(seq, self._sequences.held(seq)))
             raise
         for span in spans:
-            self._sequences.set(span.seq, span.end)
+            self._sequences.set(span.seq, span.position + len(span.ids))
         return logits
 
     def _trim(self, seq: int, length: int) -> bool:

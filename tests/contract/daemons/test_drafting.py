@@ -3,8 +3,8 @@
 import pytest
 from harness.loops import Bench, Flaky, Hearing, Running, request, truth, until
 
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import SpeculationGate
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
 

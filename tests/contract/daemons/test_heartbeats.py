@@ -12,7 +12,7 @@ from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, 
 from specmesh.api.requests import ClientEvent, Finished
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.drafter import draft_sessions
-from specmesh.daemons.runtime import engine_loop
+from specmesh.daemons.runtime import loops
 from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
 from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
@@ -93,7 +93,7 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     for number in range(5):
         beats.heard.get(timeout=PATIENCE)
         answer(router, number)
-    monkeypatch.setattr(engine_loop, "STEP_PATIENCE", 0.0)
+    monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
     answer(router, 6)
     answer(router, 7)
     stood = running.progress

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from specmesh.api import requests as r
+from specmesh.api.answer import LocalClient
 from specmesh.api.app import create_app
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -48,7 +49,7 @@ class FakeDaemon:
         if isinstance(order, r.Cancel):
             self.cancelled.set()
             return
-        assert isinstance(order.client, r.LocalClient)
+        assert isinstance(order.client, LocalClient)
         for event in self.events_of(order.request):
             order.client.on_event(event)
 

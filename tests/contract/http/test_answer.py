@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
@@ -11,8 +12,7 @@ from specmesh.api.body import parse_completion
 from specmesh.api.requests import Started, Submit, Tokens
 from specmesh.api.stream import TokenStream
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.filters import FORBIDDEN, Penalties
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
 
 BODY = json.dumps({"prompt": "hi", "stream": True}).encode()
@@ -43,7 +43,9 @@ def test_stream_with_rounds():
 class SlowReader:
     """A connection whose reader takes nothing until it is let on."""
 
-    behind = True
+    def __init__(self) -> None:
+        self.flow = SimpleNamespace(write_paused=True)
+
     on_writable = staticmethod(lambda: None)
 
 
@@ -60,7 +62,7 @@ def test_a_stream_waits_for_its_reader():
         for _ in range(5):
             await asyncio.sleep(0)
         assert (answer.status, answer.parts) == (200, [])
-        reader.behind = False
+        reader.flow.write_paused = False
         reader.on_writable()
         reader.on_writable()  # what is taken of an answer that has ended is nothing to it
         await asking

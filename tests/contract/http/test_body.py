@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.api.body import MAX_TOKENS, parse_chat, parse_completion
-from specmesh.core.sampling.filters import FORBIDDEN, Penalties
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage
 from specmesh.errors import RequestError
 

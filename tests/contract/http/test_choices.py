@@ -6,7 +6,8 @@ import json
 import pytest
 from asgi_calls import Answer, FakeDaemon, call, post
 
-from specmesh.api.requests import Cancel, ClientEvent, Failed, Finished, LocalClient, Request, Started, Submit, Tokens
+from specmesh.api.answer import LocalClient
+from specmesh.api.requests import Cancel, ClientEvent, Failed, Finished, Request, Started, Submit, Tokens
 from specmesh.errors import Busy
 
 DONE = Finished("length", (104, 105), {"drafted": 5, "accepted": 3})

@@ -3,8 +3,7 @@
 import pytest
 
 from specmesh.api.body import DEFAULTS, filled, parse_chat, parse_completion
-from specmesh.core.sampling.filters import Penalties
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.errors import RequestError
 
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from specmesh.bench.audit import AuditPlan, audit, judged, lines
 from specmesh.client import Client, Json
-from specmesh.core.sampling.filters import biased
 from specmesh.core.sampling.logprobs import logprobs_of
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Sampler, SamplingParams, biased
 
 N_VOCAB, END = 24, 0
 PROMPTS = ("a", "b", "c")

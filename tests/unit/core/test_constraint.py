@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar, masked
-from specmesh.core.sampling.filters import FORBIDDEN, Penalties
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, Sampler, SamplingParams
 from specmesh.errors import RequestError
 
 GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA

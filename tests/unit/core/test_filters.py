@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.filters import STRIPES, at_least, largest, min_p, nucleus, top_p, typical, typical_of_row
+from specmesh.core.sampling.sampler import STRIPES, at_least, largest, min_p, nucleus, top_p, typical, typical_of_row
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from specmesh.core.sampling.block_verification import Block
-from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.proposal import Proposal, SampledDraft, proposal_of
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 
 PROMPT = (2, 1)
 LENGTH = 3

@@ -5,7 +5,7 @@ import pytest
 from harness.sessions import session as session_of
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.report import session_report
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.filters import Penalties, penalised
 from specmesh.core.sampling.noise import gumbel, reaching
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams, penalised
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 M64 = 2**64 - 1

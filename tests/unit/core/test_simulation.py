@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import PolicyInputs, solve
-from specmesh.core.draft_length.step_costs import StepCosts
 from specmesh.core.simulation import Deployment, Workload, simulate
 
 

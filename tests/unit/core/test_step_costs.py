@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 
 PROFILE = settings(derandomize=True, deadline=None)
 seconds = st.floats(0, 10)

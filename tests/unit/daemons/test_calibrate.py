@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from harness.clock import virtual_time
 
-from specmesh.core.draft_length.step_costs import StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.daemons.runtime import calibration
 from specmesh.daemons.runtime.calibration import WIDTHS, calibrate
 from specmesh.engines import sim

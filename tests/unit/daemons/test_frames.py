@@ -8,9 +8,8 @@ from specmesh.api.requests import Request
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.filters import Penalties
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
 from specmesh.daemons.drafter.client_session import PendingRequest
 from specmesh.daemons.link.frames import fields_of, frame_of, from_drafter, grammar_of, opened, params_of, to_drafter

@@ -2,7 +2,7 @@
 
 import select
 
-from specmesh.daemons.runtime.io_loop import Mailbox
+from specmesh.daemons.runtime.loops import Mailbox
 
 
 def woken(mailbox: Mailbox[str]) -> bool:
