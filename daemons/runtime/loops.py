@@ -176,7 +176,9 @@ class EngineLoop(Generic[E, F, S, R]):
         except Exception as error:  # noqa: BLE001  (whatever an engine's library raises, its sessions are told)
             result = EngineError(f"{type(error).__name__}: {error}")
         self.step_since, ended = None, time.monotonic()
-        return self._heard() + self._core.finish(step, result, started, ended)
+        effects = self._heard() if self._inbox else []
+        effects += self._core.finish(step, result, started, ended)
+        return effects
 
     def _heard(self) -> list[F]:
         effects = list[F]()

@@ -177,17 +177,14 @@ class Sequences:
     """
 
     def __init__(self, n_seq: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
-        self._held = [0] * n_seq
+        self.lengths = [0] * n_seq
         self._n_ctx, self._n_vocab = n_ctx, n_vocab
         self._n_batch, self._n_outputs = n_batch, n_batch if n_outputs is None else n_outputs
 
     def held(self, seq: int) -> int:
-        if not 0 <= seq < len(self._held):
-            raise LocalProtocolError(f"sequence {seq} does not exist: this engine has {len(self._held)}")
-        return self._held[seq]
-
-    def set(self, seq: int, length: int) -> None:
-        self._held[seq] = length
+        if not 0 <= seq < len(self.lengths):
+            raise LocalProtocolError(f"sequence {seq} does not exist: this engine has {len(self.lengths)}")
+        return self.lengths[seq]
 
     def check_append(self, seq: int, ids: Sequence[int]) -> int:
         """Check that `ids` may follow what `seq` holds; return how many it holds."""
@@ -202,7 +199,7 @@ class Sequences:
         for span in spans:
             ids, held = span.ids, ends.get(span.seq, -1)
             if held < 0:
-                held = self.held(span.seq)
+                held = self.lengths[span.seq] if 0 <= span.seq < len(self.lengths) else self.held(span.seq)
             if span.position != held or not ids:
                 raise LocalProtocolError(f"{len(ids)} ids at {span.position} of sequence {span.seq}, which has {held}")
             if min(ids) < 0 or max(ids) >= self._n_vocab:

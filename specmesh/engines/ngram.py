@@ -30,13 +30,13 @@ class NgramDrafter:
         held = self._sequences.check_append(ask.seq, ask.ids)
         history = self._histories[ask.seq]
         history.extend(ask.ids)
-        self._sequences.set(ask.seq, held + len(ask.ids))
+        self._sequences.lengths[ask.seq] = held + len(ask.ids)
         return None if ask.sampler is None else history.guess()
 
     def trim(self, seq: int, length: int) -> int:
         kept = self._sequences.check_cut(seq, length)
         self._histories[seq].truncate(kept)
-        self._sequences.set(seq, kept)
+        self._sequences.lengths[seq] = kept
         return kept
 
     def close(self) -> None:

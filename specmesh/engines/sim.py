@@ -118,14 +118,14 @@ class _SimEngine:
         """Append an id to a sequence; returns the token after it."""
         prefix = self.prefixes[seq]
         prefix.extend((token,))
-        self.sequences.set(seq, len(prefix))
+        self.sequences.lengths[seq] = len(prefix)
         if 0 < self.settings.end_after <= len(prefix):
             return END_ID
         return _PRINTABLE[_hash(_NEXT, 0, prefix.crc) % len(_PRINTABLE)]
 
     def cut(self, seq: int, length: int) -> None:
         self.prefixes[seq].truncate(length)
-        self.sequences.set(seq, length)
+        self.sequences.lengths[seq] = length
 
     def close(self) -> None:
         pass
@@ -164,7 +164,7 @@ class SimVerifier(_SimEngine):
             raise LocalProtocolError("sim-target cannot copy part of a sequence")
         self.sequences.check_copy(seq, source, length)
         self.prefixes[seq].extend(self.prefixes[source][:length])
-        self.sequences.set(seq, length)
+        self.sequences.lengths[seq] = length
 
 
 class SimDrafter(_SimEngine):

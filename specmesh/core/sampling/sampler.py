@@ -247,12 +247,13 @@ def check_sampling(params: SamplingParams) -> SamplingParams:
 class Sampler:
     """Chooses tokens for one session; holds no state that advances. `before`: the latest ids, for penalties."""
 
-    __slots__ = ("_seed", "before", "params")
+    __slots__ = ("_as_is", "_seed", "before", "params")
 
     def __init__(self, params: SamplingParams, before: Sequence[int] = ()) -> None:
         self.params = params
         self.before = before
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
+        self._as_is = not params.logit_bias and not (params.penalties and len(before))  # rows are not adjusted
 
     def after(self, ids: Sequence[int]) -> "Sampler":
         penalties = self.params.penalties
@@ -273,7 +274,8 @@ class Sampler:
         return self.params.greedy
 
     def choose(self, logits: Logits, position: int) -> int:
-        logits = self._adjusted(logits)
+        if not self._as_is:
+            logits = self._adjusted(logits)
         if self.params.temperature <= 0:
             return int(logits.argmax())
         found = self.candidates(logits) if self.filters else self._contenders(logits, position)

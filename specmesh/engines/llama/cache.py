@@ -62,6 +62,7 @@ class LlamaCache:
         self._address, self._logits = 0, np.empty((0, model.n_vocab), np.float32)
         self._on_gpu = model.on_gpu
         self._handle = _create(model, sizes)
+        self.closed = False
         self._memory = lib.llama_get_memory(self._handle)
         self._rows = sizes.rows
         self._batch = _Batch(lib, sizes.rows)
@@ -102,13 +103,9 @@ class LlamaCache:
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
     def close(self) -> None:
-        handle, self._handle = self._handle, None
+        handle, self._handle, self.closed = self._handle, None, True
         if handle is not None:
             self.lib.llama_free(handle)
-
-    @property
-    def closed(self) -> bool:
-        return self._handle is None
 
     # --- llama.cpp's own calls
 

@@ -103,16 +103,17 @@ class LlamaEngine:
 
         After an EngineError each sequence holds what it held before, or nothing.
         """
-        self._check_open()
+        if self._cache.closed:
+            self._check_open()
         outputs = self._sequences.check_step(spans)
         try:
             logits = self._cache.run(spans, outputs)
         except EngineError:
             for seq in {span.seq for span in spans}:
-                self._sequences.set(seq, self._cache.recover(seq, self._sequences.held(seq)))
+                self._sequences.lengths[seq] = self._cache.recover(seq, self._sequences.held(seq))
             raise
         for span in spans:
-            self._sequences.set(span.seq, span.position + len(span.ids))
+            self._sequences.lengths[span.seq] = span.position + len(span.ids)
         return logits
 
     def _trim(self, seq: int, length: int) -> bool:
@@ -123,7 +124,7 @@ class LlamaEngine:
             self._cache.clear(seq)
         elif length < held and not self._cache.trim(seq, length):
             return False
-        self._sequences.set(seq, length)
+        self._sequences.lengths[seq] = length
         return True
 
     def _check_open(self) -> None:
@@ -195,7 +196,7 @@ class LlamaVerifier(LlamaEngine):
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self._sequences.check_copy(seq, source, length)
         self._cache.share(seq, source, length)
-        self._sequences.set(seq, length)
+        self._sequences.lengths[seq] = length
 
 
 class LlamaDrafter(LlamaEngine):
@@ -210,9 +211,10 @@ class LlamaDrafter(LlamaEngine):
                 spans.append(Span(ask.seq, held, body, logits=False))
             if ask.sampler is not None:
                 spans.append(Span(ask.seq, held + len(body), ask.ids[-1:], logits=True))
-        rows = iter(self._decode(spans))
-        pairs = zip(asks, ends, strict=True)
-        return [None if ask.sampler is None else ask.sampler.choose(next(rows), end) for ask, end in pairs]
+        rows, tokens = iter(self._decode(spans)), list[int | None]()
+        for ask, end in zip(asks, ends, strict=True):
+            tokens.append(None if ask.sampler is None else ask.sampler.choose(next(rows), end))
+        return tokens
 
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a sequence that cannot be cut so far back is emptied."""

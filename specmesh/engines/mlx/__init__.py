@@ -53,7 +53,7 @@ class MlxDrafter:
         except Exception as error:
             self._empty(ask.seq)
             raise EngineError(f"MLX failed on {len(ask.ids)} ids: {error}") from error
-        self._sequences.set(ask.seq, held + len(ask.ids))
+        self._sequences.lengths[ask.seq] = held + len(ask.ids)
         return guess
 
     def trim(self, seq: int, length: int) -> int:
@@ -61,7 +61,7 @@ class MlxDrafter:
         self._check_caller()
         self._sequences.check_cut(seq, length)
         try:
-            self._sequences.set(seq, self._memories[seq].trim(length))
+            self._sequences.lengths[seq] = self._memories[seq].trim(length)
         except Exception as error:
             self._empty(seq)
             raise EngineError(f"MLX failed to cut a sequence: {error}") from error
@@ -104,4 +104,4 @@ class MlxDrafter:
 
     def _empty(self, seq: int) -> None:
         self._memories[seq].clear()
-        self._sequences.set(seq, 0)
+        self._sequences.lengths[seq] = 0
