@@ -81,9 +81,8 @@ AcceptanceStrategy = Callable[[VerifiedRows], TokenChoice]
 """Gives what is called for i = 0, 1, ... as long as the first i drafts are what it gave."""
 
 
-def argmax(rows: VerifiedRows) -> TokenChoice:
+def likeliest(logits: NDArray[np.float32]) -> TokenChoice:
     """The best of each row as it is. The rows after a rejected draft are never looked at."""
-    logits = rows.logits
     return lambda i: int(logits[i].argmax())
 
 
@@ -135,7 +134,7 @@ class Probabilistic:
 
 def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
     if params.greedy:
-        return argmax  # by every strategy
+        return lambda rows: likeliest(rows.logits)  # by every strategy
     if params.strategy == Strategy.THRESHOLD:
         return partial(threshold, params.threshold)
     return Probabilistic(params.seed).choices if uses_proposals(params) else deterministic

@@ -60,7 +60,9 @@ class DraftBuffer:
             self._judged = base + tested
         elif self.tokens:  # they came when the step had begun
             self._judge(base, tuple(self.tokens))
-        if self.tokens[: len(ids)] == list(ids):
+        if not self.tokens:
+            self._crcs[0] = self._prefix.crc
+        elif self.tokens[: len(ids)] == list(ids):
             del self.tokens[: len(ids)], self._proposals[: len(ids)], self._crcs[: len(ids)]
         else:
             self._restart()

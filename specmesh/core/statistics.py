@@ -60,13 +60,12 @@ class RoundCounts:
         self.drafted += drafted
         self.accepted += accepted
         self.generated += generated
-        for bins, size, first in (
-            (self.tested_at, tested, 0),
-            (self.accepted_at, accepted, 0),
-            (self.accept_histogram, accepted + 1, accepted),
-        ):
+        if len(self.accept_histogram) <= accepted:
+            self.accept_histogram += [0] * (accepted + 1 - len(self.accept_histogram))
+        self.accept_histogram[accepted] += 1
+        for bins, size in ((self.tested_at, tested), (self.accepted_at, accepted)) if tested else ():
             bins.extend([0] * (size - len(bins)))
-            for index in range(first, size):
+            for index in range(size):
                 bins[index] += 1
 
     def add(self, other: "RoundCounts") -> None:

@@ -158,7 +158,8 @@ class VerifierCore:
             self._failed(result, ended)
             return self._taken(ended)
         self._slots.end()
-        asked = any(live.machine.drafting for live in self.sessions.values())
+        drafters = self._drafters.drafters
+        asked = bool(drafters) and any(live.machine.drafting for live in self.sessions.values())
         self._meter.ended(batch, started, ended, redoes=self._slots.redoes)
         outcomes = list[tuple[SessionContext, list[ev.VerifierEffect]]]()
         for (key, part), logits in zip(batch.parts, result, strict=True):
@@ -170,12 +171,12 @@ class VerifierCore:
             elif logits is not None:
                 event = ev.Stepped(part.drafts, logits, seconds, len(batch.parts))
                 outcomes.append((live, live.machine.handle(event, ended)))
-        if outcomes:
+        if outcomes and drafters:
             emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
             self._meter.compare(batch, outcomes[0][0].machine.pacing, emitted, asked=asked)
         for live, effects in outcomes:
             self._carry_out(live, effects)
-        if self._drafters.drafters:
+        if drafters:
             for live, _ in outcomes:
                 self._drafters.reconsider(live, ended)
                 self._drafters.stepped(live, ended)
