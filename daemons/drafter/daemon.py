@@ -9,17 +9,18 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import AskStats, Cancel, ClientOrder, Failed, ModelInfo, Peer, PingPeers, Submit
+from specmesh.api.requests import AskStats, Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.drafter import DrafterCore, DraftLimits
+from specmesh.core.request_router import RequestRouter
+from specmesh.core.requests import VerifierInfo
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.draft_sessions import CoreLoop, DrafterStats
-from specmesh.daemons.drafter.request_router import RequestRouter
-from specmesh.daemons.drafter.upstream import Upstream
+from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
 from specmesh.daemons.link.transport import Route, Traffic
 from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, VocabularyHandshake
 from specmesh.daemons.runtime.loops import (
@@ -35,21 +36,15 @@ from specmesh.daemons.runtime.shared_cores import SharedCores
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import (
     ConfigError,
-    DaemonUnreachable,
-    NoSuchModel,
     RemoteProtocolError,
     SpecmeshError,
-    Starting,
     WentAway,
 )
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-CONNECTING = 1.0  # seconds after the start in which the verifier counts as not found yet
 CLOSING = 2.0  # seconds that a step may take after the end
-
-_FETCHING = "the vocabulary is still being fetched from the verifier: try again in a moment"
 
 
 class DraftModel:
@@ -104,9 +99,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._engine = engine
         self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
         self._thread = thread or ModelThread()
-        self._begun = time.monotonic()
         self._traffic = Traffic()
-        self.stats = DrafterStats(self._begun)
+        self.stats = DrafterStats(time.monotonic())
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
@@ -114,8 +108,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots, temperature)
         self._model = DraftModel(engine)
         self._core = CoreLoop(core, self._model.step, None, mailbox.put, self._thread)
-        self._upstreams = tuple(
-            Upstream(
+        self._links = tuple(
+            UpstreamLink(
                 name,
                 route,
                 (number, len(routes)),
@@ -128,84 +122,61 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             )
             for number, route in enumerate(routes)
         )
-        self._router = RequestRouter(self._upstreams, max_queue)
-        self._active = list(self._upstreams)
+        self._sessions = tuple(one.upstream.sessions for one in self._links)
+        self._router = RequestRouter([one.upstream for one in self._links], note, time.monotonic(), max_queue)
+        self._active = list(self._links)
         self._welcomes: list[m.Welcome] = []  # that the threads follow
 
     @property
-    def verifier(self) -> m.Welcome | None:
-        """WELCOME of the first verifier that is there."""
-        return self._first.welcome
-
-    @property
-    def trouble(self) -> str:
-        return "; ".join(one.trouble for one in self._upstreams)
+    def verifier(self) -> VerifierInfo | None:
+        """The first verifier that is there."""
+        return self._router.first.info
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """Vocabulary of the default model, once it is known and fits."""
-        found = (served.vocabulary for one in self._upstreams if (served := one.served) is not None)
-        return next(found, None)
+        return next((one.vocabulary for one in self._router.ready), None)
 
     def not_ready(self) -> SpecmeshError | None:
-        if self.verifier is None:
-            refused = all(one.refusal for one in self._upstreams)
-            if not refused and time.monotonic() < self._begun + CONNECTING:
-                addresses = ", ".join(one.address for one in self._upstreams)
-                return Starting(f"the drafter is connecting to {addresses}: try again in a moment")
-            return DaemonUnreachable(self.trouble)
-        return Starting(_FETCHING) if self.vocabulary is None else None
+        return self._router.not_ready(time.monotonic())
 
     @property
     def models(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.welcome.model for one in self._upstreams if one.welcome is not None))
+        return self._router.models
 
     def served(self, name: str) -> ModelInfo:
-        found = [served for one in self._upstreams if (served := one.served) is not None]
-        if not found:
-            raise DaemonUnreachable(self.trouble)
-        if len(self._upstreams) == 1:
-            return replace(found[0], target="")
-        for served in found:
-            if name in ("", served.model):
-                return served
-        if name in self.models:
-            raise Starting(_FETCHING)
-        away = [one.trouble for one in self._upstreams if one.sessions.known and one.sessions.known.model == name]
-        raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
+        served = self._links[self._router.serving(name).number].served
+        return served if len(self._links) > 1 else replace(served, target="")
 
     # --- the loop
 
     def _begin(self) -> None:
         self._core.start()
-        for one in self._upstreams:
+        for one in self._links:
             one.dealer.listen(partial(self._turn, partial(self._receive, one)))
 
     def _settle(self) -> None:
         for one in self._active:
             one.dealer.inlet.check()
 
-    def _receive(self, one: Upstream) -> None:
+    def _receive(self, one: UpstreamLink) -> None:
         self._due |= self._attempt(one, one.receive)
 
     def _take(self, order: DraftOrder, now: float) -> None:
         match order:
             case CoreSays(effects):
-                self._carry_out(effects)
+                self._carry_out(effects, now)
                 return
             case Crashed(error):
                 raise error
             case Submit(request, client) if self._stopping is None:
-                if self._first.welcome is None:
-                    client.on_event(Failed(DaemonUnreachable(self.trouble)))
-                else:
-                    self._router.ask(request, client, now)
+                self._router.ask(request, client, now)
             case Submit(_, client):
                 client.on_event(Failed(self._refusal))
             case Cancel(client):
-                self._router.cancel_of(client)
+                self._router.cancel_of(client, now)
             case PingPeers():
-                there = [(one, Peer(one.welcome.verifier, one.address)) for one in self._upstreams if one.welcome]
+                there = [(one, peer) for one in self._links if (peer := one.peer) is not None]
                 order.sent(peer for _, peer in there)
                 for one, peer in there:
                     one.probe(order, peer, now)
@@ -215,20 +186,20 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 assert_never(order)
         self._due = True
 
-    def _carry_out(self, effects: list[ev.CoreEffect]) -> None:
+    def _carry_out(self, effects: list[ev.CoreEffect], now: float) -> None:
         """Carry out what the core says; each session's key tells its verifier."""
         for effect in effects:
             match effect:
                 case (key, what):
-                    self._due |= self._upstreams[key % len(self._upstreams)].sessions.carry_out(key, what)
+                    self._due |= self._sessions[key % len(self._sessions)].carry_out(key, what, now)
                 case ev.Worked():
                     self.stats.worked(effect)
                     for key, drafted in effect.sessions.items():
-                        self._upstreams[key % len(self._upstreams)].sessions.drafted(key, *drafted)
+                        self._sessions[key % len(self._sessions)].drafted(key, *drafted)
                 case ReuseSection():
                     self.stats.reuse = effect
-                case ev.Noted(name, fields, level):
-                    getattr(log, level)(name, **fields)
+                case ev.Noted():
+                    note(effect)
                 case _:
                     assert_never(effect)
 
@@ -237,7 +208,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         for one in list(self._active):
             self._attempt(one, partial(one.tick, now))
         self._router.look(now)
-        welcomes = [one.welcome for one in self._upstreams if one.welcome is not None]
+        welcomes = [one.welcome for one in self._links if one.upstream.info is not None and one.welcome is not None]
         if welcomes != self._welcomes:
             self._welcomes = welcomes
             if (threads := self._cores.beside(welcomes)) is not None:
@@ -247,11 +218,11 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def _drained(self, now: float) -> bool:
         assert self._stopping is not None, "asked only once it is to end"
         self._router.refuse(self._refusal)
-        return not any(one.sessions.own for one in self._active) or now >= self._stopping + self._drain
+        return not any(one.upstream.sessions.own for one in self._active) or now >= self._stopping + self._drain
 
     def _leave(self) -> None:
         self._router.stop(self._refusal)
-        for one in self._upstreams:
+        for one in self._links:
             one.stop(self._refusal)
 
     def _close(self) -> bool:
@@ -262,37 +233,32 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         wait([freed], CLOSING if idle else 0.0)
         return idle
 
-    def _attempt(self, one: Upstream, act: Callable[[], bool]) -> bool:
+    def _attempt(self, one: UpstreamLink, act: Callable[[], bool]) -> bool:
         """Let a verifier act; give up an unusable one, and raise its error where it was the last."""
         try:
             return act()
         except (ConfigError, RemoteProtocolError) as error:
             if len(self._active) == 1:
                 raise
-            log.error("verifier_given_up", connect=one.address, error=str(error))
+            log.error("verifier_given_up", connect=one.upstream.address, error=str(error))
             self._active.remove(one)
-            one.leave(error)
+            one.leave(error, time.monotonic())
             return True
 
-    @property
-    def _first(self) -> Upstream:
-        """The first verifier that is there, else the first that was not given up."""
-        there = (one for one in self._upstreams if one.welcome is not None)
-        return next(there, None) or next(one for one in self._upstreams if one.given_up is None)
-
     def snapshot(self, now: float) -> DrafterSnapshot:
-        first = self._first
+        first = self._router.first
+        link = self._links[first.number]
         return self.stats.snapshot(
             self._engine.info,
-            first.welcome,
-            first.introduction.comparison,
-            first.link,
-            [live.draft_n for one in self._upstreams for live in one.sessions.live.values()],
+            first.info,
+            link.introduction.comparison,
+            link.link,
+            [live.draft_n for one in self._sessions for live in one.live.values()],
             self._traffic,
             now,
             len(self._router.retries.waiting),
             address=first.address,
-            encrypted=first.dealer.encrypted,
+            encrypted=link.dealer.encrypted,
             refusal=first.refusal,
-            verifiers=[one.describe(now) for one in self._upstreams],
+            verifiers=[one.describe(now) for one in self._links],
         )

@@ -15,7 +15,7 @@ from connections import HEAD, asking, many
 from processes import PATIENCE, Mesh, body, complete, few_descriptors, free_port, generate, request_raw, sim_text, until
 from served import Served
 
-from specmesh.daemons.drafter.request_router import AHEAD
+from specmesh.core.request_router import AHEAD
 
 PROMPT = "All good things"
 

@@ -8,17 +8,18 @@ from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.report import session_row
+from specmesh.core.requests import VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
 from specmesh.core.statistics import RoundCounts
-from specmesh.daemons.drafter.draft_sessions import DrafterStats
+from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.peers import DrafterPeer, Link
 from specmesh.daemons.link.transport import Traffic
 from specmesh.daemons.verifier.statistics import VerifierStats
 from specmesh.engines.base import EngineInfo
-from specmesh.wire.messages import Hello, Pong, Welcome
+from specmesh.wire.messages import Hello, Pong
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 VOCAB, OPENED = 32, 150.0
@@ -119,9 +120,9 @@ def drafter(now=152.0, *, connected=True):
         stats.worked(ev.Worked(OPENED + 0.1 * index + 0.004, 0.004, 0.004, 1, {}))
     stats.round(3, 4, OPENED + 0.6)
     stats.round_trips.record(0.005)
-    welcome = Welcome("spark:1", "big.gguf", "", "", 5, 4096, []) if connected else None
+    there = VerifierInfo("spark:1", "big.gguf", "", "", 5, 4096, ()) if connected else None
     stats.reuse = REUSE
-    return stats.snapshot(INFO, welcome, None, peer().link, [0], traffic(), now, refusal=None, verifiers=[], **TOLD)
+    return stats.snapshot(INFO, there, None, peer().link, [0], traffic(), now, refusal=None, verifiers=[], **TOLD)
 
 
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)

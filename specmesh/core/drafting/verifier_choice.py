@@ -4,61 +4,10 @@ Two sources: what each verifier tells of its work with every PING and PONG, and 
 heard here, where the network and the drafts that stood are part of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specmesh.core.draft_length.estimates import StepCosts
-
-FIRST = 0.25  # seconds until the second HELLO, and between two tries while nobody is connected
-LONGEST = 2.0  # most seconds between two HELLOs
-STEADY = 5.0  # seconds a verifier must have been there for its loss to be answered by a HELLO at once
-UNANSWERED = 3.0  # seconds without an answer after which somebody should be told
-RENEW = 30.0  # seconds without an answer after which the connection itself is in doubt
-
-
-class HelloTimer:
-    """The pauses between HELLOs, doubled each time and shortened by `luck` in [0, 1): drafters must not speak in
-    chorus."""
-
-    def __init__(self, luck: Callable[[], float], now: float) -> None:
-        self.due = now
-        self._luck = luck
-        self._pause = FIRST
-        self._since = self._answered = self._renewed = now
-        self._told = False
-
-    def said(self, now: float, *, sent: bool) -> None:
-        """Note that a HELLO was due; `sent`: somebody was connected to take it."""
-        self.due = now + (self._pause if sent else FIRST) * (1 - self._luck() / 2)
-        if sent:
-            self._pause = min(2 * self._pause, LONGEST)
-
-    def answered(self, now: float) -> None:
-        self._answered = now
-
-    def lost(self, now: float) -> None:
-        """It is gone. One that comes and goes is asked less and less often, too."""
-        if now - self._answered >= STEADY:
-            self._pause = FIRST
-            self.due = now
-        else:
-            self.said(now, sent=True)
-        self._since, self._renewed, self._told = now, now, False
-
-    def unanswered(self, now: float) -> bool:
-        """Whether somebody should be told that there was no answer for long; true once."""
-        if self._told or now - self._since < UNANSWERED:
-            return False
-        self._told = True
-        return True
-
-    def doubtful(self, now: float) -> bool:
-        """Whether to try a fresh connection; true once in RENEW seconds."""
-        if now - self._renewed < RENEW:
-            return False
-        self._renewed = now
-        return True
-
 
 TYPICAL = 256  # most tokens that a text is expected to have: `max_tokens` is often just a bound
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell

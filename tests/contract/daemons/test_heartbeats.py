@@ -11,7 +11,7 @@ from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, 
 
 from specmesh.api.requests import ClientEvent, Finished
 from specmesh.core.prefix import Prefix
-from specmesh.daemons.drafter import draft_sessions
+from specmesh.daemons.drafter import upstream_link
 from specmesh.daemons.runtime import loops
 from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
 from specmesh.engines.base import Ask
@@ -117,7 +117,7 @@ def answer(router: Scripted, number: int) -> None:
 def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):
     """What a verifier says meanwhile is kept up to a bound; the rest counts as lost on the wire, and is asked for."""
     router, running, engine = held
-    monkeypatch.setattr(draft_sessions, "MAX_UNHEARD", 1000)
+    monkeypatch.setattr(upstream_link, "MAX_UNHEARD", 1000)
     known = Prefix((65,) * 4000)
 
     def told() -> None:

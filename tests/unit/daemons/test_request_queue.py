@@ -8,9 +8,10 @@ import pytest
 from specmesh.api.requests import ClientEvent, Failed, Request
 from specmesh.core import admission
 from specmesh.core import verifier_events as vev
+from specmesh.core.request_router import AHEAD, RequestRouter
+from specmesh.core.requests import VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.drafter.request_router import AHEAD, RequestRouter
 from specmesh.daemons.verifier.clients import Clients
 from specmesh.errors import Busy
 
@@ -78,7 +79,9 @@ def test_a_drafters_queue():
     when those will have been asked for."""
     asked, refusals = list[int](), list[ClientEvent]()
     sessions = SimpleNamespace(own=0, asked=asked, returned=(), ask=lambda one: asked.append(one.request.priority))
-    router = RequestRouter([SimpleNamespace(address="a", welcome=True, target="", sessions=sessions)], 4)
+    info = VerifierInfo("v", "m", "", "", 256, 16, ())
+    upstream = SimpleNamespace(address="a", info=info, sessions=sessions)
+    router = RequestRouter([upstream], lambda _: None, 0.0, 4)
     sink = SimpleNamespace(on_event=refusals.append)
     ask = lambda priority: router.ask(Request(None, (1,), PARAMS, priority=priority), sink, now)  # noqa: E731
     now = 1000.0

@@ -5,20 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
-import structlog
-
-from specmesh.api.requests import EventSink, Failed, Request
+from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE, QueueLimits
 from specmesh.core.drafting.verifier_choice import rank_verifiers
-from specmesh.daemons.drafter.client_session import PendingRequest, same_file, same_model
-from specmesh.daemons.drafter.upstream import Upstream
-from specmesh.errors import Busy, DaemonUnreachable, NoSuchText, SpecmeshError
+from specmesh.core.requests import EventSink, PendingRequest, Request
+from specmesh.core.upstream import Upstream
+from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, NoSuchText, SpecmeshError, Starting
 
-log = structlog.get_logger("specmesh.drafter")
-
+CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
 MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
 AHEAD = 32  # most requests that verifiers are asked for and have not begun; the others wait here
+
+_FETCHING = "the vocabulary is still being fetched from the verifier: try again in a moment"
 
 
 class RetryQueue:
@@ -68,8 +67,11 @@ class RequestRouter:
     asked.
     """
 
-    def __init__(self, upstreams: Sequence[Upstream], max_queue: int = MAX_QUEUE) -> None:
+    def __init__(
+        self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float, max_queue: int = MAX_QUEUE
+    ) -> None:
         self.upstreams = upstreams
+        self._note, self._begun = note, now
         self.retries = RetryQueue()
         self.queue: list[PendingRequest] = []
         self._room = QueueLimits(max_queue)
@@ -77,12 +79,60 @@ class RequestRouter:
         self._full: float = inf  # with so many of ours, all begun, they did not: ask again once one of these has ended
         self._arrived = 0
 
+    # --- what is served
+
+    @property
+    def first(self) -> Upstream:
+        """The first verifier that is there, else the first that was not given up."""
+        there = (one for one in self.upstreams if one.info is not None)
+        return next(there, None) or next(one for one in self.upstreams if one.given_up is None)
+
+    @property
+    def trouble(self) -> str:
+        return "; ".join(one.trouble for one in self.upstreams)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.info.model for one in self.upstreams if one.info is not None))
+
+    @property
+    def ready(self) -> list[Upstream]:
+        """Verifiers that are there, and whose vocabulary is known."""
+        return [one for one in self.upstreams if one.info is not None and one.vocabulary is not None]
+
+    def not_ready(self, now: float) -> SpecmeshError | None:
+        if self.first.info is None:
+            refused = all(one.refusal for one in self.upstreams)
+            if not refused and now < self._begun + CONNECTING:
+                addresses = ", ".join(one.address for one in self.upstreams)
+                return Starting(f"the drafter is connecting to {addresses}: try again in a moment")
+            return DaemonUnreachable(self.trouble)
+        return None if self.ready else Starting(_FETCHING)
+
+    def serving(self, name: str) -> Upstream:
+        """Return a verifier with the model of this name, or any; a lone one answers to any name. Raises why none is."""
+        ready = self.ready
+        if not ready:
+            raise DaemonUnreachable(self.trouble)
+        for one in ready:
+            if len(self.upstreams) == 1 or name in ("", one.info.model if one.info is not None else ""):
+                return one
+        if name in self.models:
+            raise Starting(_FETCHING)
+        away = [one.trouble for one in self.upstreams if (known := one.sessions.known) and known.model == name]
+        raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
+
+    # --- requests
+
     def ask(self, request: Request, client: EventSink, now: float) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
+        if self.first.info is None:
+            PendingRequest(request, client).fail(DaemonUnreachable(self.trouble))
+            return
         self._arrived += 1
         pending = PendingRequest(request, client, self._arrived)
         if request.id:
-            had = [one.address for one in self.upstreams if one.sessions.take_over(request.id)]
+            had = [one.address for one in self.upstreams if one.sessions.take_over(request.id, now)]
             pending = replace(pending, home=had[0]) if had else pending
         pending = self.retries.recalled(pending)
         if not self.queue:
@@ -92,21 +142,21 @@ class RequestRouter:
         else:
             self._enqueue(pending, now)
 
-    def cancel_of(self, client: EventSink) -> None:
+    def cancel_of(self, client: EventSink, now: float) -> None:
         self.queue = [pending for pending in self.queue if pending.client is not client]
         self.retries.take(lambda pending: pending.client is client)
         for upstream in self.upstreams:
-            upstream.sessions.cancel_of(client)
+            upstream.sessions.cancel_of(client, now)
 
     def refuse(self, error: SpecmeshError) -> None:
         for pending in self.queue:
-            pending.client.on_event(Failed(error))
+            pending.fail(error)
         self.queue.clear()
 
     def stop(self, error: SpecmeshError) -> None:
         self.refuse(error)
         for pending in self.retries.take(lambda _: True):
-            pending.client.on_event(Failed(error))
+            pending.fail(error)
 
     def look(self, now: float) -> None:
         """Take back what is no verifier's any more, and do what is due."""
@@ -128,7 +178,7 @@ class RequestRouter:
         if pending.began is None and not isinstance(error, Busy | NoSuchText | DaemonUnreachable):
             larger = [one.address for one in self.upstreams if one.n_ctx > by.n_ctx]
             busy = busy and any(address in larger for address in pending.tried)
-            tried = (*tried, *(one.address for one in self.upstreams if one.welcome and one.address not in larger))
+            tried = (*tried, *(one.address for one in self.upstreams if one.info and one.address not in larger))
         self._put(replace(pending, tried=tried, error=pending.error if busy else error), now)
 
     def _lost(self, pending: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
@@ -138,7 +188,8 @@ class RequestRouter:
         elsewhere = replace(pending, tried=(), error=None)
         found = [one for one in self._candidates(elsewhere, now) if one.address != pending.home and not again]
         if found:
-            log.info("session_goes_elsewhere", request=request.label, verifier=found[0].address)
+            where: dict[str, object] = {"request": request.label, "verifier": found[0].address}
+            self._note(ev.Noted("session_goes_elsewhere", where))
             until = now + request.reconnect_timeout if waits and pending.until is None else pending.until
             self._ask(found[0], replace(elsewhere, until=until), now)
         elif waits:
@@ -162,7 +213,7 @@ class RequestRouter:
         """End what has waited long enough, or in vain: its verifier came back with another model."""
         for pending in self.retries.take(self._hopeless):
             other = "the verifier came back with another model: the text ends here"
-            pending.client.on_event(Failed(DaemonUnreachable(other)))
+            pending.fail(DaemonUnreachable(other))
         for pending in self.retries.take(lambda one: one.until is not None and now >= one.until):
             seconds = pending.request.reconnect_timeout
             why = next((one.refusal for one in self.upstreams if one.address == pending.home), None)
@@ -180,7 +231,7 @@ class RequestRouter:
         try:
             self._room.check([one.request.size for one in self.queue], pending.request.size, now, full)
         except Busy as error:
-            pending.client.on_event(Failed(error))
+            pending.fail(error)
             return
         self.queue.append(pending)
         self.queue.sort(key=lambda one: (one.request.priority, one.number))
@@ -205,7 +256,7 @@ class RequestRouter:
         elif isinstance(error, DaemonUnreachable):
             self._give_up(pending, error)
         else:
-            pending.client.on_event(Failed(error))
+            pending.fail(error)
 
     def _ask(self, upstream: Upstream, pending: PendingRequest, now: float) -> None:
         if (error := upstream.sessions.ask(pending)) is not None:
@@ -218,26 +269,24 @@ class RequestRouter:
         if len(fit) < 2:
             return fit
         order = rank_verifiers([one.outlook(now) for one in fit], pending.request.params.max_tokens)
-        return sorted((fit[index] for index in order), key=lambda one: (one.address != pending.home, one.link.stuck))
+        return sorted((fit[index] for index in order), key=lambda one: (one.address != pending.home, one.stuck))
 
     def _fits(self, pending: PendingRequest, upstream: Upstream) -> bool:
         """Return True where the verifier has the model that was asked for, or that the text began with."""
-        welcome, began = upstream.welcome, pending.began
-        if welcome is None:
+        info, began = upstream.info, pending.began
+        if info is None:
             return False
         if began is None:
-            return pending.request.target in ("", upstream.target)
+            return pending.request.target in ("", info.target)
         if upstream.address == pending.home:
-            return same_model(began, welcome)
-        return same_file(began, welcome) and welcome.n_ctx >= began.n_ctx  # a shorter one would end the text early
+            return began.same_model(info)
+        return began.same_file(info) and info.n_ctx >= began.n_ctx  # a shorter one would end the text early
 
     def _hopeless(self, pending: PendingRequest) -> bool:
         """Return True where the verifier that began a text has another model now, and no other has that one."""
-        began, there = pending.began, [one for one in self.upstreams if one.welcome is not None]
-        if began is None or not any(one.address == pending.home for one in there):
-            return False
-        return not any(one.welcome and same_model(began, one.welcome) for one in there)
+        began, there = pending.began, {one.address: one.info for one in self.upstreams if one.info is not None}
+        return began is not None and pending.home in there and not any(map(began.same_model, there.values()))
 
     def _give_up(self, pending: PendingRequest, error: SpecmeshError) -> None:
         self.retries.remember(pending)
-        pending.client.on_event(Failed(error))
+        pending.fail(error)

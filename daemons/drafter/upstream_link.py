@@ -1,0 +1,331 @@
+"""The connection to a verifier: its frames become calls of an `Upstream`, what that decides becomes frames."""
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from specmesh.api.requests import ModelInfo, Peer, PingPeers
+from specmesh.core import events as ev
+from specmesh.core.client_session import RoundTold, SessionOpened
+from specmesh.core.drafting.verifier_choice import ReportedLoad
+from specmesh.core.requests import PendingRequest, VerifierInfo
+from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.session_params import SessionParams
+from specmesh.core.snapshot import Json
+from specmesh.core.upstream import Upstream
+from specmesh.core.verifier_events import LogprobsTold, Over
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.daemons.drafter.statistics import DrafterStats
+from specmesh.daemons.link.dealer import Dealer
+from specmesh.daemons.link.frames import (
+    fields_of,
+    frame_of,
+    from_verifier,
+    grammar_of,
+    logprobs_of,
+    params_of,
+)
+from specmesh.daemons.link.peers import U32, Link
+from specmesh.daemons.link.transport import UPDATE, Route, Traffic
+from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
+from specmesh.daemons.runtime.loops import EngineLoop
+from specmesh.engines.base import DraftEngine
+from specmesh.engines.grammar import Grammars
+from specmesh.errors import Busy, ConfigError, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
+from specmesh.wire import messages as m
+
+log = structlog.get_logger("specmesh.drafter")
+
+MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
+
+CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
+
+
+class UpstreamLink:
+    """The verifier at `route`, over a socket of its own, in place `number` of `count`.
+
+    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it. progress: what PONG
+    tells of it. welcome: the newest.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        route: Route,
+        place: tuple[int, int],
+        introduction: VocabularyHandshake,
+        stats: DrafterStats,
+        traffic: Traffic,
+        speaking: dict[int, DraftEngine],
+        core: CoreLoop,
+        progress: Callable[[], int],
+    ) -> None:
+        now = time.monotonic()
+        self.dealer, self.introduction, self.link = Dealer(route, traffic), introduction, Link(now)
+        self.welcome: m.Welcome | None = None
+        self.tell = core.put
+        self.upstream = Upstream(route.address, place, self, stats, random.random, now)
+        self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
+        self._core, self._progress, self._unheard = core, progress, 0
+        self._grammars = DraftGrammars(core)
+
+    @property
+    def served(self) -> ModelInfo:
+        """Its model, while it is there and its vocabulary known."""
+        info, vocabulary = self.upstream.info, self.upstream.vocabulary
+        assert info is not None
+        assert vocabulary is not None
+        return ModelInfo(info.model, vocabulary, info.target)
+
+    @property
+    def peer(self) -> Peer | None:
+        """What a PING is answered by; None while it is away."""
+        info = self.upstream.info
+        return Peer(info.name, self.upstream.address) if info is not None else None
+
+    def describe(self, now: float) -> Json:
+        comparison, link = self.introduction.comparison, self.link
+        return self.upstream.describe(
+            now,
+            encrypted=self.upstream.given_up is None and self.dealer.encrypted,
+            stuck=link.stuck,
+            vocabulary=str(comparison.verdict) if comparison is not None else None,
+            round_trip_ms=link.round_trip_ms(),
+            busy=round(link.busy, 3),
+        )
+
+    # --- frames that come
+
+    def receive(self) -> bool:
+        """Handle what has come; return whether any was more than ids. Raises ConfigError or RemoteProtocolError where
+        this verifier is unusable."""
+        more = False
+        for message, size in self.dealer.receive():
+            self.link.last_heard = now = time.monotonic()
+            if isinstance(message, m.Truth | m.Sync | m.Nack):
+                if self._has_room(size):
+                    self.upstream.sessions.heard(message.session, from_verifier(message), size, now)
+            elif message is not None:
+                more = True
+                self._message(message, size, now)
+        return more
+
+    def _has_room(self, size: int) -> bool:
+        """Return False for a frame that the core cannot be kept: it has been in a step for too many of them."""
+        self._unheard = self._unheard + size if self._core.behind else size
+        if self._unheard <= MAX_UNHEARD:
+            return True
+        self.dealer.traffic.rejected["backlog"] += 1
+        return False
+
+    def _message(self, message: m.Message, size: int, now: float) -> None:
+        upstream, sessions = self.upstream, self.upstream.sessions
+        match message:
+            case m.Round(session, drafts, accepted):
+                if self._has_room(size):
+                    sessions.aside(session, RoundTold(tuple(drafts), accepted), now)
+            case m.Logprobs(session, base):
+                if self._has_room(size):
+                    sessions.aside(session, LogprobsTold(base, tuple(logprobs_of(message))), now)
+            case m.Done(session, reason, length, report):
+                sessions.done(session, Over(reason, length, report), now)
+            case m.Opened(session, ref, n_prompt):
+                sessions.opened(SessionOpened(session, ref, n_prompt, _session_params(message)), now)
+            case m.Welcome():
+                self._welcomed(message, now)
+            case m.Vocab():
+                self._ask_vocabulary(self.introduction.answered(message, now))
+            case m.Error(code, text, ref):
+                if upstream.refused(code, error_of(message), ref, now):
+                    raise ConfigError(f"the verifier at {upstream.address} refused this drafter: {text}: {UPDATE}")
+            case m.Bye():
+                upstream.lost("stopped", now)
+            case m.Ping(number, progress, busy):
+                self.link.told(progress, busy, now)
+                self._loaded(message)
+                self.dealer.send(m.Pong(number, *self._state(now)))
+            case m.Pong():
+                self._loaded(message)
+                round_trip = self.link.pong(message, now)
+                if round_trip is not None:
+                    self._stats.round_trips.record(round_trip)
+                    upstream.round_trip = self.link.round_trips.percentile(0.5) or 0.0
+            case _:
+                self.dealer.traffic.rejected["direction"] += 1
+
+    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
+        self.welcome, w = welcome, welcome
+        info = VerifierInfo(
+            w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.eog_ids)
+        )
+        if self.upstream.welcomed(info, now):
+            self.dealer.next_look = now  # the last may have been before this connection, and have found none
+            self.link.next_ping = now
+            self._ask_vocabulary(self.introduction.welcomed(welcome, now))
+            self._tell_vocabulary(now)
+
+    def _loaded(self, message: m.Ping | m.Pong) -> None:
+        step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3
+        load = ReportedLoad(message.sessions, message.queued, message.places, step_s, row_s)
+        self.upstream.loaded(load, stuck=self.link.stuck)
+
+    # --- what is due
+
+    def tick(self, now: float) -> bool:
+        """Send what is due. Raises as `receive` does."""
+        refused = self.dealer.look(now)
+        self.upstream.look(now, refused=refused, cut=self.dealer.cut, silent=self.link.silent(now))  # socket just empty
+        self.dealer.flush()
+        if self.upstream.says_hello(now):
+            sent = self.dealer.send(self.introduction.hello(self._name))
+            self.upstream.greeting.said(now, sent=sent > 0)
+        elif self.upstream.info is not None and now >= self.link.next_ping:
+            self.dealer.send(m.Ping(self.link.ping(now), *self._state(now)))
+        if self.introduction.engine is None:
+            self.introduction.settle()
+            if self.upstream.info is not None:
+                self._ask_vocabulary(self.introduction.overdue(now))
+        self._tell_vocabulary(now)
+        return False
+
+    def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
+        self.dealer.send(m.Ping(self.link.ping(now, order.answer(peer)), *self._state(now)))
+
+    def leave(self, error: SpecmeshError, now: float) -> None:
+        self.dealer.send(m.Bye())
+        self.upstream.give_up(error, now)
+        self.dealer.close()
+
+    def stop(self, error: SpecmeshError) -> None:
+        self.upstream.sessions.stop(error)
+        self._grammars.close()
+        if self.upstream.given_up is None:
+            self.dealer.send(m.Bye())
+            self.dealer.close()
+
+    def _state(self, now: float) -> tuple[int, float]:
+        return self._progress() & U32, self._stats.minute.busy(now)
+
+    def _ask_vocabulary(self, request: m.Vocab | None) -> None:
+        if request is not None:
+            self.dealer.send(request)
+
+    def _tell_vocabulary(self, now: float) -> None:
+        engine = self.introduction.engine
+        if engine is not None:
+            self._speaking[self._number] = engine
+        self.upstream.speaks(self.introduction.vocabulary, now, ready=engine is not None)
+
+    # --- what is decided: see `Outlet`
+
+    @property
+    def refusal(self) -> str | None:
+        return self.dealer.refusal
+
+    def ask(self, pending: PendingRequest, ref: int) -> SpecmeshError | None:
+        try:
+            sent = self.dealer.send(open_of(pending, ref))
+        except ValueError as error:
+            return RequestError(f"the request does not fit the wire: {error}")
+        return None if sent else Busy(f"the verifier at {self.upstream.address} takes no requests now: try again")
+
+    def send(self, session: int, what: ev.Drafted | ev.Nacked) -> int:
+        return self.dealer.send(frame_of(session, what))
+
+    def close(self, session: int, drafted: int = 0, draft_seconds: float = 0.0, ref: int = 0) -> None:
+        self.dealer.send(m.Close(session, drafted, draft_seconds, ref))
+
+    def reconnect(self) -> None:
+        self.dealer.reconnect()
+
+    def compile(self, grammar: Grammar, key: int) -> None:
+        self._grammars.compile(self._speaking[self._number].vocabulary, grammar, key)
+
+    def note(self, noted: ev.Noted) -> None:
+        note(noted)
+
+
+class DraftGrammars:
+    """Compiles grammars on a thread of its own: neither frames nor drafts wait for them."""
+
+    def __init__(self, core: CoreLoop) -> None:
+        self._core = core
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._grammars: tuple[Vocabulary, Grammars] | None = None
+
+    def compile(self, vocabulary: Vocabulary | None, grammar: Grammar, key: int) -> None:
+        """Tell the core of a session's grammar once it is compiled; an engine that knows ids only needs none."""
+        if vocabulary is not None:
+            self._pool.submit(self._compile, vocabulary, grammar, key)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._grammars is not None:
+            self._grammars[1].close()
+
+    def _compile(self, vocabulary: Vocabulary, grammar: Grammar, key: int) -> None:
+        try:
+            if self._grammars is None or self._grammars[0] is not vocabulary:
+                if self._grammars is not None:
+                    self._grammars[1].close()
+                self._grammars = vocabulary, Grammars(vocabulary)
+            compiled = self._grammars[1].compile(grammar)
+        except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
+            log.warning("grammar_unknown", session=key, error=str(error), meaning="its drafts go without")
+        else:
+            self._core.put(ev.CompiledGrammar(key, compiled), time.monotonic())
+
+
+def note(noted: ev.Noted) -> None:
+    getattr(log, noted.level)(noted.name, **noted.fields)
+
+
+def open_of(pending: PendingRequest, ref: int) -> m.Open:
+    request, params = pending.request, pending.request.params
+    prompt = request.prompt_ids or ()
+    return m.Open(
+        ref,
+        request.prompt or "",
+        params.max_tokens,
+        draft_n=m.DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
+        rounds=request.rounds,
+        ids=[*prompt, *request.generated],
+        messages=[message.fields() for message in request.messages],
+        stop=list(params.stop),
+        name=request.id,
+        n_prompt=len(prompt),
+        adopt=request.named_only,
+        priority=request.priority,
+        logprobs=m.NO_LOGPROBS if params.logprobs is None else params.logprobs,
+        **fields_of(params.sampling, params.grammar),
+        cache_prompt=params.cache_prompt,
+        continued=request.continued,
+    )
+
+
+def _session_params(message: m.Opened) -> SessionParams:
+    return SessionParams(
+        params_of(message),
+        max(message.max_tokens, 1),
+        stop=tuple(message.stop),
+        logprobs=None if message.logprobs == m.NO_LOGPROBS else message.logprobs,
+        grammar=grammar_of(message),
+        cache_prompt=message.cache_prompt,
+    )
+
+
+def error_of(message: m.Error) -> SpecmeshError:
+    match message.code:
+        case "engine":
+            return EngineError(f"the verifier's engine failed: {message.message}")
+        case "busy":
+            return Busy(message.message)
+        case "session":
+            return NoSuchText(message.message)
+        case "context":
+            return PromptTooLong(message.message, message.param or None)
+        case _:
+            return RequestError(message.message, message.param or None)

@@ -1,0 +1,167 @@
+"""Requests of clients, and the events that answer them."""
+
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from specmesh.core.report import Report
+from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.errors import SpecmeshError
+
+ID_BYTES = 36
+"""Memory of an id in a tuple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation, from `prompt_ids`, `messages` (by the target's chat template) or `prompt`: the first given."""
+
+    prompt: str | None
+    prompt_ids: tuple[int, ...] | None
+    params: SessionParams
+    rounds: bool = False  # events carry each round's drafts
+    messages: tuple[ChatMessage, ...] = ()
+    continued: bool = False  # continue the last message instead of starting a new one
+    id: str = ""  # unguessable name; whoever knows it may resume the text
+    generated: tuple[int, ...] = ()  # tokens to resume after
+    known: int = 0  # generated tokens that the client already has
+    reconnect_timeout: float = 0.0  # seconds that a drafter waits for a lost verifier
+    named_only: bool = False  # resume that text, never start one
+    priority: int = 0  # lower goes first
+    target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
+    choice: int = 0  # index among the completions of one prompt
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes of memory."""
+        said = (text for message in self.messages for text in (message.role, message.name, message.content))
+        texts = (self.prompt or "", *said)
+        grammar = self.params.grammar
+        ids = len(self.prompt_ids or ()) + len(self.generated)
+        return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + (len(grammar.text) if grammar is not None else 0)
+
+    @property
+    def label(self) -> str:
+        """Beginning of the id for logs; too short to resume the text with."""
+        return self.id[:-20]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The session exists."""
+
+    session: int
+    prompt_tokens: int
+    prompt_ids: tuple[int, ...] = ()
+    params: SessionParams | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New ids, `accepted` of them drafted. With `drafts` (those verified) they are one round, the accepted first.
+
+    logprobs: of each id, where asked for; None for an id generated before the text was resumed.
+    """
+
+    ids: tuple[int, ...]
+    accepted: int
+    drafts: tuple[int, ...] | None
+    logprobs: tuple[Logprob | None, ...] = ()
+
+    def joined(self, other: "Tokens") -> "Tokens":
+        """Merge with what follows into one event that is no round."""
+        return Tokens(self.ids + other.ids, self.accepted + other.accepted, None, self.logprobs + other.logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    reason: str
+    prompt_ids: tuple[int, ...]
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    error: SpecmeshError
+
+
+ClientEvent = Started | Tokens | Finished | Failed
+
+
+class EventSink(Protocol):
+    """Receives the events of a request. Called from the daemon's loop; must not block."""
+
+    def on_event(self, event: ClientEvent) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierInfo:
+    """What a verifier, `name`, says of itself and its target in WELCOME."""
+
+    name: str
+    model: str
+    model_hash: str
+    fingerprint: str
+    n_vocab: int
+    n_ctx: int
+    end_ids: Collection[int]
+
+    @property
+    def target(self) -> str:
+        """Its name in `Request.target`."""
+        return f"{self.fingerprint} {self.model}"
+
+    def same_model(self, now: "VerifierInfo") -> bool:
+        """Return True where nothing shows that the models differ: hashes come late."""
+        same = (self.target, self.n_vocab) == (now.target, now.n_vocab)
+        return same and (self.model_hash == now.model_hash or not (self.model_hash and now.model_hash))
+
+    def same_file(self, other: "VerifierInfo") -> bool:
+        """Return True where both surely run the same file; equal names prove nothing across machines."""
+        known = self.model_hash != "" and self.model_hash == other.model_hash
+        return known and (self.fingerprint, self.n_vocab) == (other.fingerprint, other.n_vocab)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    """A request of a local client.
+
+    number: order of arrival. started: the client has been sent Started. until: when to give up without a verifier.
+    home: address of the verifier that had the request, and began: what that was, where the text has begun.
+    tried: addresses that have refused the request since, with `error`.
+    """
+
+    request: Request
+    client: EventSink
+    number: int = 0
+    started: bool = False
+    until: float | None = None
+    home: str = ""
+    began: VerifierInfo | None = None
+    tried: tuple[str, ...] = ()
+    error: SpecmeshError | None = None
+
+    @property
+    def resumes(self) -> bool:
+        return self.started or bool(self.request.generated) or self.request.named_only
+
+    def opened(self, params: SessionParams) -> "PendingRequest":
+        """Return the request as its verifier opened it; one that resumes by name learns its parameters here."""
+        params = params if self.request.named_only else self.request.params
+        request = replace(self.request, params=params, named_only=False)
+        return replace(self, request=request, until=None, tried=(), error=None)
+
+    def fail(self, error: SpecmeshError) -> None:
+        self.client.on_event(Failed(error))
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedRequest:
+    """A request that a verifier has refused, or begun and lost. again: it may be asked at once for the rest."""
+
+    pending: PendingRequest
+    error: SpecmeshError
+    refused: bool = False
+    again: bool = False
