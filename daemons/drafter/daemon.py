@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
-from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
@@ -135,7 +134,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     @property
     def vocabulary(self) -> Vocabulary | None:
         """Vocabulary of the default model, once it is known and fits."""
-        return next((one.vocabulary for one in self._router.ready), None)
+        return next((vocabulary for _, vocabulary in self._router.ready), None)
 
     def not_ready(self) -> SpecmeshError | None:
         return self._router.not_ready(time.monotonic())
@@ -145,27 +144,28 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         return self._router.models
 
     def served(self, name: str) -> ModelInfo:
-        served = self._links[self._router.serving(name).number].served
-        return served if len(self._links) > 1 else replace(served, target="")
+        info, vocabulary = self._router.serving(name)
+        return ModelInfo(info.model, vocabulary, info.target if len(self._links) > 1 else "")
 
     # --- the loop
 
     def _begin(self) -> None:
         self._core.start()
         for one in self._links:
-            one.dealer.listen(partial(self._turn, partial(self._receive, one)))
+            one.dealer.listen(partial(self._turn, partial(self._attempt, one, one.receive)))
 
     def _settle(self) -> None:
         for one in self._active:
             one.dealer.inlet.check()
 
-    def _receive(self, one: UpstreamLink) -> None:
-        self._due |= self._attempt(one, one.receive)
-
     def _take(self, order: DraftOrder, now: float) -> None:
         match order:
             case CoreSays(effects):
-                self._carry_out(effects, now)
+                for effect in effects:
+                    if isinstance(effect, tuple):  # a session's key tells its verifier
+                        self._due |= self._sessions[effect[0] % len(self._sessions)].carry_out(*effect, now)
+                    else:
+                        self._record(effect)
                 return
             case Crashed(error):
                 raise error
@@ -186,22 +186,16 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 assert_never(order)
         self._due = True
 
-    def _carry_out(self, effects: list[ev.CoreEffect], now: float) -> None:
-        """Carry out what the core says; each session's key tells its verifier."""
-        for effect in effects:
-            match effect:
-                case (key, what):
-                    self._due |= self._sessions[key % len(self._sessions)].carry_out(key, what, now)
-                case ev.Worked():
-                    self.stats.worked(effect)
-                    for key, drafted in effect.sessions.items():
-                        self._sessions[key % len(self._sessions)].drafted(key, *drafted)
-                case ReuseSection():
-                    self.stats.reuse = effect
-                case ev.Noted():
-                    note(effect)
-                case _:
-                    assert_never(effect)
+    def _record(self, effect: ev.Worked | ev.Noted | ReuseSection) -> None:
+        match effect:
+            case ev.Worked():
+                self.stats.worked(effect)
+                for key, drafted in effect.sessions.items():
+                    self._sessions[key % len(self._sessions)].drafted(key, *drafted)
+            case ReuseSection():
+                self.stats.reuse = effect
+            case _:
+                note(effect)
 
     def _tick(self, now: float) -> float:
         self.progress += not self._core.stuck
@@ -233,17 +227,17 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         wait([freed], CLOSING if idle else 0.0)
         return idle
 
-    def _attempt(self, one: UpstreamLink, act: Callable[[], bool]) -> bool:
+    def _attempt(self, one: UpstreamLink, act: Callable[[], bool]) -> None:
         """Let a verifier act; give up an unusable one, and raise its error where it was the last."""
         try:
-            return act()
+            self._due |= act()
         except (ConfigError, RemoteProtocolError) as error:
             if len(self._active) == 1:
                 raise
             log.error("verifier_given_up", connect=one.upstream.address, error=str(error))
             self._active.remove(one)
             one.leave(error, time.monotonic())
-            return True
+            self._due = True
 
     def snapshot(self, now: float) -> DrafterSnapshot:
         first = self._router.first

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from specmesh.api.requests import ModelInfo, Peer, PingPeers
+from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.client_session import RoundTold, SessionOpened
 from specmesh.core.drafting.verifier_choice import ReportedLoad
@@ -66,19 +66,11 @@ class UpstreamLink:
         now = time.monotonic()
         self.dealer, self.introduction, self.link = Dealer(route, traffic), introduction, Link(now)
         self.welcome: m.Welcome | None = None
-        self.tell = core.put
+        self.tell, self.reconnect, self.note = core.put, self.dealer.reconnect, note  # of `Outlet`
         self.upstream = Upstream(route.address, place, self, stats, random.random, now)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._progress, self._unheard = core, progress, 0
         self._grammars = DraftGrammars(core)
-
-    @property
-    def served(self) -> ModelInfo:
-        """Its model, while it is there and its vocabulary known."""
-        info, vocabulary = self.upstream.info, self.upstream.vocabulary
-        assert info is not None
-        assert vocabulary is not None
-        return ModelInfo(info.model, vocabulary, info.target)
 
     @property
     def peer(self) -> Peer | None:
@@ -238,14 +230,8 @@ class UpstreamLink:
     def close(self, session: int, drafted: int = 0, draft_seconds: float = 0.0, ref: int = 0) -> None:
         self.dealer.send(m.Close(session, drafted, draft_seconds, ref))
 
-    def reconnect(self) -> None:
-        self.dealer.reconnect()
-
     def compile(self, grammar: Grammar, key: int) -> None:
         self._grammars.compile(self._speaking[self._number].vocabulary, grammar, key)
-
-    def note(self, noted: ev.Noted) -> None:
-        note(noted)
 
 
 class DraftGrammars:

@@ -58,9 +58,6 @@ class _Seat:
         return ProposalSampler(sampler, session.crc_after(plan)) if uses_proposals(sampler.params) else sampler
 
 
-_Plan = tuple[_Seat, ev.Predict]
-
-
 class DrafterCore:
     """`slots`: the draft model's sequences. temperature: of drafts for sampled texts; None for the text's own."""
 
@@ -104,7 +101,13 @@ class DrafterCore:
         return self._reused()
 
     def _heard(self, seat: _Seat, told: ev.Told | ev.Nacked, now: float) -> list[ev.CoreEffect]:
-        effects = self._of(seat, seat.session.handle(told, now)) + self._worked()
+        effects = list[ev.CoreEffect]()
+        for effect in seat.session.handle(told, now):
+            if not isinstance(effect, ev.Trim):
+                effects.append((seat.key, effect))
+            elif seat.seq is not None:
+                self._cut(seat.seq, effect.length)
+        effects += self._worked()
         if seat.grammar is not None and seat.session.active and seat.upstream in self._speaks:
             effects.append((seat.key, seat.grammar))
             seat.grammar = None
@@ -131,58 +134,40 @@ class DrafterCore:
             if seat.upstream == event.upstream:
                 seat.session.set_round_trip(event.round_trip)
 
-    def _of(self, seat: _Seat, effects: list[ev.DrafterEffect]) -> list[ev.CoreEffect]:
-        """What of a session's effects is for others."""
-        told: list[ev.CoreEffect] = []
-        for effect in effects:
-            if not isinstance(effect, ev.Trim):
-                told.append((seat.key, effect))
-            elif seat.seq is not None:
-                self._cut(seat.seq, effect.length)
-        return told
-
     # --- steps
 
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
-        """Return the step that begins now, for sessions that drafts are asked for; the others read nothing."""
-        plans, rows = self._next_plans(), list[ev.DraftRow]()
+        """Return the step that begins now, for sessions that drafts are asked for; the others read nothing. Of several
+        that guess, those who were served last come last."""
+        plans, room = list[tuple[_Seat, ev.Predict]](), self._limits.n_batch
+        for seat in self._seats.values():
+            session = seat.session
+            if not session.draft_n or seat.upstream not in self._speaks:
+                continue
+            if (plans and seat.upstream != plans[0][0].upstream) or (seat.seq is None and not self._sit(seat)):
+                continue
+            plan = session.plan()
+            if plan is None or (plans and not (plan.guess and len(plan.ids) <= room)):
+                continue
+            plans.append((seat, plan))
+            room -= len(plan.ids)
+            if not (self._together and plan.guess):
+                break
+        cuts, threads = self._cuts, self._threads
+        if not plans and not cuts and threads is None:
+            return ev.Wait(inf)
+        self._cuts, self._threads = {}, None
+        rows = list[ev.DraftRow]()
         for seat, plan in plans:
             assert seat.seq is not None, "only who has a sequence has a plan"
             plain = seat.plain and seat.guided is None and plan.guess
             sampler = seat.sampler if plain else self._sampler(seat, plan)
             rows.append(ev.DraftRow(seat.key, seat.seq, seat.session.held, plan.ids, sampler))
-            self._seats[seat.key] = self._seats.pop(seat.key)  # the others come first next time
-        threads, self._threads = self._threads, None
-        cuts = tuple([KVCut(*cut) for cut in self._cuts.items()]) if self._cuts else ()
-        self._cuts = {}
-        if not rows and not cuts and threads is None:
-            return ev.Wait(inf)
-        return ev.DraftStep(plans[0][0].upstream if plans else -1, cuts, tuple(rows), threads)
-
-    def _next_plans(self) -> list[_Plan]:
-        seats = self._seats.values()
-        for seat in seats:
-            if (plan := self._plan(seat)) is not None:
-                return [(seat, plan), *self._beside(seat, plan)] if len(seats) > 1 else [(seat, plan)]
-        return []
-
-    def _plan(self, seat: _Seat) -> ev.Predict | None:
-        if seat.upstream not in self._speaks or (seat.seq is None and not self._sit(seat)):
-            return None
-        return seat.session.plan()
-
-    def _beside(self, first: _Seat, plan: ev.Predict) -> Iterator[_Plan]:
-        """Others that guess in the same step."""
-        room = self._limits.n_batch - len(plan.ids)
-        if not self._together or not plan.guess:
-            return
-        for seat in self._seats.values():
-            if seat is first or not seat.session.draft_n or seat.upstream != first.upstream:
-                continue
-            other = self._plan(seat)
-            if other is not None and other.guess and len(other.ids) <= room:
-                room -= len(other.ids)
-                yield seat, other
+            self._seats[seat.key] = self._seats.pop(seat.key)
+        upstream = plans[0][0].upstream if plans else -1
+        return ev.DraftStep(
+            upstream, tuple([KVCut(*cut) for cut in cuts.items()]) if cuts else (), tuple(rows), threads
+        )
 
     def _sampler(self, seat: _Seat, plan: ev.Predict) -> Sampler | None:
         try:
@@ -205,10 +190,12 @@ class DrafterCore:
             seat = self._seats.get(row.key)
             if seat is None:
                 continue  # it has ended meanwhile
-            session = seat.session
-            before = session.drafted
-            if told := session.predicted(row, token, started, ended):
-                effects += self._of(seat, told)
+            session, before = seat.session, seat.session.drafted
+            for effect in session.predicted(row, token, started, ended):
+                if not isinstance(effect, ev.Trim):
+                    effects.append((row.key, effect))
+                elif seat.seq is not None:
+                    self._cut(seat.seq, effect.length)
             if session.drafted > before:
                 drafts += 1
                 work.sessions[seat.key] = session.drafted, session.draft_seconds

@@ -8,8 +8,9 @@ from math import inf
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE, QueueLimits
 from specmesh.core.drafting.verifier_choice import rank_verifiers
-from specmesh.core.requests import EventSink, PendingRequest, Request
+from specmesh.core.requests import EventSink, PendingRequest, Request, VerifierInfo
 from specmesh.core.upstream import Upstream
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, NoSuchText, SpecmeshError, Starting
 
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
@@ -96,9 +97,11 @@ class RequestRouter:
         return tuple(dict.fromkeys(one.info.model for one in self.upstreams if one.info is not None))
 
     @property
-    def ready(self) -> list[Upstream]:
+    def ready(self) -> list[tuple[VerifierInfo, Vocabulary]]:
         """Verifiers that are there, and whose vocabulary is known."""
-        return [one for one in self.upstreams if one.info is not None and one.vocabulary is not None]
+        return [
+            (one.info, one.vocabulary) for one in self.upstreams if one.info is not None and one.vocabulary is not None
+        ]
 
     def not_ready(self, now: float) -> SpecmeshError | None:
         if self.first.info is None:
@@ -109,14 +112,14 @@ class RequestRouter:
             return DaemonUnreachable(self.trouble)
         return None if self.ready else Starting(_FETCHING)
 
-    def serving(self, name: str) -> Upstream:
+    def serving(self, name: str) -> tuple[VerifierInfo, Vocabulary]:
         """Return a verifier with the model of this name, or any; a lone one answers to any name. Raises why none is."""
         ready = self.ready
         if not ready:
             raise DaemonUnreachable(self.trouble)
-        for one in ready:
-            if len(self.upstreams) == 1 or name in ("", one.info.model if one.info is not None else ""):
-                return one
+        for info, vocabulary in ready:
+            if len(self.upstreams) == 1 or name in ("", info.model):
+                return info, vocabulary
         if name in self.models:
             raise Starting(_FETCHING)
         away = [one.trouble for one in self.upstreams if (known := one.sessions.known) and known.model == name]

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from specmesh.core import events as ev
-from specmesh.core.drafting.verifier_choice import PaceMeter, ReportedLoad, VerifierLoad
+from specmesh.core.drafting.verifier_choice import ReportedLoad, VerifierLoad
 from specmesh.core.requests import VerifierInfo
 from specmesh.core.snapshot import Json
-from specmesh.core.upstream_sessions import DraftCounts, Outlet, UpstreamSessions
+from specmesh.core.upstream_sessions import DraftCounts, Outlet, PaceMeter, UpstreamSessions
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 

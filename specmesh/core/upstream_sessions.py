@@ -10,7 +10,7 @@ from typing import Protocol, assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.client_session import ClientSession, RoundTold, SessionOpened
-from specmesh.core.drafting.verifier_choice import PaceMeter, ReportedLoad
+from specmesh.core.drafting.verifier_choice import ReportedLoad, TokenPace
 from specmesh.core.requests import EventSink, PendingRequest, ReturnedRequest, VerifierInfo
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.snapshot import DraftTotals
@@ -18,6 +18,8 @@ from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.errors import Busy, DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
+FADE = 0.97  # what a round still counts after the next one, about 30 rounds
+FORGOTTEN = 120.0  # seconds after which a measured pace counts no more: a slow verifier must be tried again
 
 
 class Outlet(Protocol):
@@ -59,6 +61,32 @@ class DraftCounts(Protocol):
     def round(self, accepted: int, committed: int, now: float, /) -> None: ...
     def peer_came(self) -> None: ...
     def peer_lost(self) -> None: ...
+
+
+class PaceMeter:
+    def __init__(self) -> None:
+        self._heard: dict[int, float] = {}
+        self._tokens = self._seconds = self._others = self._weight = 0.0
+        self._newest = float("-inf")
+
+    def heard(self, session: int, tokens: int, others: int, now: float) -> None:
+        """Note tokens of a session, with so many sessions beside it. The first of a session only begin it."""
+        before = self._heard.get(session)
+        self._heard[session] = now
+        if before is None or not tokens:
+            return
+        self._tokens = FADE * self._tokens + tokens
+        self._seconds = FADE * self._seconds + now - before
+        self._others, self._weight = FADE * self._others + others, FADE * self._weight + 1
+        self._newest = now
+
+    def ended(self, session: int) -> None:
+        self._heard.pop(session, None)
+
+    def pace(self, now: float) -> TokenPace | None:
+        if not self._tokens or now - self._newest > FORGOTTEN:
+            return None
+        return TokenPace(self._seconds / self._tokens, self._others / self._weight)
 
 
 class UpstreamSessions:

@@ -13,8 +13,6 @@ TYPICAL = 256  # most tokens that a text is expected to have: `max_tokens` is of
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 ROWS = 4  # rows that each other session is expected to add to a step, drafts included
 NEAR = 0.1  # share below which better is not better: the turns of a chat should find their prefix cache again
-FADE = 0.97  # what a round still counts after the next one, about 30 rounds
-FORGOTTEN = 120.0  # seconds after which a measured pace counts no more: a slow verifier must be tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +76,3 @@ def rank_verifiers(outlooks: Sequence[VerifierLoad], max_tokens: int) -> list[in
         left.remove(chosen)
         order.append(chosen)
     return order
-
-
-class PaceMeter:
-    def __init__(self) -> None:
-        self._heard: dict[int, float] = {}
-        self._tokens = self._seconds = self._others = self._weight = 0.0
-        self._newest = float("-inf")
-
-    def heard(self, session: int, tokens: int, others: int, now: float) -> None:
-        """Note tokens of a session, with so many sessions beside it. The first of a session only begin it."""
-        before = self._heard.get(session)
-        self._heard[session] = now
-        if before is None or not tokens:
-            return
-        self._tokens = FADE * self._tokens + tokens
-        self._seconds = FADE * self._seconds + now - before
-        self._others, self._weight = FADE * self._others + others, FADE * self._weight + 1
-        self._newest = now
-
-    def ended(self, session: int) -> None:
-        self._heard.pop(session, None)
-
-    def pace(self, now: float) -> TokenPace | None:
-        if not self._tokens or now - self._newest > FORGOTTEN:
-            return None
-        return TokenPace(self._seconds / self._tokens, self._others / self._weight)
