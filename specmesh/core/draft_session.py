@@ -4,7 +4,7 @@ The chain goes on past what was asked for, assuming acceptance, up to a credit t
 cuts it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
 """
 
-from math import ceil, log
+from math import ceil, inf, log
 
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix, common_length
@@ -197,26 +197,23 @@ class DrafterSession:
         self._known.extend((token,))
         if self._unsent_since is None:
             self._unsent_since = started
-        return self._send() if len(self._ids) >= self._most or self._worth_sending(now) else []
+        return self._send(now)
 
     def _next_chunk(self, seconds: float) -> int:
         if seconds > 2 * CHUNK_SECONDS:
             return max(self._chunk // 2, 1)
         return min(self._chunk * 2, self._n_batch) if seconds < CHUNK_SECONDS / 2 else self._chunk
 
-    def _worth_sending(self, now: float) -> bool:
-        """Send all that the next step wants, or beyond it what a step consumes, or what has waited for COALESCE."""
-        sent, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
-        waited = now - self._unsent_since if self._unsent_since is not None else 0.0
-        if sent < wanted:
-            return end >= wanted or waited >= COALESCE
-        return end - sent > self.draft_n or waited >= COALESCE_AHEAD
-
-    def _send(self) -> list[ev.DrafterEffect]:
-        base = max(self._sent, self.n_truth)
-        self._unsent_since = None
-        if base >= len(self._ids):
+    def _send(self, now: float = inf) -> list[ev.DrafterEffect]:
+        """Send what is not sent: all that the next step wants, or beyond it more than a step consumes, or what has
+        waited for COALESCE by `now`; at once where no drafts are worth having beyond."""
+        base, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
+        few, wait = (end < wanted, COALESCE) if base < wanted else (end - base <= self.draft_n, COALESCE_AHEAD)
+        if few and end < self._most and now - (self._unsent_since or 0.0) < wait:
             return []
-        end = self._sent = len(self._ids)
+        self._unsent_since = None
+        if base >= end:
+            return []
+        self._sent = end
         sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
         return [ev.Drafted(base, self._known.crc_at(base), tuple(self._ids[base:end]), sampled)]

@@ -91,9 +91,9 @@ def untrimmed(self, event, now, stepped=core_verifier.VerifierSession._stepped):
     return [effect for effect in stepped(self, event, now) if type(effect).__name__ != "Trim"]
 
 
-def exchanged(self, sent=DrafterSession._send):
+def exchanged(self, *due, sent=DrafterSession._send):
     """The laws of drafts that go out together, in another order."""
-    return [replace(effect, proposals=effect.proposals[::-1]) for effect in sent(self)]
+    return [replace(effect, proposals=effect.proposals[::-1]) for effect in sent(self, *due)]
 
 
 def endless(self):
