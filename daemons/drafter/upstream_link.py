@@ -9,7 +9,7 @@ import structlog
 
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
-from specmesh.core.client_session import RoundTold, SessionOpened
+from specmesh.core.client_session import RoundTold
 from specmesh.core.drafting.verifier_choice import ReportedLoad
 from specmesh.core.requests import PendingRequest, VerifierInfo
 from specmesh.core.sampling.constraint import Grammar
@@ -125,7 +125,7 @@ class UpstreamLink:
             case m.Done(session, reason, length, report):
                 sessions.done(session, Over(reason, length, report), now)
             case m.Opened(session, ref, n_prompt):
-                sessions.opened(SessionOpened(session, ref, n_prompt, _session_params(message)), now)
+                sessions.opened(session, ref, n_prompt, _session_params(message), now)
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():

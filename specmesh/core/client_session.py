@@ -11,19 +11,8 @@ from specmesh.core.events import Learned
 from specmesh.core.report import Report, with_drafting
 from specmesh.core.requests import Finished, PendingRequest, Started, Tokens, VerifierInfo
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.session_params import SessionParams
 from specmesh.core.verifier_events import LogprobsTold
 from specmesh.errors import SpecmeshError
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOpened:
-    """A verifier has opened a session; ref: of the request for it, or 0."""
-
-    session: int
-    ref: int
-    n_prompt: int
-    params: SessionParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Protocol, assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.client_session import ClientSession, RoundTold, SessionOpened
+from specmesh.core.client_session import ClientSession, RoundTold
 from specmesh.core.drafting.verifier_choice import ReportedLoad, TokenPace
 from specmesh.core.requests import EventSink, PendingRequest, ReturnedRequest, VerifierInfo
 from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import DraftTotals
 from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.errors import Busy, DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
@@ -155,25 +156,26 @@ class UpstreamSessions:
 
     # --- sessions
 
-    def opened(self, opened: SessionOpened, now: float) -> None:
-        pending = self.asked.pop(opened.ref, None) if opened.ref else None
-        if opened.ref and pending is None:
-            self._out.close(opened.session)  # its client left before it was opened
+    def opened(self, session: int, ref: int, n_prompt: int, params: SessionParams, now: float) -> None:
+        """Take up a session; ref: of the request for it, or 0."""
+        pending = self.asked.pop(ref, None) if ref else None
+        if ref and pending is None:
+            self._out.close(session)  # its client left before it was opened
             return
-        if opened.session in self.live:
-            self._taken_over(self.live[opened.session], now)
+        if session in self.live:
+            self._taken_over(self.live[session], now)
         end_ids, n_vocab = (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)
-        named, params = dict[str, str](), opened.params
+        named = dict[str, str]()
         if pending is not None:
             named = {"request": pending.request.label}
             self._counts.resumed += pending.resumes
             pending = pending.opened(params)
-        live = ClientSession(opened.session, next(self._keys), opened.n_prompt, end_ids, pending, opened.ref)
+        live = ClientSession(session, next(self._keys), n_prompt, end_ids, pending, ref)
         self.live[live.id] = self._sessions[live.key] = live
-        place = live.key, self._number, n_vocab, live.n_prompt
+        place = live.key, self._number, n_vocab, n_prompt
         self._out.tell(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt), now)
         self._counts.opened += 1
-        self._note("session_opened", session=live.id, prompt_tokens=live.n_prompt, **named)
+        self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
 
     def heard(self, session: int, what: ev.Told | ev.Nacked, size: int, now: float) -> None:
         """Pass on what the verifier says to a session, in so many bytes."""
