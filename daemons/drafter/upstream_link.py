@@ -169,7 +169,8 @@ class UpstreamLink:
     def tick(self, now: float) -> bool:
         """Send what is due. Raises as `receive` does."""
         refused = self.dealer.look(now)
-        self.upstream.look(now, refused=refused, cut=self.dealer.cut, silent=self.link.silent(now))  # socket just empty
+        # Silence is judged with the socket just emptied.
+        self.upstream.look(now, refused=refused, cut=self.dealer.cut, silent=self.link.silent(now))
         self.dealer.flush()
         if self.upstream.says_hello(now):
             sent = self.dealer.send(self.introduction.hello(self._name))

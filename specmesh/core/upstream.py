@@ -1,4 +1,10 @@
-"""A verifier of a drafter: whether it is there, and what it has said of itself."""
+"""A verifier of a drafter: whether it is there, and what it has said of itself.
+
+state      leaves by
+away       WELCOME: there; another version twice, or a vocabulary that does not suit: given up
+there      a refusal, a broken connection, silence, BYE, ERROR hello: away; a vocabulary that does not suit: given up
+given up   never
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -135,10 +141,9 @@ class Upstream:
         """Judge the connection: refused now, ended, or without a frame for too long."""
         if refused is not None:
             self._note("refused", "warning", error=refused)
-        reasons = {"refused": refused is not None, "disconnected": cut, "silent": silent}
-        reason = next((reason for reason, holds in reasons.items() if holds), None)
-        if reason is not None:
-            self.lost(reason, now)
+            self.lost("refused", now)
+        elif cut or silent:
+            self.lost("disconnected" if cut else "silent", now)
 
     def says_hello(self, now: float) -> bool:
         """Return True where a HELLO is due."""
