@@ -11,23 +11,22 @@ from pathlib import Path
 import structlog
 
 from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
+from specmesh.api.server import serving_api
+from specmesh.caches import CostCache, VocabularyCache
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.snapshot import Snapshot
 from specmesh.daemons.drafter.daemon import DrafterLoop, DraftOrder
-from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.transport import Route, bind_router, close_dealer
-from specmesh.daemons.link.vocabulary_handshake import VocabularyCache
-from specmesh.daemons.runtime.api_thread import serving_api
-from specmesh.daemons.runtime.calibration import CostCache, calibrate
 from specmesh.daemons.runtime.loops import Mailbox, ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
 from specmesh.engines.base import EngineInfo
-from specmesh.engines.load import load_drafter, load_verifier
+from specmesh.engines.load import calibrate, load_drafter, load_verifier
 from specmesh.errors import SpecmeshError, about
 from specmesh.logs import leave
 from specmesh.security.keys import KeyFolder, find_keys
+from specmesh.security.zap import ZapGuard
 
 log = structlog.get_logger("specmesh")
 

@@ -275,3 +275,13 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
         raise FrameError("length", len(frame))
     laws = struct.unpack_from(f"<{total}i{total}H", frame, end)
     return m.DraftProbs(session, base, crc, ids, sizes, laws[:total], laws[total:])
+
+
+def ids_in(frame: bytes) -> int:
+    """Return how many ids a frame of drafts has, before it is decoded.
+
+    One whose length does not bear out its count is refused when it is decoded; what else it may have counts in bytes.
+    """
+    if frame[3] == Kind.DRAFT_PROBS:
+        return int.from_bytes(frame[16:18], "little")
+    return (len(frame) - HEADER.size - CRC.size) // 4

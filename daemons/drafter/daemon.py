@@ -9,8 +9,10 @@ from typing import assert_never
 import structlog
 
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit
+from specmesh.caches import VocabularyCache
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE
+from specmesh.core.daemon_statistics import Traffic
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import VerifierInfo
@@ -20,8 +22,8 @@ from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
-from specmesh.daemons.link.transport import Route, Traffic
-from specmesh.daemons.link.vocabulary_handshake import VocabularyCache, VocabularyHandshake
+from specmesh.daemons.link.transport import Route
+from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import (
     FLUSH_INTERVAL,
     LOOK_INTERVAL,
@@ -31,7 +33,7 @@ from specmesh.daemons.runtime.loops import (
     Mailbox,
     ModelThread,
 )
-from specmesh.daemons.runtime.shared_cores import SharedCores
+from specmesh.daemons.runtime.process import SharedCores, process_facts
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import (
     ConfigError,
@@ -253,6 +255,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             len(self._router.retries.waiting),
             address=first.address,
             encrypted=link.dealer.encrypted,
+            **process_facts(),
             refusal=first.refusal,
             verifiers=[one.describe(now) for one in self._links],
         )

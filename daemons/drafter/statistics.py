@@ -6,12 +6,11 @@ from typing import Any
 
 from specmesh.core import events as ev
 from specmesh.core import snapshot as told
+from specmesh.core.daemon_statistics import DaemonStats, Traffic
+from specmesh.core.link import Link
 from specmesh.core.requests import VerifierInfo
 from specmesh.core.statistics import SHORT, Histogram, RecentSamples, milliseconds
 from specmesh.core.vocabulary.match import VocabularyMatch
-from specmesh.daemons.link.peers import Link
-from specmesh.daemons.link.transport import Traffic
-from specmesh.daemons.verifier.statistics import DaemonStats, model_of
 from specmesh.engines.base import EngineInfo
 
 
@@ -57,7 +56,7 @@ class DrafterStats(DaemonStats):
             **self.common(traffic, self.totals.accepted, now),
             **others,
             role="drafter",
-            model=model_of(info),
+            model=info.named(),
             verifier=named,
             vocabulary={"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
             sessions=told.SessionsSection(

@@ -10,9 +10,12 @@ import structlog
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.client_session import RoundTold
+from specmesh.core.daemon_statistics import Traffic
 from specmesh.core.drafting.verifier_choice import ReportedLoad
+from specmesh.core.link import U32, Link
 from specmesh.core.requests import PendingRequest, VerifierInfo
 from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.sampling.logprobs import unflattened
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.upstream import Upstream
@@ -25,11 +28,9 @@ from specmesh.daemons.link.frames import (
     frame_of,
     from_verifier,
     grammar_of,
-    logprobs_of,
     params_of,
 )
-from specmesh.daemons.link.peers import U32, Link
-from specmesh.daemons.link.transport import UPDATE, Route, Traffic
+from specmesh.daemons.link.transport import UPDATE, Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.engines.base import DraftEngine
@@ -121,7 +122,8 @@ class UpstreamLink:
                     sessions.aside(session, RoundTold(tuple(drafts), accepted), now)
             case m.Logprobs(session, base):
                 if self._has_room(size):
-                    sessions.aside(session, LogprobsTold(base, tuple(logprobs_of(message))), now)
+                    flat = message.chosen, message.top_ids, message.top
+                    sessions.aside(session, LogprobsTold(base, tuple(unflattened(flat))), now)
             case m.Done(session, reason, length, report):
                 sessions.done(session, Over(reason, length, report), now)
             case m.Opened(session, ref, n_prompt):
@@ -139,9 +141,9 @@ class UpstreamLink:
                 self.link.told(progress, busy, now)
                 self._loaded(message)
                 self.dealer.send(m.Pong(number, *self._state(now)))
-            case m.Pong():
+            case m.Pong(number, progress, busy):
                 self._loaded(message)
-                round_trip = self.link.pong(message, now)
+                round_trip = self.link.pong(number, progress, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(0.5) or 0.0

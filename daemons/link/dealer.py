@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from specmesh.daemons.link.curve import Handshake, handshake, next_event
-from specmesh.daemons.link.transport import MAX_BACKLOG, Backlog, Inlet, Route, Traffic, close_dealer
+from specmesh.core.daemon_statistics import Traffic
+from specmesh.daemons.link.transport import MAX_BACKLOG, Backlog, Inlet, Route, close_dealer
 from specmesh.errors import ConfigError, FrameError
+from specmesh.security.curve import Handshake, handshake, next_event
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 

@@ -1,15 +1,13 @@
 """What the core has, as fields of messages, and back: drafts, sampling options, grammars."""
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, assert_never
-from zlib import crc32
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.sampling import logprobs as logprob
+from specmesh.core.sampling import proposal
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
@@ -32,17 +30,8 @@ def frame_of(session: int, effect: ev.Drafted | ev.Nacked) -> Draft | DraftProbs
     """What a drafter sends: DRAFT_PROBS where it is known what drafts were sampled from."""
     if isinstance(effect, ev.Nacked):
         return Nack(session, effect.base, effect.crc)
-    place = session, effect.base, effect.crc
-    if not any(effect.proposals):
-        return Draft(*place, effect.ids)
-    proposals = [proposal or Proposal((), ()) for proposal in effect.proposals]
-    return DraftProbs(
-        *place,
-        effect.ids,
-        tuple(len(proposal.ids) for proposal in proposals),
-        tuple(token for proposal in proposals for token in proposal.ids),
-        tuple(weight for proposal in proposals for weight in proposal.weights),
-    )
+    place = session, effect.base, effect.crc, effect.ids
+    return DraftProbs(*place, *proposal.flattened(effect.proposals)) if any(effect.proposals) else Draft(*place)
 
 
 def from_drafter(frame: Draft | DraftProbs | Nack) -> ev.Drafted | ev.Nacked:
@@ -51,11 +40,8 @@ def from_drafter(frame: Draft | DraftProbs | Nack) -> ev.Drafted | ev.Nacked:
         return ev.Nacked(frame.base, frame.prefix_crc)
     if isinstance(frame, Draft):
         return ev.Drafted(frame.base, frame.prefix_crc, frame.ids)
-    proposals, end = list[Proposal | None](), 0
-    for size in frame.sizes:
-        begin, end = end, end + size
-        proposals.append(Proposal(frame.support[begin:end], frame.weights[begin:end]) if size else None)
-    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, tuple(proposals))
+    proposals = proposal.unflattened((frame.sizes, frame.support, frame.weights))
+    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, proposals)
 
 
 def to_drafter(
@@ -65,11 +51,9 @@ def to_drafter(
     match what:
         case ev.Told(base, crc, ids, draft_n, sync=False):
             yield Truth(session, base, crc, ids, draft_n)
-        case ev.Told(base, crc, ids, draft_n):
-            for at in range(0, max(len(ids), 1), MAX_TOKENS):
-                part = ids[at : at + MAX_TOKENS]
-                yield Sync(session, base + at, crc, part, draft_n)
-                crc = crc32(struct.pack(f"<{len(part)}i", *part), crc)
+        case ev.Told():
+            for part in what.parts(MAX_TOKENS):
+                yield Sync(session, part.base, part.crc, part.ids, part.draft_n)
         case ev.Nacked(base, crc):
             yield Nack(session, base, crc)
         case vev.Announced(n_prompt, params):
@@ -77,29 +61,10 @@ def to_drafter(
         case vev.Over(reason, length, report):
             yield m.Done(session, reason, length, report)
         case vev.LogprobsTold(base, logprobs):
-            yield from _logprob_frames(session, base, logprobs)
+            for at, flat in logprob.flattened(logprobs, MAX_LOGPROBS, MAX_ALTERNATIVES):
+                yield m.Logprobs(session, base + at, *flat)
         case _:
             assert_never(what)
-
-
-def _logprob_frames(session: int, base: int, logprobs: Sequence[Logprob | None]) -> Iterator[m.Logprobs]:
-    each = max((len(one.ids) for one in logprobs if one is not None), default=0) + 1
-    most = max(min(MAX_LOGPROBS, MAX_ALTERNATIVES // each), 1)
-    for at in range(0, len(logprobs), most):
-        found = [one for one in logprobs[at : at + most] if one is not None]
-        ids = [token for one in found for token in one.ids]
-        yield m.Logprobs(session, base + at, [one.chosen for one in found], ids, [p for one in found for p in one.top])
-
-
-def logprobs_of(frame: m.Logprobs) -> list[Logprob]:
-    """Return them in order, from the frame's base on; none where its parts do not fit each other."""
-    count = len(frame.chosen)
-    each, odd = divmod(len(frame.top_ids), count) if count else (0, 0)
-    if odd or len(frame.top) != len(frame.top_ids):
-        return []
-    ids, top = tuple(frame.top_ids), tuple(frame.top)
-    parts = [slice(at * each, (at + 1) * each) for at in range(count)]
-    return [Logprob(chosen, ids[part], top[part]) for chosen, part in zip(frame.chosen, parts, strict=True)]
 
 
 def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> Opened:

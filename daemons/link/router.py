@@ -3,25 +3,26 @@ speak, and how much."""
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
 import zmq
 
-from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount, PeerLimits
-from specmesh.daemons.link.auth import BAN_SECONDS, ZapGuard
-from specmesh.daemons.link.curve import Socket, TcpConnection, user_of
-from specmesh.daemons.link.peers import DrafterPeer, Link
-from specmesh.daemons.link.transport import MAX_BACKLOG, UPDATE, Inlet, Traffic, plain
-from specmesh.errors import Busy, FrameError
+from specmesh.api.requests import Peer
+from specmesh.core.daemon_statistics import Traffic
+from specmesh.core.link import Link
+from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount, PeerLimits, Throttle, check_room
+from specmesh.daemons.link.transport import MAX_BACKLOG, UPDATE, Backlog, Inlet, plain
+from specmesh.errors import FrameError
+from specmesh.security.curve import Socket, TcpConnection
+from specmesh.security.zap import BAN_SECONDS, NoKeys, ZapGuard
 from specmesh.wire import messages as m
-from specmesh.wire.codec import CRC, HEADER, decode, encode, may_be_control
+from specmesh.wire.codec import HEADER, decode, encode, ids_in, may_be_control
 from specmesh.wire.messages import Hello, Kind
 
 log = structlog.get_logger("specmesh.verifier")
 
-MAX_DRAFTERS = 64
-MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
 CUT_INTERVAL = 1.0  # seconds until a peer is cut again: what is read of it meanwhile names another's descriptor perhaps
 # seconds between two log lines about peers that were cut off, or speak another version: they must not fill a disk
 LOG_INTERVAL, VERSION_INTERVAL = 1.0, 60.0
@@ -39,31 +40,72 @@ _COSTS: dict[int, Cost] = {
 }
 
 
+@dataclass(slots=True)
+class DrafterPeer:
+    """A drafter attached to this verifier, the `number`-th to come.
+
+    key: that it has proved, where keys are used; key_name: what that is called here. connection: where libzmq tells it.
+    stuck: it drafts for nobody until its loop turns again.
+    """
+
+    identity: bytes
+    hello: Hello
+    link: Link
+    number: int = 0
+    address: str = ""
+    key: str = ""
+    key_name: str = ""
+    connection: TcpConnection | None = None
+    limits: PeerLimits = field(default_factory=PeerLimits)
+    backlog: Backlog = field(default_factory=Backlog)
+    stuck: bool = False
+
+    @property
+    def end(self) -> Peer:
+        return Peer(self.hello.drafter, self.address)
+
+    def hang_up(self) -> None:
+        """End its connection: its own end may never."""
+        if self.connection is not None:
+            self.connection.cut()
+
+    def describe(self) -> dict[str, object]:
+        """Return its part of `stats --json`, but for what the core has measured."""
+        return {
+            "number": self.number,
+            "drafter": self.hello.drafter,
+            "address": self.address,
+            "key": self.key_name or None,
+            "engine": self.hello.engine,
+            "model": self.hello.model,
+            "round_trip_ms": self.link.round_trip_ms(),
+            "busy": round(self.link.busy, 3),
+            "stuck": self.stuck,
+        }
+
+
 class PeerGate:
     """Judges the newest message of an inlet by its sender.
 
-    With a guard, a frame counts only while its sender's key is allowed, whatever its handshake has proved before.
+    With keys, a frame counts only while its sender's key is allowed, whatever its handshake has proved before.
     Frames beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time. peers: the drafters
     by the identity of their connection, the oldest first. gone: who went away or was cut off, and why.
     """
 
-    def __init__(self, inlet: Inlet, guard: ZapGuard | None) -> None:
+    def __init__(self, inlet: Inlet, guard: ZapGuard | NoKeys) -> None:
         self._inlet, self._guard = inlet, guard
         self.peers: dict[bytes, DrafterPeer] = {}
         self.gone: dict[bytes, str] = {}
         self._numbers = itertools.count(1)
-        self._allowed = frozenset[str]() if guard is None else guard.allowed
+        self._allowed = guard.allowed
         self._limits = LimitsByAccount()
-        self._cut: dict[bytes, float] = {}
-        self._logged = -LOG_INTERVAL
+        self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
         self._tell_introduced()
 
     def attach(self, identity: bytes, hello: Hello, now: float) -> DrafterPeer:
         """Take the sender as a drafter; raises Busy where there are too many."""
         key = self._proved_key()
-        same_key = [peer for peer in self.peers.values() if key and peer.key == key]
-        if len(self.peers) >= MAX_DRAFTERS or len(same_key) >= MAX_PER_KEY:
-            raise Busy(f"too many drafters are attached ({len(self.peers)}): stop one")
+        check_room([peer.key for peer in self.peers.values()], key)
         self.peers[identity] = peer = DrafterPeer(
             identity,
             hello,
@@ -71,7 +113,7 @@ class PeerGate:
             next(self._numbers),
             self._inlet.sender(),
             key,
-            self._guard.names.get(key, "") if self._guard is not None else "",
+            self._guard.names.get(key, ""),
             TcpConnection.of(self._inlet.last()),
             self._limits[key or identity],
         )
@@ -86,7 +128,7 @@ class PeerGate:
 
     def take_gone(self) -> dict[bytes, str]:
         """Return those that went away or were cut off since the last call, and why; cut those whose key was revoked."""
-        if self._guard is not None and self._guard.allowed is not self._allowed:
+        if self._guard.allowed is not self._allowed:
             self._allowed = self._guard.allowed
             for peer in self.peers.values():
                 if peer.key not in self._allowed:
@@ -98,7 +140,7 @@ class PeerGate:
     def objection(self, parts: list[bytes], now: float) -> str | None:
         """Return why the newest message is not to be decoded, as a label of a counter; None if it is."""
         identity = parts[0]
-        if self._guard is not None and not self._admitted(identity, self._guard, now):
+        if not self._admitted(identity, now):
             return "key"
         if len(parts) != 2:
             self.bad(identity, now)
@@ -106,7 +148,7 @@ class PeerGate:
         frame = parts[1]
         kind = frame[3] if len(frame) >= HEADER.size else 0
         cost = _COSTS.get(kind)
-        amount = max(_ids_in(frame), 1) if cost is Cost.IDS else 1
+        amount = max(ids_in(frame), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
         action = self._limits_of(identity).frame(size, cost, amount, now)
         if action is FrameAction.CUT:
@@ -118,10 +160,10 @@ class PeerGate:
         if self._limits_of(identity).bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
-    def _admitted(self, identity: bytes, guard: ZapGuard, now: float) -> bool:
+    def _admitted(self, identity: bytes, now: float) -> bool:
         """May the sender speak, and as this drafter? Identities are the peers' own choice."""
         key = self._proved_key()
-        if not guard.admits(key):
+        if not self._guard.admits(key):
             self._cut_once(identity, now)
             return False
         known = self.peers.get(identity)
@@ -132,20 +174,16 @@ class PeerGate:
         if not self._cut_once(identity, now):
             return
         self.gone[identity] = "flooding"
-        told = dict[str, object]()
-        if self._guard is not None:
-            key = self._proved_key()
-            self._guard.ban(key)
-            told = {"key": self._guard.names.get(key, key), "barred_s": BAN_SECONDS}
-        if now - self._logged >= LOG_INTERVAL:
-            self._logged = now
+        key = self._proved_key()
+        self._guard.ban(key)
+        told = {"key": self._guard.names.get(key, key), "barred_s": BAN_SECONDS} if key else {}
+        if self._logged.due(None, now):
             log.warning("peer_cut_off", address=self._inlet.sender(), meaning="it sent too much", **told)
 
     def _cut_once(self, identity: bytes, now: float) -> bool:
         """Cut the sender's connection; return False if that was just done."""
-        if now - self._cut.get(identity, -CUT_INTERVAL) < CUT_INTERVAL:
+        if not self._cut.due(identity, now):
             return False
-        self._cut = {other: at for other, at in self._cut.items() if now - at < CUT_INTERVAL} | {identity: now}
         peer = self.peers.get(identity)
         connection = peer.connection if peer is not None else TcpConnection.of(self._inlet.last())
         if connection is not None:
@@ -154,7 +192,7 @@ class PeerGate:
 
     def _proved_key(self) -> str:
         """The key that the sender has proved; empty where keys are not used."""
-        return user_of(self._inlet.last()) if self._guard is not None else ""
+        return self._guard.key_of(self._inlet.last())
 
     def _limits_of(self, identity: bytes) -> PeerLimits:
         """The limits that a peer uses up: its key's, so that more connections bring no more, or else its own."""
@@ -163,18 +201,9 @@ class PeerGate:
 
     def _tell_introduced(self) -> None:
         """Tell the guard the drafters' connections; None while some is not known."""
-        if self._guard is not None:
-            connections = {peer.connection for peer in self.peers.values()}
-            known = frozenset(connection for connection in connections if connection is not None)
-            self._guard.introduced = known if None not in connections else None
-
-
-def _ids_in(frame: bytes) -> int:
-    """How many ids a frame of drafts has. One whose length does not bear out its count is refused when it is decoded,
-    and what else it may have is counted in bytes."""
-    if frame[3] == Kind.DRAFT_PROBS:
-        return int.from_bytes(frame[16:18], "little")
-    return (len(frame) - HEADER.size - CRC.size) // 4
+        connections = {peer.connection for peer in self.peers.values()}
+        known = frozenset(connection for connection in connections if connection is not None)
+        self._guard.introduced = known if None not in connections else None
 
 
 class Router:
@@ -188,17 +217,17 @@ class Router:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = Traffic()
-        self.gate = PeerGate(self.inlet, guard)
-        self._guard, self.encrypted = guard, guard is not None
-        if guard is not None:
-            self.traffic.refused = guard.failures
+        self.encrypted, self._guard = guard is not None, guard or NoKeys()
+        self.gate = PeerGate(self.inlet, self._guard)
+        self.traffic.refused = self._guard.failures
         self.behind = False  # frames are kept for a drafter that did not keep up
-        self._paused_until = self._next_log = 0.0
+        self._paused_until = 0.0
+        self._logged = Throttle(VERSION_INTERVAL)
 
     @property
     def guarded(self) -> bool:
         """Strangers are kept out still, where they are to be."""
-        return self._guard is None or self._guard.alive
+        return self._guard.alive
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""
@@ -284,8 +313,7 @@ class Router:
             if error.reason == "version":
                 text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
                 self.send(identity, m.Error("version", text))
-                if now >= self._next_log:
-                    self._next_log = now + VERSION_INTERVAL
+                if self._logged.due(None, now):
                     log.warning("other_version", address=self.inlet.sender(), error=text, meaning=UPDATE)
             elif may_be_control(frame, error):
                 self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))

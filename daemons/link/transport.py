@@ -2,17 +2,16 @@
 
 import asyncio
 import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 
 import zmq
 
-from specmesh.core.snapshot import WireSection
-from specmesh.daemons.link.auth import ZapGuard
-from specmesh.daemons.link.curve import HANDSHAKES, Context, Socket, protect_client, unwatch, watch
 from specmesh.errors import ConfigError
 from specmesh.security import check_bind, check_connect
+from specmesh.security.curve import HANDSHAKES, Context, Socket, protect_client, unwatch, watch
 from specmesh.security.keys import KeyFolder, Listing
+from specmesh.security.zap import ZapGuard
 from specmesh.wire.codec import MAX_FRAME
 
 UPDATE = "update specmesh on the machine with the lower version"
@@ -39,31 +38,6 @@ _DEALER_OPTIONS = _OPTIONS | {
     zmq.RECONNECT_IVL_MAX: 1000,
     zmq.CONNECT_TIMEOUT: 3000,
 }
-
-
-class Traffic:
-    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted).
-
-    rejected: frames by reason. refused: failed handshakes by reason.
-    """
-
-    def __init__(self) -> None:
-        self.frames_sent = self.frames_received = 0
-        self.bytes_sent = self.bytes_received = 0
-        self.rejected: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-
-    def sent(self, frame: bytes) -> None:
-        self.frames_sent += 1
-        self.bytes_sent += len(frame)
-
-    def received(self, frame: bytes) -> None:
-        self.frames_received += 1
-        self.bytes_received += len(frame)
-
-    def snapshot(self, stray: int | None = None) -> WireSection:
-        frames, size = (self.frames_sent, self.frames_received), (self.bytes_sent, self.bytes_received)
-        return WireSection(*frames, *size, dict(self.rejected), stray)
 
 
 class Backlog:

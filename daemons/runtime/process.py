@@ -9,20 +9,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import structlog
 import zmq
 
 from specmesh import __version__
+from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.core.snapshot import LoadingSnapshot
 from specmesh.daemons.runtime.notify import Notifier, Watchdog
+from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
 from specmesh.errors import Busy, SpecmeshError, Starting, about
-from specmesh.logs import flush, leave
+from specmesh.logs import dropped, flush, leave
+from specmesh.wire.messages import Hello, Welcome
 
 log = structlog.get_logger("specmesh")
 
@@ -72,6 +75,11 @@ class StopSignals:
             self._then()
         else:
             self._last.start()  # some libraries cannot be told to stop loading
+
+
+def process_facts() -> dict[str, Any]:
+    """Return what stats tell of this process."""
+    return {"version": __version__, "pid": os.getpid(), "log_lines_dropped": dropped()}
 
 
 class Loading:
@@ -182,3 +190,32 @@ def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
 
     threading.Thread(target=reload, name="reload", daemon=True).start()
     signal.signal(signal.SIGHUP, lambda number, _: heard.put(number))
+
+
+class SharedCores:
+    """Threads of this process's engine beside those that its peers on this host tell of; 0 off the CPU.
+
+    `explicit` ones stay, and a reproducible target's, since some kernels' sums depend on them.
+    """
+
+    def __init__(self, engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool = False) -> None:
+        info = engine.info
+        self.host, self._cores = host_id(), physical_cores()
+        follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
+        self.taken = ThreadShare(info.threads, self._cores, drafts=drafts, follows=follows)
+
+    def shared_with(self, peer: Hello | Welcome) -> bool:
+        return bool(self.host) and peer.host == self.host and peer.cpu_threads > 0
+
+    def beside(self, peers: Iterable[Hello | Welcome]) -> int | None:
+        """Return the threads that the engine is to take beside these peers; None for as many as now."""
+        others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
+        if self.taken.changed(others):
+            why = f"others of this host take {others}" if others else "nobody else of this host computes on it"
+            log.info("cpu_threads", threads=self.taken.threads, cores=self._cores, why=why)
+            return self.taken.threads
+        if self.taken.too_many(others):
+            meaning = "drafter and verifier of this host slow each other down: give fewer by --threads"
+            numbers = {"threads": self.taken.threads, "others": others, "cores": self._cores}
+            log.warning("more_threads_than_cores", **numbers, meaning=meaning)
+        return None

@@ -4,24 +4,27 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from logging import DEBUG
 from typing import assert_never
 
 import structlog
 import zmq
 
+from specmesh import logs
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, MAX_QUEUE
+from specmesh.core.clients import Clients, EncodedPrompt
+from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.events import Rows, Step
 from specmesh.core.scheduling.batch import PREFILL_ROWS
-from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVSlots
-from specmesh.core.session_params import MAX_DRAFTS, TargetLimits
+from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.session_params import TargetLimits
 from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
 from specmesh.core.statistics import RoundCounts
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.link.auth import ZapGuard
 from specmesh.daemons.link.frames import to_drafter
 from specmesh.daemons.link.router import Router
 from specmesh.daemons.runtime.loops import (
@@ -34,12 +37,12 @@ from specmesh.daemons.runtime.loops import (
     Mailbox,
     ModelThread,
 )
-from specmesh.daemons.verifier.clients import Clients
+from specmesh.daemons.runtime.process import process_facts
 from specmesh.daemons.verifier.drafters import Drafters
-from specmesh.daemons.verifier.prompts import EncodedPrompt, PromptEncoder
-from specmesh.daemons.verifier.statistics import VerifierStats
-from specmesh.engines.base import CpuEngine, VerifyEngine
-from specmesh.errors import Busy, SpecmeshError, WentAway
+from specmesh.daemons.verifier.prompts import PromptEncoder
+from specmesh.engines.base import VerifyEngine, limits_of, run_step
+from specmesh.errors import Busy, WentAway
+from specmesh.security.zap import ZapGuard
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -185,16 +188,19 @@ class VerifierLoop(DaemonLoop[Order]):
         return FLUSH_INTERVAL if self._router.behind else LOOK_INTERVAL
 
     def snapshot(self, now: float) -> VerifierSnapshot:
+        info = self._engine.info
         return self.stats.snapshot(
-            self._engine.info,
+            info.named() | {"reproducible": info.width is not None},
+            info.n_seq,
             self._report,
-            list(self._router.gate.peers.values()),
+            {identity: peer.describe() for identity, peer in self._router.gate.peers.items()},
             self._router.traffic,
             now,
             self._clients.live,
             len(self._clients.waiting),
             address=self._router.address,
             encrypted=self._router.encrypted,
+            **process_facts(),
         )
 
     # --- what the core says
@@ -214,7 +220,7 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.ToDrafter(drafter, session, what):
                 self._send(drafter, session, what)
             case vev.Ran():
-                self.stats.ran(effect)
+                _log_step(effect, self.stats.ran(effect))
             case vev.Solve(session, inputs, old):
                 self._policies.submit(solve, inputs, old).add_done_callback(partial(self._solved, session))
             case vev.Began():
@@ -264,11 +270,17 @@ class VerifierLoop(DaemonLoop[Order]):
             log.info("drafter_changed", session=assigned.session, drafter=name, why=assigned.why)
 
 
-def limits_of(engine: VerifyEngine) -> TargetLimits:
-    info, vocabulary = engine.info, engine.vocabulary
-    most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
-    drafts = most if info.can_trim else 0
-    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
+def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
+    if logs.least <= DEBUG:
+        log.debug(
+            "step",
+            sessions=[one.session for one in rounds],
+            rows=step.rows,
+            drafts=sum(len(one.emit.drafts) for one in rounds),
+            accepted=sum(one.emit.accepted for one in rounds),
+            draft_n=[one.draft_n for one in rounds],
+            seconds=round(step.ended - step.started, 6),
+        )
 
 
 def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:
@@ -278,30 +290,3 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
     slots = KVSlots(info.n_seq, info.reuse, room, part, restores=info.trimming == "restore")
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
     return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
-
-
-def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
-    """Run a step: its orders first, then its spans."""
-    if step.threads is not None and isinstance(engine, CpuEngine):
-        engine.use_threads(step.threads)
-    if step.orders:
-        _prepare(engine, step.orders)
-    return engine.decode(step.spans)
-
-
-def _prepare(engine: VerifyEngine, orders: tuple[KVOrder, ...]) -> None:
-    """Carry all of them out, then raise the first error, if any: one sequence's must not stop another's."""
-    failed: SpecmeshError | None = None
-    for order in orders:
-        try:
-            match order:
-                case KVCut(seq, length):
-                    engine.trim(seq, length)
-                case KVCopy(seq, source, length):
-                    engine.copy(seq, source, length)
-                case _:
-                    assert_never(order)
-        except SpecmeshError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed

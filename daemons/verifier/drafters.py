@@ -2,24 +2,25 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import Failed, PingPeers
+from specmesh.api.requests import ClientEvent, Failed, Finished, PingPeers, Request, Started, Tokens
 from specmesh.core import verifier_events as vev
+from specmesh.core.clients import Clients
+from specmesh.core.daemon_statistics import VerifierStats
+from specmesh.core.link import U32
 from specmesh.core.peer_limits import Cost
-from specmesh.core.session_params import TargetLimits
+from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams, TargetLimits, check_params
 from specmesh.core.vocabulary.match import PROBES
-from specmesh.daemons.link.frames import from_drafter
-from specmesh.daemons.link.peers import U32, DrafterPeer
-from specmesh.daemons.link.router import Router
-from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
-from specmesh.daemons.runtime.shared_cores import SharedCores
-from specmesh.daemons.verifier.clients import Clients
-from specmesh.daemons.verifier.remote_client import RemoteClient, requested
-from specmesh.daemons.verifier.statistics import VerifierStats
+from specmesh.core.vocabulary.vocabulary import chunk
+from specmesh.daemons.link.frames import from_drafter, grammar_of, opened, params_of
+from specmesh.daemons.link.router import DrafterPeer, Router
+from specmesh.daemons.runtime.process import SharedCores
 from specmesh.engines.base import VerifyEngine
-from specmesh.errors import Busy, SpecmeshError
+from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -51,7 +52,7 @@ class Drafters:
         self._fingerprint = engine.vocabulary.fingerprint()
         self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
-        self._shared = vev.ThreadsShared(self._cores.alone, self._cores.alone)
+        self._shared = vev.ThreadsShared(self._cores.taken.alone, self._cores.taken.alone)
         self._router, self._clients, self._stats = router, clients, stats
         self._tell, self._turns = tell, turns
         self._gate, self._peers = router.gate, router.gate.peers
@@ -128,12 +129,12 @@ class Drafters:
                 self._clients.closed(message.session, peer.identity, message.drafted, message.draft_s, now)
                 self._tell(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
-                self._router.send(peer.identity, vocabulary_chunk(self._engine.vocabulary, start))
+                self._router.send(peer.identity, m.Vocab(start, chunk(self._engine.vocabulary, start)))
             case m.Ping(number, progress, busy):
                 peer.link.told(progress, busy, now)
                 self._router.send(peer.identity, m.Pong(number, *self._state(now)))
-            case m.Pong():
-                round_trip = peer.link.pong(message, now)
+            case m.Pong(number, progress, busy):
+                round_trip = peer.link.pong(number, progress, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     self._tell(vev.RoundTrip(peer.identity, round_trip), now)
@@ -164,13 +165,13 @@ class Drafters:
         limits, sha256 = self._limits, self._stats.model_hash or ""
         host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), self._probes, host, self._cores.threads)  # fmt: skip
+                         sorted(limits.end_ids), self._probes, host, self._cores.taken.threads)  # fmt: skip
 
     def _share_cores(self, now: float) -> None:
         cores, peers = self._cores, self._peers
         cores.beside(peer.hello for peer in peers.values())
         here = frozenset(identity for identity, peer in peers.items() if cores.shared_with(peer.hello))
-        shared = vev.ThreadsShared(cores.alone, cores.threads, here)
+        shared = vev.ThreadsShared(cores.taken.alone, cores.taken.threads, here)
         if shared != self._shared:
             self._shared = shared
             self._tell(shared, now)
@@ -208,3 +209,65 @@ class Drafters:
         for peer in due:
             self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
         return bool(due)
+
+
+def requested(order: m.Open) -> Request:
+    if order.n_prompt > len(order.ids):
+        raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
+    if len(order.biased_ids) != len(order.biases):
+        raise RequestError(f"{len(order.biased_ids)} biased ids cannot have {len(order.biases)} biases")
+    grammar = grammar_of(order)
+    if grammar is None and order.grammar_kind:
+        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
+    draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
+    logprobs = None if order.logprobs == m.NO_LOGPROBS else order.logprobs
+    asked = (params_of(order), order.max_tokens, draft_n, tuple(order.stop), logprobs, grammar, order.cache_prompt)
+    params = check_params(SessionParams(*asked))
+    chat = tuple(
+        ChatMessage(message.get("role", ""), message.get("content", ""), message.get("name", ""))
+        for message in order.messages
+    )
+    n_prompt = order.n_prompt or len(order.ids)
+    return Request(
+        order.prompt,
+        tuple(order.ids[:n_prompt]) or None,
+        params,
+        order.rounds,
+        chat,
+        order.continued,
+        order.name,
+        tuple(order.ids[n_prompt:]),
+        named_only=order.adopt,
+        priority=order.priority,
+    )
+
+
+_CODES = ((Busy, "busy"), (PromptTooLong, "context"), (NoSuchText, "session"), (EngineError, "engine"))
+
+
+class RemoteClient:
+    """The client of a session that a drafter asked for: `say` sends it a frame."""
+
+    def __init__(self, say: Callable[[m.ControlMessage], object], order: m.Open) -> None:
+        self._say, self._ref, self._rounds = say, order.ref, order.rounds
+        self._session = 0
+
+    def on_event(self, event: ClientEvent) -> None:
+        """Send what TRUTH does not."""
+        match event:
+            case Started(session, prompt_tokens, _, params):
+                assert params is not None, "a verifier knows them"
+                self._session = session
+                answer = opened(session, self._ref, prompt_tokens, params)
+                top = m.NO_LOGPROBS if params.logprobs is None else params.logprobs
+                self._say(replace(answer, stop=list(params.stop), max_tokens=params.max_tokens, logprobs=top))
+            case Tokens(_, accepted, drafts):
+                if self._rounds:
+                    self._say(m.Round(self._session, list(drafts or ()), accepted))
+            case Finished():
+                pass  # DONE was sent
+            case Failed(error):
+                code = next((code for kind, code in _CODES if isinstance(error, kind)), "request")
+                self._say(m.Error(code, str(error), self._ref, getattr(error, "param", None) or ""))
+            case _:
+                assert_never(event)

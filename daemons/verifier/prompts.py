@@ -2,42 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 
-from specmesh.api.requests import EventSink, Request
-from specmesh.core.sampling.constraint import Constraint
+from specmesh.api.requests import Request
+from specmesh.core.clients import ClientRequest, EncodedPrompt
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import EngineError, SpecmeshError
-
-
-@dataclass(slots=True, eq=False)
-class ClientRequest:
-    """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
-    by `ref`, with `key`; None for a client here.
-
-    waits: for a session. encoding: while its prompt becomes ids, until cancelled. session: 0 before it has one.
-    """
-
-    number: int
-    request: Request
-    client: EventSink
-    owner: bytes | None
-    ref: int = 0
-    key: str = ""
-    waits: bool = False
-    encoding: Future[None] | None = None
-    session: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """A request's prompt as ids, and its grammar where it asked for one; or the error that there is instead."""
-
-    asked: ClientRequest
-    ids: Sequence[int] = ()
-    constraint: Constraint | None = None
-    error: SpecmeshError | None = None
 
 
 class PromptEncoder:

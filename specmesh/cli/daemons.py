@@ -169,7 +169,7 @@ def _run(role: str, values: dict[str, Any]) -> None:
         if allowed != resource.RLIM_INFINITY and allowed < least:
             raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
     from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
-    from specmesh.daemons.runtime.instance import InstanceLock
+    from specmesh.paths import InstanceLock
 
     ctx = click.get_current_context()
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])

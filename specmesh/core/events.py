@@ -3,8 +3,10 @@
 What one session says is an event at the other: the shells carry `Told`, `Drafted` and `Nacked` across.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,14 @@ class Told:
     ids: tuple[int, ...]
     draft_n: int
     sync: bool = False
+
+    def parts(self, most: int) -> "Iterator[Told]":
+        """Split a sync into such of at most so many ids, each with the CRC of all before it."""
+        crc = self.crc
+        for at in range(0, max(len(self.ids), 1), most):
+            ids = self.ids[at : at + most]
+            yield Told(self.base + at, crc, ids, self.draft_n, sync=True)
+            crc = crc32(struct.pack(f"<{len(ids)}i", *ids), crc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,13 @@ come as rounds can use, however fast the rounds are. A peer over a limit is slow
 one that goes on like that, or sends invalid frames again and again, is to be cut off.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
+from math import inf
 from types import MappingProxyType
+
+from specmesh.errors import Busy
 
 
 class Cost(IntEnum):
@@ -63,6 +66,8 @@ RATES: Mapping[Cost, Rate] = MappingProxyType(
 BODY_WEIGHT = 8  # of a control frame's byte: decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON
 CUT_AFTER_S = 3.0  # how long a peer may go on beyond a limit before it is cut off
 REST_S = 1.0  # without a dropped frame, after which a peer counts as back within its limits
+MAX_DRAFTERS = 64
+MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
 MAX_ACCOUNTS = 256  # peers whose use is remembered; beyond them the oldest begins anew
 
 
@@ -127,3 +132,27 @@ class LimitsByAccount(dict[Hashable, PeerLimits]):
             del self[next(iter(self))]
         self[account] = limits = PeerLimits()
         return limits
+
+
+def check_room(keys: Sequence[str], key: str) -> None:
+    """Raise Busy where too many drafters are attached, with these keys (empty: none), for one more with `key`."""
+    if len(keys) >= MAX_DRAFTERS or (key and keys.count(key) >= MAX_PER_KEY):
+        raise Busy(f"too many drafters are attached ({len(keys)}): stop one")
+
+
+class Throttle:
+    """What is done once in `seconds` for each subject, and for `most` subjects."""
+
+    def __init__(self, seconds: float, most: int = 2**20) -> None:
+        self._seconds, self._most = seconds, most
+        self._done: dict[Hashable, float] = {}
+
+    def due(self, subject: Hashable, now: float) -> bool:
+        """Return whether it is to be done now, and take it as done."""
+        if now - self._done.get(subject, -inf) < self._seconds:
+            return False
+        self._done = {one: at for one, at in self._done.items() if now - at < self._seconds}
+        if len(self._done) >= self._most:
+            return False
+        self._done[subject] = now
+        return True

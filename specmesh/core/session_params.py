@@ -1,12 +1,13 @@
 """What a client asked for, and what the target allows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.constraint import Constraint, Grammar
-from specmesh.core.sampling.logprobs import MOST_ALTERNATIVES, USUAL
-from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.sampling.constraint import Constraint, Grammar, check_grammar
+from specmesh.core.sampling.logprobs import MOST_ALTERNATIVES, USUAL, check_logprobs
+from specmesh.core.sampling.sampler import SamplingParams, check_sampling
+from specmesh.core.sampling.stop import check_stops
 from specmesh.errors import PromptTooLong, RequestError
 
 
@@ -48,6 +49,17 @@ class TargetLimits:
     max_drafts: int = MAX_DRAFTS  # 0 for a model that cannot trim
     pieces: Sequence[bytes] = ()  # the bytes of each id
     width: int | None = None  # rows of every step, where constant
+
+
+def check_params(params: SessionParams) -> SessionParams:
+    """Return what a peer asks for; raise RequestError for what no session can have."""
+    if params.max_tokens > MAX_TOKENS:
+        raise RequestError(f"max_tokens must be a number from 0 to {MAX_TOKENS}", "max_tokens")
+    if params.logprobs is not None:
+        check_logprobs(params.logprobs)
+    if params.grammar is not None:
+        check_grammar(params.grammar)
+    return replace(params, sampling=check_sampling(params.sampling), stop=check_stops(params.stop))
 
 
 def check_request(

@@ -4,21 +4,23 @@ Sequences are numbered 0 .. n_seq - 1; the daemon allots them. An engine is used
 """
 
 import functools
+import hashlib
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, assert_never, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.events import Span
+from specmesh.core.events import Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import KVReuse
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVReuse
+from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import LocalProtocolError
+from specmesh.errors import LocalProtocolError, SpecmeshError
 
 Trimming = Literal["removal", "rollback", "restore", "none"]
 """How the last ids of a sequence are taken back: removed from memory; by the library's states of the last step; by
@@ -75,6 +77,12 @@ class EngineInfo:
     @property
     def can_trim(self) -> bool:
         return self.trimming != "none"
+
+    def named(self) -> dict[str, object]:
+        """Return what stats tell of the model."""
+        return {"name": self.model} | {
+            name: getattr(self, name) for name in ("backend", "n_ctx", "can_trim", "trimming")
+        }
 
 
 class Engine(Protocol):
@@ -233,3 +241,54 @@ class Sequences:
                 f"sequence {seq} with {self.held(seq)} ids cannot begin with {length} of sequence {source}, which "
                 f"holds {self.held(source)}"
             )
+
+
+@functools.cache
+def host_id() -> str:
+    """A digest that two processes have in common where one kernel runs both, containers included; empty if unknown.
+
+    It is made of the boot's id, so that it names no machine to a peer.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        try:
+            boot = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
+        except (OSError, subprocess.SubprocessError):
+            boot = ""
+    return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32] if boot.strip() else ""
+
+
+def limits_of(engine: VerifyEngine) -> TargetLimits:
+    info, vocabulary = engine.info, engine.vocabulary
+    most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
+    drafts = most if info.can_trim else 0
+    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
+
+
+def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
+    """Run a step: its orders first, then its spans."""
+    if step.threads is not None and isinstance(engine, CpuEngine):
+        engine.use_threads(step.threads)
+    if step.orders:
+        _prepare(engine, step.orders)
+    return engine.decode(step.spans)
+
+
+def _prepare(engine: VerifyEngine, orders: tuple[KVOrder, ...]) -> None:
+    """Carry all of them out, then raise the first error, if any: one sequence's must not stop another's."""
+    failed: SpecmeshError | None = None
+    for order in orders:
+        try:
+            match order:
+                case KVCut(seq, length):
+                    engine.trim(seq, length)
+                case KVCopy(seq, source, length):
+                    engine.copy(seq, source, length)
+                case _:
+                    assert_never(order)
+        except SpecmeshError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed

@@ -1,7 +1,9 @@
 """From settings to an engine, each library imported only when chosen; and an engine of another vocabulary."""
 
+import contextlib
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -10,6 +12,9 @@ from pathlib import Path
 import structlog
 
 from specmesh.config import ModelSettings
+from specmesh.core.draft_length.calibration import calibration
+from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
@@ -172,3 +177,28 @@ class _Translating(Sampler):
 
     def meaning(self, guess: int) -> int | None:
         return self._chosen[guess] if guess in self._chosen else self._remap.say(guess)
+
+
+def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, float] | None = None) -> None:
+    """Measure what `calibration` asks for, on an empty sequence, and leave it empty again."""
+    begun, info = time.monotonic(), engine.info
+    held = int(info.trimming == "restore")
+    plan = calibration(costs, min(info.n_outputs or info.n_batch, info.n_ctx - held), info.width, remembered)
+    with contextlib.suppress(StopIteration):
+        rows = next(plan)
+        while True:
+            rows = plan.send((_step(engine, held, rows), time.monotonic() - begun))
+
+
+def _step(engine: VerifyEngine, held: int, rows: int) -> float:
+    """Seconds of one step.
+
+    Where a target saves its state before a step with drafts the sequence holds an id, so that there is one to save.
+    """
+    if held:
+        engine.decode([Span(0, 0, (0,), logits=False)])
+    started = time.monotonic()
+    engine.decode([Span(0, held, (0,) * rows, logits=True)])
+    seconds = time.monotonic() - started
+    engine.trim(0, 0)
+    return seconds

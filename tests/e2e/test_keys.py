@@ -28,7 +28,7 @@ from specmesh.security.keys import KeyFolder, Listing
 
 PROMPT = "Nobody reads along"
 fault = pytest.mark.fault
-AUTH = "from specmesh.daemons.link import auth"
+AUTH = "from specmesh.security import zap as auth"
 
 
 class Keys:

@@ -12,8 +12,8 @@ from processes import PATIENCE, Daemon, Mesh, until
 
 from specmesh.client import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.curve import protect_client
 from specmesh.engines.sim import SimSettings, SimVerifier
+from specmesh.security.curve import protect_client
 from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode

@@ -18,6 +18,7 @@ import zmq
 from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
+from specmesh.core import link
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
@@ -26,7 +27,6 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Snapshot, as_json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
-from specmesh.daemons.link import peers
 from specmesh.daemons.link.transport import Route, bind_router
 from specmesh.daemons.runtime.loops import Mailbox
 from specmesh.daemons.verifier.daemon import VerifierLoop
@@ -282,9 +282,9 @@ class Running:
 
 def bear_silence(monkeypatch: pytest.MonkeyPatch, seconds: float, pings: float | None = None) -> None:
     """Have both daemons bear a peer's silence so long, and PING every so many seconds."""
-    monkeypatch.setattr(peers, "SILENCE", seconds)
+    monkeypatch.setattr(link, "SILENCE", seconds)
     if pings is not None:
-        monkeypatch.setattr(peers, "PING_INTERVAL", pings)
+        monkeypatch.setattr(link, "PING_INTERVAL", pings)
 
 
 class Scripted:

@@ -6,7 +6,9 @@ import numpy as np
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.daemon_statistics import Traffic, VerifierStats
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
+from specmesh.core.link import Link
 from specmesh.core.report import session_row
 from specmesh.core.requests import VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
@@ -15,16 +17,15 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
 from specmesh.core.statistics import RoundCounts
 from specmesh.daemons.drafter.statistics import DrafterStats
-from specmesh.daemons.link.peers import DrafterPeer, Link
-from specmesh.daemons.link.transport import Traffic
-from specmesh.daemons.verifier.statistics import VerifierStats
+from specmesh.daemons.link.router import DrafterPeer
+from specmesh.daemons.runtime.process import process_facts
 from specmesh.engines.base import EngineInfo
-from specmesh.wire.messages import Hello, Pong
+from specmesh.wire.messages import Hello
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 VOCAB, OPENED = 32, 150.0
 REUSE = ReuseSection(2, 70, 1, 40)
-TOLD = {"address": "tcp://127.0.0.1:7071", "encrypted": False}
+TOLD = {"address": "tcp://127.0.0.1:7071", "encrypted": False} | process_facts()
 """What a daemon fills in itself."""
 ROUNDS = (((7, 8), (7, 8, 9)), ((7, 9), (7, 8)), ((), (5,)))
 """Drafts of a step, and what the target says on its rows: two drafts stand, one of two, none are there."""
@@ -67,7 +68,7 @@ def worked(stats, numbers, *, attached=True):
 def peer(name="mac:7"):
     """A drafter that has answered a PING after 5 ms and drafts every 2 ms."""
     one = DrafterPeer(name.encode(), Hello(name, "llama", "small.gguf", "", 0, 4096), Link(0.0))
-    one.link.pong(Pong(one.link.ping(1.0), 1, 0.25), 1.005)
+    one.link.pong(one.link.ping(1.0), 1, 0.25, 1.005)
     return one
 
 
@@ -111,7 +112,9 @@ def verifier(sessions=1, drafters=1, now=152.0):
     report = replace(
         core(), totals=totals, sessions=rows, drafters={one.identity: MEASURED for one in peers}, draft_n=draft_n
     )
-    return stats.snapshot(INFO, report, peers, traffic(), now, len(lives), queued=3, **TOLD)
+    known = {one.identity: one.describe() for one in peers}
+    model = INFO.named() | {"reproducible": False}
+    return stats.snapshot(model, INFO.n_seq, report, known, traffic(), now, len(lives), queued=3, **TOLD)
 
 
 def drafter(now=152.0, *, connected=True):

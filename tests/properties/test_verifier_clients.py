@@ -13,6 +13,7 @@ import pytest
 
 from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.core import verifier_events as vev
+from specmesh.core.clients import ClientRequest, Clients, EncodedPrompt
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Step
 from specmesh.core.sampling.constraint import Constraint
@@ -20,8 +21,6 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.verifier.clients import Clients
-from specmesh.daemons.verifier.prompts import ClientRequest, EncodedPrompt
 from specmesh.errors import Busy, EngineError, RequestError
 
 LIMITS = TargetLimits(64, 8, frozenset({7}), 2)

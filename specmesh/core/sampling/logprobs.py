@@ -4,7 +4,7 @@ They are those of OpenAI's API and of llama-server: of the logits as the model g
 grammar, filters and the temperature. Drafts change nothing about them: each id comes with the row that chose it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -27,6 +27,30 @@ class Logprob:
     chosen: float
     ids: tuple[int, ...] = ()
     top: tuple[float, ...] = ()
+
+
+Flat = tuple[list[float], list[int], list[float]]
+"""Of each token its own logarithm; the likeliest ids of all, as many for each; and those of these."""
+
+
+def flattened(logprobs: Sequence[Logprob | None], most: int, most_top: int) -> Iterator[tuple[int, Flat]]:
+    """Yield them in parts of at most `most` tokens and `most_top` alternatives, each with its offset."""
+    each = max((len(one.ids) for one in logprobs if one is not None), default=0) + 1
+    most = max(min(most, most_top // each), 1)
+    for at in range(0, len(logprobs), most):
+        found = [one for one in logprobs[at : at + most] if one is not None]
+        ids = [token for one in found for token in one.ids]
+        yield at, ([one.chosen for one in found], ids, [score for one in found for score in one.top])
+
+
+def unflattened(flat: Flat) -> list[Logprob]:
+    """Return those of a peer in order; none where its parts do not fit each other."""
+    chosen, ids, top = flat
+    each, odd = divmod(len(ids), len(chosen)) if chosen else (0, 0)
+    if odd or len(top) != len(ids):
+        return []
+    parts = [slice(at * each, (at + 1) * each) for at in range(len(chosen))]
+    return [Logprob(one, tuple(ids[part]), tuple(top[part])) for one, part in zip(chosen, parts, strict=True)]
 
 
 def check_logprobs(top: int) -> int:

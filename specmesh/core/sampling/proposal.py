@@ -5,8 +5,9 @@ what is left, and sends just that with the draft. Nothing is lost by the cut but
 (block_verification.py) is exact for whatever a draft was sampled from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -38,6 +39,22 @@ class Proposal:
         distinct = len(set(self.ids)) == len(self.ids)
         known = min(self.ids) >= 0 and max(self.ids) < n_vocab
         return distinct and known and min(self.weights) > 0 and max(self.weights) <= HEAVIEST
+
+
+Flat = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Proposals one after the other: the size of each, 0 for none; all ids; all weights."""
+
+
+def flattened(proposals: Sequence[Proposal | None]) -> Flat:
+    known = [proposal or Proposal((), ()) for proposal in proposals]
+    ids = tuple(token for proposal in known for token in proposal.ids)
+    return tuple(len(one.ids) for one in known), ids, tuple(weight for one in known for weight in one.weights)
+
+
+def unflattened(flat: Flat) -> tuple[Proposal | None, ...]:
+    sizes, ids, weights = flat
+    parts = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    return tuple(Proposal(ids[part], weights[part]) if part.start < part.stop else None for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ A wrong verdict could waste time but never change a text: the verifier takes onl
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -22,6 +23,7 @@ import numpy as np
 
 from specmesh.core.prefix import common_length
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
+from specmesh.errors import SpecmeshError
 
 LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused by default
 MAX_PADDING = 128  # ids by which one side may be longer, all of them empty or unused: llama.cpp's bound
@@ -267,11 +269,38 @@ PROBES = (
 )
 
 
+MAX_PROBES, MAX_PROBE = 32, 512  # texts of a verifier that are tried, and characters of each
+
+
 @dataclass(frozen=True, slots=True)
 class EncodingMatch:
     agreed: int  # of the texts that were compared
     compared: int
     first: str = ""  # that came out otherwise, in words
+
+
+def compare_encoders(
+    draft: Vocabulary, verifier: Vocabulary, probes: Mapping[str, object], encode: Callable[[str], Sequence[int]]
+) -> EncodingMatch:
+    """Compare the draft model's encoder with the verifier's, by what that makes of some texts. What cannot be used, as
+    a peer's word or for this encoder, is not compared."""
+    encodings = list[tuple[str, Sequence[int], Sequence[int]]]()
+    for text, told in islice(probes.items(), MAX_PROBES):
+        theirs = _ids(told, len(verifier))
+        if theirs is None or len(text) > MAX_PROBE:
+            continue
+        with suppress(SpecmeshError):
+            ids = encode(text)
+            if all(token < len(draft) for token in ids):
+                encodings.append((text, ids, theirs))
+    return compare_encodings(draft, verifier, encodings)
+
+
+def _ids(told: object, n_vocab: int) -> list[int] | None:
+    """A list of ids out of a peer's JSON; None for anything else."""
+    if not isinstance(told, list) or len(told) > 8 * MAX_PROBE:
+        return None
+    return told if all(type(token) is int and 0 <= token < n_vocab for token in told) else None
 
 
 def compare_encodings(

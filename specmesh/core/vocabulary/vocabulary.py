@@ -1,11 +1,18 @@
 """A vocabulary as bytes per id: what text and fingerprints are made of."""
 
+import base64
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specmesh.errors import RemoteProtocolError
+
+MAX_VOCAB = 2**20  # tokens of a vocabulary that is believed
+MAX_VOCAB_BYTES = 64 * 2**20  # bytes of its pieces, in base64
+CHUNK_BYTES = 128 * 1024  # about how many bytes of pieces one answer carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,72 @@ class Vocabulary:
 def framed(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The bytes that a fingerprint is taken over: each piece behind its length as u32."""
     return (len(piece).to_bytes(4, "little") + piece for piece in pieces)
+
+
+def unframed(raw: bytes) -> tuple[bytes, ...] | None:
+    """The pieces in such bytes; None where they do not end where the last piece does."""
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(raw):
+        end = at + 4 + int.from_bytes(raw[at : at + 4], "little")
+        if end > len(raw) or at + 4 > len(raw):
+            return None
+        pieces.append(raw[at + 4 : end])
+        at = end
+    return tuple(pieces)
+
+
+def chunk(vocabulary: Vocabulary, start: int) -> list[str]:
+    """Return pieces from id `start` on in base64, as many as one answer carries; none past the end."""
+    pieces: list[str] = []
+    size = 0
+    for piece in vocabulary.pieces[start:]:
+        pieces.append(base64.b64encode(piece).decode())
+        size += len(pieces[-1]) + 3
+        if size >= CHUNK_BYTES:
+            break
+    return pieces
+
+
+class VocabularyFetch:
+    """A vocabulary that comes in chunks from a peer, which has told what it will be.
+
+    `start` is the id to ask for next. Every call raises RemoteProtocolError for what nobody can have.
+    """
+
+    def __init__(self, fingerprint: str, n_vocab: int, end_ids: Iterable[int]) -> None:
+        if n_vocab > MAX_VOCAB:
+            raise RemoteProtocolError(f"the verifier claims a vocabulary of {n_vocab} tokens")
+        self.fingerprint, self.n_vocab = fingerprint, n_vocab
+        self._end_ids = frozenset(end_ids)
+        self._pieces: list[bytes] = []
+        self._size = 0  # in base64
+
+    @property
+    def start(self) -> int:
+        return len(self._pieces)
+
+    def expects(self, start: int, pieces: Sequence[str]) -> bool:
+        return start == self.start and len(pieces) > 0
+
+    def whole(self, pieces: Sequence[bytes]) -> Vocabulary:
+        return Vocabulary(tuple(pieces), self._end_ids)
+
+    def add(self, chunk: Sequence[str]) -> Vocabulary | None:
+        """Take the next chunk; return the vocabulary once it is whole."""
+        try:
+            self._pieces += [base64.b64decode(piece, validate=True) for piece in chunk]
+        except ValueError:  # binascii.Error is one, and what is not ASCII raises another
+            raise RemoteProtocolError("the verifier's vocabulary is not base64") from None
+        self._size += sum(map(len, chunk))
+        if len(self._pieces) > self.n_vocab or self._size > MAX_VOCAB_BYTES:
+            raise RemoteProtocolError("the verifier sends more vocabulary than it has")
+        if len(self._pieces) < self.n_vocab:
+            return None
+        vocabulary = self.whole(self._pieces)
+        if vocabulary.fingerprint() != self.fingerprint:
+            raise RemoteProtocolError("the verifier's vocabulary does not match its own fingerprint")
+        return vocabulary
 
 
 NONE = -1  # in `said`: this id of the draft model has no counterpart

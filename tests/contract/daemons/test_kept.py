@@ -1,20 +1,18 @@
 """What a verifier keeps of a side that goes away: each text is what it would have been."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+import zmq
 from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until
 from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.api.requests import Finished, Started
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import MAX_DETACHED, DetachedSessions
-from specmesh.daemons.link.peers import DrafterPeer
-from specmesh.daemons.link.router import PeerGate
 from specmesh.errors import NoSuchText, RequestError
+from specmesh.security.zap import NoKeys
 from specmesh.wire import messages as m
 
 
@@ -158,12 +156,7 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
 
 def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
-
-    def attach(gate: PeerGate, *hello: Any, real: Callable[..., DrafterPeer] = PeerGate.attach) -> None:
-        peer = real(gate, *hello)
-        peer.key = f"key {peer.number}"
-
-    monkeypatch.setattr(PeerGate, "attach", attach)
+    monkeypatch.setattr(NoKeys, "key_of", lambda _, message: f"key {message.get(zmq.SRCFD)}")  # one per connection
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
     first.expect(m.Truth)

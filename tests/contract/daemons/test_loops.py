@@ -7,7 +7,7 @@ from harness.loops import PROMPT, Bench, Flaky, FlakyDrafter, attach, request, t
 
 from specmesh.api.body import endless
 from specmesh.api.requests import Finished, Request
-from specmesh.daemons.runtime.shared_cores import host_id
+from specmesh.engines.base import host_id
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire import messages as m

@@ -7,8 +7,7 @@ from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, Scripted, req
 from harness.ports import free_address
 from named_texts import NAME, TEXT, Told, asked, wanted
 
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.vocabulary_handshake import vocabulary_chunk
+from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import Busy, ConfigError, NoSuchText, RequestError
 from specmesh.wire import messages as m
@@ -188,7 +187,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
         router.say(welcome(**({"verifier": "v"} | said)))
         if not said:
             router.expect(m.Vocab)
-            router.say(vocabulary_chunk(SimVerifier(SimSettings()).vocabulary, 0))
+            router.say(m.Vocab(0, chunk(SimVerifier(SimSettings()).vocabulary, 0)))
     if count == 2:
         assert isinstance(bench.errors.get(timeout=PATIENCE), ConfigError)
         return

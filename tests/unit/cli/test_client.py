@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from specmesh import client, errors
 from specmesh.cli import main
 from specmesh.client import Client
-from specmesh.daemons.runtime.instance import InstanceLock
+from specmesh.paths import InstanceLock
 
 CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
 

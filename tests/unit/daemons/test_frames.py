@@ -14,7 +14,7 @@ from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
 from specmesh.daemons.drafter.upstream_link import open_of
 from specmesh.daemons.link.frames import fields_of, frame_of, from_drafter, grammar_of, opened, params_of, to_drafter
-from specmesh.daemons.verifier.remote_client import requested
+from specmesh.daemons.verifier.drafters import requested
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode

@@ -1,25 +1,13 @@
-"""The verifier's counters and their snapshot."""
+"""What the daemons count, and the verifier's snapshot."""
 
-import os
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
 from copy import deepcopy
 from dataclasses import replace
-from logging import DEBUG
 from typing import Any
 
-import structlog
-
-from specmesh import __version__, logs
 from specmesh.core import snapshot as told
 from specmesh.core import verifier_events as vev
 from specmesh.core.statistics import LONG, SHORT, Histogram, LastMinute, Throughput, milliseconds
-from specmesh.daemons.link.peers import DrafterPeer
-from specmesh.daemons.link.transport import Traffic
-from specmesh.engines.base import EngineInfo
-from specmesh.logs import dropped
-
-log = structlog.get_logger("specmesh.verifier")
 
 ROLLING_ROUNDS = 256
 SERVED = ("stop", "length")
@@ -31,6 +19,31 @@ UNMEASURED = {
     "sessions": 0,
 }
 PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+
+
+class Traffic:
+    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted).
+
+    rejected: frames by reason. refused: failed handshakes by reason.
+    """
+
+    def __init__(self) -> None:
+        self.frames_sent = self.frames_received = 0
+        self.bytes_sent = self.bytes_received = 0
+        self.rejected: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def sent(self, frame: bytes) -> None:
+        self.frames_sent += 1
+        self.bytes_sent += len(frame)
+
+    def received(self, frame: bytes) -> None:
+        self.frames_received += 1
+        self.bytes_received += len(frame)
+
+    def snapshot(self, stray: int | None = None) -> told.WireSection:
+        frames, size = (self.frames_sent, self.frames_received), (self.bytes_sent, self.bytes_received)
+        return told.WireSection(*frames, *size, dict(self.rejected), stray)
 
 
 class DaemonStats:
@@ -53,18 +66,11 @@ class DaemonStats:
         """Return the fields that both daemons fill alike."""
         wire_bytes = traffic.bytes_sent + traffic.bytes_received
         return {
-            "version": __version__,
-            "pid": os.getpid(),
             "uptime_s": round(now - self._started, 1),
             "last_minute": self.minute.snapshot(now),
             "bytes_per_accepted_token": round(wire_bytes / accepted, 1) if accepted else None,
             "reconnects": self.reconnects,
-            "log_lines_dropped": dropped(),
         }
-
-
-def model_of(info: EngineInfo) -> told.Json:
-    return {"name": info.model} | {name: getattr(info, name) for name in ("backend", "n_ctx", "can_trim", "trimming")}
 
 
 class VerifierStats(DaemonStats):
@@ -77,7 +83,7 @@ class VerifierStats(DaemonStats):
         self.strangers = 0
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         self.model_hash: str | None = None
-        self._rounds: list[vev.Committed] = []  # of the step that is to be logged
+        self._rounds: list[vev.Committed] = []  # of the step that runs
 
     def began(self, began: vev.Began) -> None:
         if began.adopted:
@@ -93,8 +99,7 @@ class VerifierStats(DaemonStats):
         drafted, accepted = max(len(emit.drafts) - emit.forced, 0), max(emit.accepted - emit.forced, 0)
         self._recent.append((drafted, accepted))
         self.minute.record(done.at, drafted, accepted, tokens)
-        if logs.least <= DEBUG:
-            self._rounds.append(done)
+        self._rounds.append(done)
         if last is None:
             self._first_tokens.record(done.at - opened)
         elif tokens:
@@ -107,44 +112,48 @@ class VerifierStats(DaemonStats):
         if end.reason in SERVED:
             self._latencies.record(end.seconds)
 
-    def ran(self, step: vev.Ran) -> None:
-        if logs.least <= DEBUG:
-            _log_step(step, self._rounds)
-            self._rounds.clear()
+    def ran(self, step: vev.Ran) -> list[vev.Committed]:
+        """Count a step; return its rounds."""
         self.minute.record(step.ended, busy=step.ended - step.started)
         self.throughput.record(step.tokens, step.started, step.ended)
+        rounds, self._rounds = self._rounds, []
+        return rounds
 
     def snapshot(
         self,
-        info: EngineInfo,
+        model: told.Json,
+        n_seq: int,
         core: vev.CoreReport,
-        peers: Sequence[DrafterPeer],
+        peers: dict[vev.DrafterId, told.Json],
         traffic: Traffic,
         now: float,
         live: int,
         queued: int = 0,
         **others: Any,
     ) -> told.VerifierSnapshot:
-        """Return `specmesh stats --json`; core: how it stood there of late; others: fields that are known there."""
-        names = {peer.identity: peer.hello.drafter for peer in peers}
+        """Return `specmesh stats --json`.
+
+        core: how it stood there of late. peers: what is known of each drafter elsewhere. others: fields that are.
+        """
         totals = deepcopy(self.totals)
         totals.add(core.totals)
         totals.stale_drafts = core.stale
+        names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
         drafted, accepted = (sum(counts) for counts in zip((0, 0), *self._recent, strict=True))
         tables = {least: _table_ms(table) for least, table in core.steps.items()}
         return told.VerifierSnapshot(
             **self.common(traffic, totals.accepted, now),
             **others,
             role="verifier",
-            model=model_of(info) | {"sha256": self.model_hash, "reproducible": info.width is not None},
+            model=model | {"sha256": self.model_hash},
             sessions=told.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
-                max=info.n_seq,
+                max=n_seq,
                 live=live,
                 kept=core.kept,
                 queued=queued,
-                rows=[row | {"drafter": names.get(row["drafter"])} for row in core.sessions],  # type: ignore[call-overload]
+                rows=[row | {"drafter": names.get(row["drafter"])} for row in core.sessions],
                 ended=replace(self._ended),
             ),
             histograms=told.HistogramsSection(
@@ -168,28 +177,16 @@ class VerifierStats(DaemonStats):
             steps_ms_by_context={str(least): table for least, table in tables.items()},
             busy={
                 "verifier": round(self.minute.busy(now), 3),
-                "drafters": {peer.hello.drafter: round(peer.link.busy, 3) for peer in peers},
+                "drafters": {peer["drafter"]: peer["busy"] for peer in peers.values()},
             },
-            round_trip_ms=peers[0].link.round_trip_ms() if peers else {"p50": None, "p99": None},
-            peers=[peer.describe() | core.drafters.get(peer.identity, UNMEASURED) for peer in peers],
+            round_trip_ms=next((peer["round_trip_ms"] for peer in peers.values()), {"p50": None, "p99": None}),
+            peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
             drafter_changes={str(reason): count for reason, count in self.drafter_changes.items()},
             handshake_failures=dict(traffic.refused)
             | {"hello": self.strangers, "version": traffic.rejected["version"]},
             wire=traffic.snapshot(core.stray_frames),
             reuse=core.reuse,
         )
-
-
-def _log_step(step: vev.Ran, rounds: list[vev.Committed]) -> None:
-    log.debug(
-        "step",
-        sessions=[one.session for one in rounds],
-        rows=step.rows,
-        drafts=sum(len(one.emit.drafts) for one in rounds),
-        accepted=sum(one.emit.accepted for one in rounds),
-        draft_n=[one.draft_n for one in rounds],
-        seconds=round(step.ended - step.started, 6),
-    )
 
 
 def _table_ms(table: dict[int, float]) -> dict[str, float]:

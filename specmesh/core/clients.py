@@ -3,17 +3,58 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from specmesh.api.requests import EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import QueueLimits, most_sessions
 from specmesh.core.report import with_drafting
+from specmesh.core.requests import EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import TargetLimits, check_request
-from specmesh.daemons.verifier.prompts import ClientRequest, EncodedPrompt, PromptEncoder
 from specmesh.errors import Busy, NoSuchText, SpecmeshError
 
 CLOSE_GRACE = 0.2  # most seconds that a finished session's report waits for the drafter's CLOSE
+
+
+@dataclass(slots=True, eq=False)
+class ClientRequest:
+    """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
+    by `ref`, with `key`; None for a client here.
+
+    waits: for a session. encoding: while its prompt becomes ids, until cancelled. session: 0 before it has one.
+    """
+
+    number: int
+    request: Request
+    client: EventSink
+    owner: bytes | None
+    ref: int = 0
+    key: str = ""
+    waits: bool = False
+    encoding: "Encoding | None" = None
+    session: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A request's prompt as ids, and its grammar where it asked for one; or the error that there is instead."""
+
+    asked: ClientRequest
+    ids: Sequence[int] = ()
+    constraint: Constraint | None = None
+    error: SpecmeshError | None = None
+
+
+class Encoding(Protocol):
+    """A prompt on its way to become ids."""
+
+    def cancel(self) -> object: ...
+
+
+class Prompts(Protocol):
+    """Makes ids of prompts, which takes time: each comes back by `Clients.encoded`."""
+
+    def add(self, asked: ClientRequest) -> Encoding: ...
 
 
 @dataclass(slots=True)
@@ -49,7 +90,7 @@ class Clients:
 
     def __init__(
         self,
-        prompts: PromptEncoder,
+        prompts: Prompts,
         limits: TargetLimits,
         n_seq: int,
         most: int,

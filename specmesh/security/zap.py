@@ -16,7 +16,9 @@ import zmq
 from zmq.auth import Authenticator
 from zmq.utils import z85
 
-from specmesh.daemons.link.curve import (
+from specmesh.core.peer_limits import Throttle
+from specmesh.errors import ConfigError, InsecureKeys
+from specmesh.security.curve import (
     CONNECTIONS,
     DOMAIN,
     HANDSHAKES,
@@ -29,9 +31,9 @@ from specmesh.daemons.link.curve import (
     protect_client,
     protect_server,
     unwatch,
+    user_of,
     watch,
 )
-from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.security.keys import SECRET, Identity, KeyFolder, Listing, new_identity
 
 log = structlog.get_logger("specmesh.auth")
@@ -51,6 +53,27 @@ class _Zap(Authenticator):
         return client_public_key.hex()
 
 
+class NoKeys:
+    """In the place of a guard where keys are not used: whoever connects may speak."""
+
+    alive = True
+    allowed = frozenset[str]()
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.failures: Counter[str] = Counter()
+        self.introduced: frozenset[TcpConnection] | None = None
+
+    def key_of(self, _: zmq.Frame) -> str:
+        return ""
+
+    def admits(self, _: str) -> bool:
+        return True
+
+    def ban(self, _: str) -> None:
+        """Nobody is known again."""
+
+
 class ZapGuard:
     """Lets in the keys on the list of drafters, and this machine's own. Answers libzmq on a thread of its own.
 
@@ -68,7 +91,7 @@ class ZapGuard:
         self.names: dict[str, str] = {}
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
-        self._logged: dict[str, float] = {}
+        self._logged = Throttle(60.0, MAX_KEYS_LOGGED)
         self.introduced: frozenset[TcpConnection] | None = None
         self._connections: dict[int, tuple[TcpConnection, float]] = {}  # and since when each has been no drafter's
         self._banned: dict[str, float] = {}
@@ -82,6 +105,10 @@ class ZapGuard:
     def alive(self) -> bool:
         """Keys are still asked about; a verifier whose guard is dead should end."""
         return self._serving and time.monotonic() - self._turned < STUCK
+
+    def key_of(self, message: zmq.Frame) -> str:
+        """Return the key that a message's sender has proved."""
+        return user_of(message)
 
     def admits(self, key: str) -> bool:
         """Return True if a key, as we write keys, may connect and speak now."""
@@ -214,10 +241,7 @@ class ZapGuard:
         return frozenset(self.names) | {self._identity.public.hex()}
 
     def _log_refused(self, key: str) -> None:
-        now = time.monotonic()
-        self._logged = {known: at for known, at in self._logged.items() if now - at < 60.0}
-        if self._listening and key not in self._logged and len(self._logged) < MAX_KEYS_LOGGED:
-            self._logged[key] = now
+        if self._listening and self._logged.due(key, time.monotonic()):
             log.warning("drafter_refused", key=key, meaning="to let it in: specmesh keys allow KEY --name NAME")
 
     def _prove(self, socket: Socket) -> None:

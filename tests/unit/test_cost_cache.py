@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.daemons.runtime.calibration import CostCache
+from specmesh.caches import CostCache
 
 TABLE = {1: 0.034, 5: 0.036, 33: 0.1}
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.daemons.runtime import instance
-from specmesh.daemons.runtime.instance import InstanceLock
+from specmesh import paths
 from specmesh.errors import Busy
+from specmesh.paths import InstanceLock
 
 
 def test_one_instance_per_socket(tmp_path: Path):
@@ -21,7 +21,7 @@ def test_one_instance_per_socket(tmp_path: Path):
 def test_a_lock_whose_file_was_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Who waited for the lock of an instance that has just ended locks the new file, not the one nobody sees."""
     first = InstanceLock(tmp_path / "s")
-    real, tries = instance._locked, []
+    real, tries = paths._locked, []
 
     def slow(lock: Path, path: Path) -> object:
         file = real(lock, path) if tries else None
@@ -32,7 +32,7 @@ def test_a_lock_whose_file_was_taken_away(tmp_path: Path, monkeypatch: pytest.Mo
             return held
         return file
 
-    monkeypatch.setattr(instance, "_locked", slow)
+    monkeypatch.setattr(paths, "_locked", slow)
     second = InstanceLock(tmp_path / "s")
     assert tries[0].closed
     monkeypatch.undo()

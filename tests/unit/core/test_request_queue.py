@@ -8,11 +8,11 @@ import pytest
 from specmesh.api.requests import ClientEvent, Failed, Request
 from specmesh.core import admission
 from specmesh.core import verifier_events as vev
+from specmesh.core.clients import Clients
 from specmesh.core.request_router import AHEAD, RequestRouter
 from specmesh.core.requests import VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.verifier.clients import Clients
 from specmesh.errors import Busy
 
 LIMITS = TargetLimits(16, 256, frozenset())

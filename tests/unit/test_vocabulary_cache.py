@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from specmesh.caches import MAX_FILES, VocabularyCache
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.vocabulary_handshake import MAX_FILES, VocabularyCache
 
 PIECES = (b"a", b"", b"\x00\xff", "ü".encode() * 100)
 PRINT = Vocabulary(PIECES, frozenset()).fingerprint()

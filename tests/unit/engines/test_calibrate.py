@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from harness.clock import virtual_time
 
+from specmesh.core.draft_length.calibration import WIDTHS
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.daemons.runtime import calibration
-from specmesh.daemons.runtime.calibration import WIDTHS, calibrate
-from specmesh.engines import sim
+from specmesh.engines import load, sim
+from specmesh.engines.load import calibrate
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 
 @pytest.fixture(autouse=True)
 def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    virtual_time(monkeypatch, sim, calibration)
+    virtual_time(monkeypatch, sim, load)
 
 
 class Target(SimVerifier):

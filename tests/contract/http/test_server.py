@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from specmesh.api import server
 from specmesh.api.requests import ModelInfo
+from specmesh.api.server import Bounds, serving_api
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.runtime import api_thread
-from specmesh.daemons.runtime.api_thread import Bounds, serving_api
 
 
 class Backend:
@@ -37,7 +37,7 @@ def mode(path: Path) -> int:
 
 
 def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(api_thread, "SYSTEM_DIR", tmp_path)
+    monkeypatch.setattr(server, "SYSTEM_DIR", tmp_path)
     with serving_api(tmp_path / "s", Backend()):
         assert mode(tmp_path / "s") == 0o660
 
