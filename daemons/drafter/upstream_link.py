@@ -13,7 +13,7 @@ from specmesh.core.client_session import RoundTold
 from specmesh.core.daemon_statistics import Traffic
 from specmesh.core.drafting.verifier_choice import ReportedLoad
 from specmesh.core.link import U32, Link
-from specmesh.core.requests import PendingRequest, VerifierInfo
+from specmesh.core.requests import PendingRequest, VerifierInfo, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import unflattened
 from specmesh.core.session_params import SessionParams
@@ -35,7 +35,7 @@ from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import Busy, ConfigError, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import Busy, ConfigError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -132,8 +132,8 @@ class UpstreamLink:
                 self._welcomed(message, now)
             case m.Vocab():
                 self._ask_vocabulary(self.introduction.answered(message, now))
-            case m.Error(code, text, ref):
-                if upstream.refused(code, error_of(message), ref, now):
+            case m.Error(code, text, ref, param):
+                if upstream.refused(code, error_of(code, text, param), ref, now):
                     raise ConfigError(f"the verifier at {upstream.address} refused this drafter: {text}: {UPDATE}")
             case m.Bye():
                 upstream.lost("stopped", now)
@@ -304,17 +304,3 @@ def _session_params(message: m.Opened) -> SessionParams:
         grammar=grammar_of(message),
         cache_prompt=message.cache_prompt,
     )
-
-
-def error_of(message: m.Error) -> SpecmeshError:
-    match message.code:
-        case "engine":
-            return EngineError(f"the verifier's engine failed: {message.message}")
-        case "busy":
-            return Busy(message.message)
-        case "session":
-            return NoSuchText(message.message)
-        case "context":
-            return PromptTooLong(message.message, message.param or None)
-        case _:
-            return RequestError(message.message, message.param or None)

@@ -190,7 +190,7 @@ class Inlet:
     def sender(self) -> str:
         """Return the IP address that the last message came from as tcp://HOST; empty where libzmq does not know."""
         try:
-            host = str(self._last.get("Peer-Address")) if self._last is not None else ""
+            host = str(self.last().get("Peer-Address"))
         except zmq.ZMQError:
             return ""
         return plain(f"tcp://[{host}]" if ":" in host else f"tcp://{host}") if host else ""

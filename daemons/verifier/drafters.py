@@ -12,7 +12,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.link import U32
-from specmesh.core.peer_limits import Cost
+from specmesh.core.requests import refusal_of
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams, TargetLimits, check_params
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.core.vocabulary.vocabulary import chunk
@@ -20,7 +20,7 @@ from specmesh.daemons.link.frames import from_drafter, grammar_of, opened, param
 from specmesh.daemons.link.router import DrafterPeer, Router
 from specmesh.daemons.runtime.process import SharedCores
 from specmesh.engines.base import VerifyEngine
-from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import Busy, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
@@ -56,11 +56,11 @@ class Drafters:
         self._router, self._clients, self._stats = router, clients, stats
         self._tell, self._turns = tell, turns
         self._gate, self._peers = router.gate, router.gate.peers
-        self._hash_sent = ""
+        self._hash_sent = stats.model_hash
         self.step_s = self.row_s = 0.0
 
     def name(self, identity: bytes | None) -> str | None:
-        peer = self._peers.get(identity) if identity is not None else None
+        peer = self._peers.get(identity or b"")
         return peer.hello.drafter if peer is not None else None
 
     def look(self, now: float) -> None:
@@ -77,8 +77,8 @@ class Drafters:
                 self._tell(vev.DrafterStuck(peer.identity, peer.stuck), now)
         if self._ping(now):
             self._tell(vev.ReportAsked(), now)  # what the next ones tell
-        if self._hash_sent != (self._stats.model_hash or ""):
-            self._hash_sent = self._stats.model_hash or ""
+        if self._hash_sent != self._stats.model_hash:
+            self._hash_sent = self._stats.model_hash
             self.send_all(self._welcome())
 
     def send_all(self, message: m.Welcome | m.Bye) -> None:
@@ -195,8 +195,7 @@ class Drafters:
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
-            if not peer.limits.take(Cost.OPENS, 1, now):
-                raise Busy("requests come too fast: try again in a moment")
+            peer.limits.check_open(now)
             request = requested(order)
         except SpecmeshError as error:
             client.on_event(Failed(error))
@@ -242,9 +241,6 @@ def requested(order: m.Open) -> Request:
     )
 
 
-_CODES = ((Busy, "busy"), (PromptTooLong, "context"), (NoSuchText, "session"), (EngineError, "engine"))
-
-
 class RemoteClient:
     """The client of a session that a drafter asked for: `say` sends it a frame."""
 
@@ -267,7 +263,7 @@ class RemoteClient:
             case Finished():
                 pass  # DONE was sent
             case Failed(error):
-                code = next((code for kind, code in _CODES if isinstance(error, kind)), "request")
-                self._say(m.Error(code, str(error), self._ref, getattr(error, "param", None) or ""))
+                code, message, param = refusal_of(error)
+                self._say(m.Error(code, message, self._ref, param))
             case _:
                 assert_never(event)

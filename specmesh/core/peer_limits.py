@@ -114,6 +114,11 @@ class PeerLimits:
         """Judge the sender of an invalid frame."""
         return FrameAction.DROP if self.take(Cost.BAD, 1, now) else FrameAction.CUT
 
+    def check_open(self, now: float) -> None:
+        """Count a request for a session; raise Busy where they come too fast."""
+        if not self.take(Cost.OPENS, 1, now):
+            raise Busy("requests come too fast: try again in a moment")
+
     def take(self, cost: Cost, amount: float, now: float) -> bool:
         """Count so much more of one cost, if it is within the limits."""
         return self._buckets[cost].take(amount, now)

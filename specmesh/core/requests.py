@@ -8,7 +8,7 @@ from typing import Protocol
 from specmesh.core.report import Report
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.errors import SpecmeshError
+from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 
 ID_BYTES = 36
 """Memory of an id in a tuple."""
@@ -165,3 +165,27 @@ class ReturnedRequest:
     error: SpecmeshError
     refused: bool = False
     again: bool = False
+
+
+_REFUSALS: dict[str, type[SpecmeshError]] = {
+    "busy": Busy,
+    "context": PromptTooLong,
+    "session": NoSuchText,
+    "engine": EngineError,
+}
+"""What verifiers and drafters call errors of a request; any other is "request"."""
+
+
+def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:
+    """Return an error's code, its message and the request's field that it is about, or ""."""
+    code = next((code for code, kind in _REFUSALS.items() if isinstance(error, kind)), "request")
+    return code, str(error), getattr(error, "param", None) or ""
+
+
+def error_of(code: str, message: str, param: str) -> SpecmeshError:
+    """Return the error that a verifier has told."""
+    said = f"the verifier's engine failed: {message}" if code == "engine" else message
+    error = _REFUSALS.get(code, RequestError)(said)
+    if isinstance(error, RequestError) and param:
+        error.param = param
+    return error
