@@ -21,7 +21,7 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup test golden law faults check fmt bench fuzz soak docs clean
+.PHONY: demo setup test wheel golden law faults check fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
 	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
@@ -41,6 +41,13 @@ $(STAMP): pyproject.toml
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
 	$(BIN)/python -m pytest -m 'not e2e and not slow' --numprocesses 2 --dist loadfile
 	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 3 --dist loadfile tests/e2e tests/faults tests/contract
+
+# What is installed elsewhere has neither this checkout nor its links; --target holds the wheel alone.
+wheel: $(STAMP)  ## build the wheel, and have what it holds start both daemons
+	rm -rf build && mkdir -p build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m pip install --quiet --no-deps --target build/wheel/site build/wheel/specmesh-*.whl
+	$(BIN)/python tools/wheel.py build/wheel/site
 
 golden: $(STAMP)  ## record anew what users build on: JSON, metrics, API, options, exit codes
 	REWRITE_GOLDEN=1 $(BIN)/python -m pytest -n 0 tests/contract/test_golden.py
