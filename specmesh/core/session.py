@@ -25,7 +25,7 @@ from specmesh.core.sampling.stop import StopScan
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
-from specmesh.errors import RequestError, SpecmeshError
+from specmesh.errors import LocalProtocolError, RequestError, SpecmeshError
 
 SESSION_MEMORY = 16.0  # rounds after which what a session saw of acceptance counts half: texts change
 
@@ -87,8 +87,18 @@ class VerifierSession:
 
     # --- what happened
 
-    def handle(self, event: ev.VerifierEvent, now: float) -> list[ev.VerifierEffect]:
+    @property
+    def state(self) -> ev.SessionState:
         if self.finished is not None:
+            return ev.SessionState.ENDED
+        whole = self._held >= len(self.prefix.ids) - 1
+        return ev.SessionState.GENERATING if whole else ev.SessionState.PREFILLING
+
+    def handle(self, event: ev.VerifierEvent, now: float) -> list[ev.VerifierEffect]:
+        state = self.state
+        if type(event) not in ev.LEGAL[state]:
+            raise LocalProtocolError(f"{type(event).__name__} while {state.value}")
+        if state is ev.SessionState.ENDED:
             return []
         match event:
             case ev.Drafted():
