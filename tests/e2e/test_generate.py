@@ -1,10 +1,12 @@
 """`specmesh generate` against running daemons: the text is the target's own, and the numbers are sane."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from processes import Daemon, Mesh, command, generate, sim_ids, sim_text, until
+from processes import Daemon, Done, Mesh, command, generate, sim_ids, sim_text, until
 
+from specmesh.client import Json
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 
 PROMPT = "Once upon a time"
@@ -23,6 +25,30 @@ def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
     return pair[role]
 
 
+def drafting(daemon: Daemon, *options: object, drafts: str = "accepted", least: int = 1) -> Json:
+    """The report of a text that had this many drafts: asked for again where the drafter had no processor meanwhile."""
+    reports = list[Json]()
+
+    def enough() -> bool:
+        reports.append(generate(daemon, PROMPT, "--max-tokens", N, "--json", *options).json)
+        return reports[-1][drafts] >= least  # type: ignore[operator]
+
+    until(enough, f"{least} drafts are {drafts}")
+    return reports[-1]
+
+
+def showing(word: str, daemon: Daemon, *options: object) -> Done:
+    """A text's command that shows this of its drafts."""
+    ran = list[Done]()
+
+    def shown() -> bool:
+        ran.append(generate(daemon, PROMPT, "--max-tokens", N, "--draft-n", 4, *options))
+        return word in ran[-1].out + ran[-1].err
+
+    until(shown, f"{word!r} is shown")
+    return ran[-1]
+
+
 def test_text_is_the_targets_own(daemon: Daemon):
     """At either socket stdout is the target's own text and a newline, nothing else, and stderr is empty; `-` reads the
     prompt from standard input, unchanged."""
@@ -33,9 +59,7 @@ def test_text_is_the_targets_own(daemon: Daemon):
 
 def test_json_has_sane_values(daemon: Daemon):
     """--json prints one object whose counts agree with one another."""
-    done = generate(daemon, PROMPT, "--max-tokens", N, "--json", "--draft-n", 4)
-    r = done.json
-    assert done.code == 0
+    r: Any = drafting(daemon, "--draft-n", 4)
     assert r["schema_version"] == 1
     assert r["token_ids"] == sim_ids(PROMPT, N)
     assert (r["text"], r["finish_reason"]) == (sim_text(PROMPT, N), "length")
@@ -65,8 +89,8 @@ def test_json_has_sane_values(daemon: Daemon):
 )
 def test_draft_n(pair: dict[str, Daemon], options: tuple[object, ...], most: int):
     """--draft-n N verifies at most N drafts a round and changes nothing else; without options drafts are accepted."""
-    report = generate(pair["drafter"], PROMPT, "--max-tokens", 200, "--json", *options).json
-    assert report["text"] == sim_text(PROMPT, 200)
+    report: Any = drafting(pair["drafter"], *options, least=min(most, 1))
+    assert report["text"] == sim_text(PROMPT, N)
     assert report["drafted"] <= most * report["rounds"]
     assert (report["accepted"] > 0) == (most > 0)
     assert len(report["accept_histogram"]) <= most + 1
@@ -87,7 +111,7 @@ def test_socket_is_found_from_another_folder(pair: dict[str, Daemon], tmp_path: 
 
 def test_verbose_tells_rounds_and_a_summary_on_stderr(pair: dict[str, Daemon]):
     """--verbose: text only on stdout; on stderr a line per round, then the summary with its named baseline."""
-    done = generate(pair["verifier"], PROMPT, "--max-tokens", N, "--verbose", "--draft-n", 4)
+    done = showing("accepted 4/4", pair["verifier"], "--verbose")
     assert (done.code, done.out) == (0, sim_text(PROMPT, N) + "\n")
     lines = done.err.splitlines()
     rounds = [line for line in lines if line.startswith("round ")]
@@ -104,8 +128,7 @@ def test_verbose_tells_rounds_and_a_summary_on_stderr(pair: dict[str, Daemon]):
 def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
     """--show-drafts tells accepted drafts apart; without its marks the text is the same."""
     daemon = pair["verifier"]
-    done = generate(daemon, PROMPT, "--max-tokens", N, "--show-drafts", "--draft-n", 4)
-    assert "\x1b[32m" in done.out
+    done = showing("\x1b[32m", daemon, "--show-drafts")
     assert done.out.replace("\x1b[32m", "").replace("\x1b[39m", "") == sim_text(PROMPT, N) + "\n"
     plain = generate(daemon, PROMPT, "--max-tokens", N, "--show-drafts", "--draft-n", 4, env={"NO_COLOR": "1"})
     assert "[[" in plain.out
@@ -115,13 +138,11 @@ def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
 @pytest.mark.fault("E7.84")
 def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     """Temperature above 0: the seed decides, with and without drafts."""
-    options = ("--max-tokens", N, "--temperature", 8, "--seed", 7, "--json")
-    with_drafts, alone = (
-        generate(daemon, PROMPT, *options, *more).json for more in (("--draft-n", 4), ("--no-draft",))
-    )
+    options = ("--temperature", 8, "--seed", 7)
+    with_drafts = drafting(daemon, *options, "--draft-n", 4)
+    alone = generate(daemon, PROMPT, "--max-tokens", N, *options, "--no-draft", "--json").json
     assert with_drafts["seed"] == 7
     assert with_drafts["token_ids"] == alone["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
-    assert with_drafts["accepted"] > 0
 
 
 def test_drafts_of_a_temperature_of_their_own(mesh: Mesh):
@@ -129,9 +150,9 @@ def test_drafts_of_a_temperature_of_their_own(mesh: Mesh):
     verifier, rates = mesh.verifier("step_ms=4"), []
     for own in ((), ("--draft-temperature", 0)):
         drafter = mesh.drafter("draft_ms=0.2,alpha=1", *own, name=f"d{len(own)}")
-        options = ("--max-tokens", 200, "--temperature", 8, "--seed", 7, "--draft-n", 4)
-        report = generate(verifier, PROMPT, *options, "--json").json
-        assert report["token_ids"] == sim_ids(PROMPT, 200, SamplingParams(temperature=8, seed=7))
+        options = ("--temperature", 8, "--seed", 7, "--draft-n", 4)
+        report: Any = drafting(verifier, *options, drafts="drafted", least=40)
+        assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
         rates.append(report["accepted"] / report["drafted"])
         drafter.stop()
     assert rates[0] > 0.9
@@ -180,8 +201,8 @@ def test_sampling_options_are_what_the_verifier_samples_with(
 def test_strategies(pair: dict[str, Daemon], strategy: str):
     """Each strategy: the report names it, and says whether it is exact. Drafts stand but by greedy,
     which leaves the text as it is; those of probabilistic come with what they were sampled from."""
-    options = ("--max-tokens", N, "--temperature", 3, "--seed", 5, "--draft-n", 4, "--json")
-    report = generate(pair["drafter"], PROMPT, *options, "--strategy", strategy, "--threshold", 0.5).json
+    options = ("--temperature", 3, "--seed", 5, "--draft-n", 4, "--strategy", strategy, "--threshold", 0.5)
+    report: Any = drafting(pair["drafter"], *options, least=0 if strategy == "greedy" else 11)
     assert (report["strategy"], report["exact"]) == (strategy, strategy != "threshold")
     assert len(report["token_ids"]) == N
     assert (report["accepted"] > 10) == (strategy != "greedy")

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, generate, until
+from processes import Daemon, Mesh, Stream, body, complete, drafted, generate, until
 from proxy import Proxy
 
 pytestmark = pytest.mark.models
@@ -43,26 +44,28 @@ def linked(
 def test_greedy_is_the_target_alone(linked: tuple[dict[str, Daemon], Proxy, str]):
     """Greedy ids with drafts, at both sockets, are those without."""
     pair, _, kind = linked
-    accepted = 0
     for prompt in PROMPTS:
         alone = complete(pair["verifier"], body(prompt, N, draft_n=0)).ids
         for daemon in pair.values():
             for draft_n in ("auto", 4):
-                stream = complete(daemon, body(prompt, N, draft_n=draft_n))
-                assert stream.ids == alone
-                accepted += sum(stream.accepted)
-    assert accepted > 0 or kind == "other weights"
+                assert complete(daemon, body(prompt, N, draft_n=draft_n)).ids == alone
+    if kind != "other weights":
+        assert drafted(pair["verifier"], body(PROMPTS[-1], N, draft_n=4)).ids == alone
 
 
 def test_a_twin_is_accepted_and_a_stranger_is_not(linked: tuple[dict[str, Daemon], Proxy, str]):
     """A drafter with the target's weights is nearly always right; the bundled one mostly; random weights hardly."""
     pair, _, kind = linked
-    reports = [complete(pair["verifier"], body(prompt, N, draft_n=4)).result["report"] for prompt in PROMPTS]
-    drafted = sum(report["drafted"] for report in reports)
+    reports = list[Any]()
+
+    def drafts() -> int:
+        reports.extend(complete(pair["verifier"], body(one, N, draft_n=4)).result["report"] for one in PROMPTS)
+        return sum(report["drafted"] for report in reports)
+
+    until(lambda: drafts() > N, "drafts are verified")  # a busy machine's drafter is late for most
     accepted = sum(report["accepted"] for report in reports)
     low, high = {"same weights": (0.9, 1), "bundled": (0.3, 1), "other weights": (0, 0.3)}[kind]
-    assert drafted > 0
-    assert low <= accepted / drafted <= high
+    assert low <= accepted / sum(report["drafted"] for report in reports) <= high
 
 
 @pytest.mark.fault("E7.84")
