@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import zmq
@@ -128,20 +129,25 @@ def test_a_draft_after_the_end(wire: Wire, verifier: Daemon, chosen: Peer):
 @fault("E2.22")
 @fault("E4.47")
 def test_replayed_and_reordered_drafts(verifier: Daemon, chosen: Peer):
-    rng, sent = random.Random(1), list[m.Draft]()
-    with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
-        session = chosen.opened()
-        for at in told(chosen):
-            now = chosen.draft(session, WHOLE[at : at + 4])
-            all_of_it = [now, now, *rng.choices([*sent, now], k=6)]
-            rng.shuffle(all_of_it)
-            chosen.say(*all_of_it)
-            sent.append(now)
-        stream.read()
-    assert stream.ids == sim_ids(PROMPT, N)
-    report = stream.result["report"]
-    assert report["accepted"] > 0  # a busy machine may be late for most
-    assert report["accepted"] + report["rounds"] == N
+    rng = random.Random(1)
+
+    def most_stand() -> bool:
+        sent = list[m.Draft]()
+        with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+            session = chosen.opened()
+            for at in told(chosen):
+                now = chosen.draft(session, WHOLE[at : at + 4])
+                all_of_it = [now, now, *rng.choices([*sent, now], k=6)]
+                rng.shuffle(all_of_it)
+                chosen.say(*all_of_it)
+                sent.append(now)
+            stream.read()
+        assert stream.ids == sim_ids(PROMPT, N)
+        report: Any = stream.result["report"]
+        assert report["accepted"] + report["rounds"] == N
+        return bool(report["accepted"] > N // 2)
+
+    until(most_stand, "most drafts stand")  # on a busy machine this peer may be late for a text
 
 
 @pytest.mark.parametrize(
@@ -154,18 +160,26 @@ def test_replayed_and_reordered_drafts(verifier: Daemon, chosen: Peer):
 )
 def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: int, crc: int | None):
     stale = verifier.stats()["totals"]["stale_drafts"]
-    asked = 0
-    with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
-        session = chosen.opened()
-        while not isinstance(heard := chosen.on_event(), m.Done):
-            asked += isinstance(heard, m.Nack)
-            at = len(chosen.truth) + ahead
-            chosen.say(m.Draft(session, at, crc_of(WHOLE[:at]) if crc is None else crc, tuple(WHOLE[at : at + 4])))
-        stream.read()
-    assert stream.ids == sim_ids(PROMPT, 300)
-    assert sum(stream.accepted) == 0
-    assert (asked > 0) == (ahead > 0)
-    until(lambda: verifier.stats()["totals"]["stale_drafts"] > stale, "they are counted")
+
+    def asked() -> int:
+        """How often it is asked for others, in a text."""
+        nacks = 0
+        with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
+            session = chosen.opened()
+            while not isinstance(heard := chosen.on_event(), m.Done):
+                nacks += isinstance(heard, m.Nack)
+                at = len(chosen.truth) + ahead
+                chosen.say(m.Draft(session, at, crc_of(WHOLE[:at]) if crc is None else crc, tuple(WHOLE[at : at + 4])))
+            stream.read()
+        assert stream.ids == sim_ids(PROMPT, 300)
+        assert sum(stream.accepted) == 0
+        return nacks
+
+    def handled() -> bool:
+        """This peer may be late for a whole text on a busy machine."""
+        return (asked() > 0) == (ahead > 0) and verifier.stats()["totals"]["stale_drafts"] > stale
+
+    until(handled, "it is asked for others where it was ahead, and they are counted")
 
 
 def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
@@ -223,13 +237,17 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
             second.hello("eve")
             first.answered()
             assert second.on_event(0.3) is None
-            with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
-                session = first.opened()
-                for at in told(first):
-                    first.say(first.draft(session, WHOLE[at : at + 4]))
-                stream.read()
-            assert stream.ids == sim_ids(PROMPT, N)
-            assert sum(stream.accepted) > 0
+
+            def drafts_stand() -> bool:
+                with Stream(verifier, body(PROMPT, N, draft_n=4)) as stream:
+                    session = first.opened()
+                    for at in told(first):
+                        first.say(first.draft(session, WHOLE[at : at + 4]))
+                    stream.read()
+                assert stream.ids == sim_ids(PROMPT, N)
+                return sum(stream.accepted) > 0
+
+            until(drafts_stand, "drafts stand")
 
     def heard_again() -> bool:
         with Peer(wire, second_key, b"one name") as again:
@@ -242,15 +260,20 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
 @pytest.mark.parametrize("draft_n", ["auto", 4])
 @fault("E2.26")
 def test_heartbeats_without_drafts(verifier: Daemon, chosen: Peer, draft_n: object):
-    with Stream(verifier, body(PROMPT, 300, draft_n=draft_n)) as stream:
-        chosen.opened()
-        for _ in told(chosen):
-            pass
-        stream.read()
-    report = stream.result["report"]
-    assert stream.ids == sim_ids(PROMPT, 300)
-    assert report["drafted"] == 0
-    assert report["wait_ms"] <= 0.2 * report["verify_ms"]
+
+    def hardly_waits() -> bool:
+        """A busy machine wakes a verifier late that waits for little."""
+        with Stream(verifier, body(PROMPT, 300, draft_n=draft_n)) as stream:
+            chosen.opened()
+            for _ in told(chosen):
+                pass
+            stream.read()
+        report: Any = stream.result["report"]
+        assert stream.ids == sim_ids(PROMPT, 300)
+        assert report["drafted"] == 0
+        return bool(report["wait_ms"] <= 0.2 * report["verify_ms"])
+
+    until(hardly_waits, "it hardly waits")
 
 
 @fault("E2.28")
