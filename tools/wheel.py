@@ -20,12 +20,15 @@ PACKAGES = ("specmesh.cli", "specmesh.daemons.verifier", "specmesh.wire", "specm
 
 
 def run(site: Path, *words: str) -> str:
-    """What a command says; SystemExit with its own words where it fails."""
-    command = [sys.executable, "-P", "-m", "specmesh", *words]
-    done = subprocess.run(command, env=environment(site), cwd="/", capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"specmesh {' '.join(words)} left with {done.returncode}: {done.stderr}")
-    return done.stdout
+    """What a command says; tried again while daemons start. SystemExit with its own words where it goes on failing."""
+    command, deadline = [sys.executable, "-P", "-m", "specmesh", *words], time.monotonic() + PATIENCE
+    while True:
+        done = subprocess.run(command, env=environment(site), cwd="/", capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return done.stdout
+        if time.monotonic() > deadline:
+            raise SystemExit(f"specmesh {' '.join(words)} left with {done.returncode}: {done.stderr}")
+        time.sleep(0.2)
 
 
 def check_places(site: Path) -> None:
@@ -57,11 +60,6 @@ def main() -> None:
             process = subprocess.Popen([*command, "--socket", sockets[role]], env=environment(site), cwd="/")
             ends.callback(process.wait, PATIENCE)
             ends.callback(process.terminate)
-        deadline = time.monotonic() + PATIENCE
-        while any(not Path(path).exists() for path in sockets.values()):
-            if time.monotonic() > deadline:
-                raise SystemExit("the daemons do not start")
-            time.sleep(0.05)
         texts = {run(site, "generate", "hello", "--max-tokens", "40", "--socket", path) for path in sockets.values()}
         alone = run(site, "generate", "hello", "--max-tokens", "40", "--no-draft", "--socket", sockets["verifier"])
         if texts != {alone}:
