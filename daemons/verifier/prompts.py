@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from specmesh.api.requests import Request
 from specmesh.core.clients import ClientRequest, EncodedPrompt
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import Tokenizer
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import EngineError, SpecmeshError
 
@@ -16,7 +16,7 @@ class PromptEncoder:
     Those with a grammar have another thread: compiling holds up no others.
     """
 
-    def __init__(self, engine: VerifyEngine, deliver: Callable[[EncodedPrompt], None]) -> None:
+    def __init__(self, engine: Tokenizer, deliver: Callable[[EncodedPrompt], None]) -> None:
         self._engine, self._deliver = engine, deliver
         self._grammars = Grammars(engine.vocabulary)
         self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
@@ -46,7 +46,7 @@ class PromptEncoder:
             return EncodedPrompt(asked, error=EngineError(reason))
 
 
-def prompt_ids(engine: VerifyEngine, request: Request) -> Sequence[int]:
+def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
     """Return the ids to continue, by the target's tokenizer and chat template; safe from any thread.
 
     An empty text, where the target begins none with a token of its own, is what ends others, as at OpenAI's. Raises

@@ -1,13 +1,8 @@
-"""A verifier of a drafter: whether it is there, and what it has said of itself.
-
-state      leaves by
-away       WELCOME: there; another version twice, or a vocabulary that does not suit: given up
-there      a refusal, a broken connection, silence, BYE, ERROR hello: away; a vocabulary that does not suit: given up
-given up   never
-"""
+"""A verifier of a drafter: whether it is there, and what it has said of itself."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum
 
 from specmesh.core import events as ev
 from specmesh.core.drafting.verifier_choice import ReportedLoad, VerifierLoad
@@ -15,13 +10,28 @@ from specmesh.core.requests import VerifierInfo
 from specmesh.core.snapshot import Json
 from specmesh.core.upstream_sessions import DraftCounts, Outlet, PaceMeter, UpstreamSessions
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import DaemonUnreachable, SpecmeshError
+from specmesh.errors import DaemonUnreachable, LocalProtocolError, SpecmeshError
 
 FIRST = 0.25  # seconds until the second HELLO, and between two tries while nobody is connected
 LONGEST = 2.0  # most seconds between two HELLOs
 STEADY = 5.0  # seconds a verifier must have been there for its loss to be answered by a HELLO at once
 UNANSWERED = 3.0  # seconds without an answer after which somebody should be told
 RENEW = 30.0  # seconds without an answer after which the connection itself is in doubt
+
+
+class UpstreamState(Enum):
+    AWAY = "away"
+    THERE = "there"
+    GIVEN_UP = "given up"
+
+
+NEXT_STATES: dict[UpstreamState, frozenset[UpstreamState]] = {
+    # by WELCOME; by another version twice, or a vocabulary that does not suit
+    UpstreamState.AWAY: frozenset((UpstreamState.THERE, UpstreamState.GIVEN_UP)),
+    # by the WELCOME of one that started anew; by a refusal, a broken connection, silence, BYE or ERROR hello; as above
+    UpstreamState.THERE: frozenset(UpstreamState),
+    UpstreamState.GIVEN_UP: frozenset(),
+}
 
 
 class HelloTimer:
@@ -85,6 +95,7 @@ class Upstream:
         now: float,
     ) -> None:
         self.address, self.number = address, place[0]
+        self.state = UpstreamState.AWAY
         self.info: VerifierInfo | None = None
         self.vocabulary: Vocabulary | None = None
         self.given_up: SpecmeshError | None = None
@@ -163,6 +174,7 @@ class Upstream:
         if before is not None and before.name == info.name:
             self.info = self.sessions.known = replace(before, model_hash=info.model_hash or before.model_hash)
             return False
+        self._enter(UpstreamState.THERE)
         self.sessions.interrupt(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
         self.info = self.sessions.known = info
         if known is not None and not known.same_model(info):
@@ -207,14 +219,21 @@ class Upstream:
     def lost(self, reason: str, now: float) -> None:
         """Note that it went away, if it was there."""
         if self.info is not None:
+            self._enter(UpstreamState.AWAY)
             self._note("verifier_lost", "warning", reason=reason)
             self._away(DaemonUnreachable(f"the verifier at {self.address} went away"), now)
             self._out.reconnect()
             self.greeting.lost(now)
 
     def give_up(self, error: SpecmeshError, now: float) -> None:
+        self._enter(UpstreamState.GIVEN_UP)
         self.given_up = error
         self._away(error, now)
+
+    def _enter(self, state: UpstreamState) -> None:
+        if state not in NEXT_STATES[self.state]:
+            raise LocalProtocolError(f"{self.address} is {self.state.value}: it cannot be {state.value}")
+        self.state = state
 
     def _away(self, error: SpecmeshError, now: float) -> None:
         if self.info is not None:

@@ -95,21 +95,24 @@ class Engine(Protocol):
         """Free the model; a second call does nothing."""
 
 
-class VerifyEngine(Engine, Protocol):
-    """A target model: decodes rows of several sequences in one step."""
+class Tokenizer(Protocol):
+    """A target model's texts as ids. Every member is safe from any thread."""
 
     @property
     def vocabulary(self) -> Vocabulary: ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a prompt, with the model's special tokens at its start; safe from any thread."""
+        """Return the ids of a prompt, with the model's special tokens at its start."""
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         """Return the ids of a chat up to the assistant's answer, or to the end of the last message if `continued`.
 
-        Safe from any thread. Raises RequestError where there is no template or it refuses the messages, EngineError
-        where it fails.
+        Raises RequestError where there is no template or it refuses the messages, EngineError where it fails.
         """
+
+
+class VerifyEngine(Engine, Tokenizer, Protocol):
+    """A target model: decodes rows of several sequences in one step."""
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Run one step; return per span its logits, float32 (rows, n_vocab), or None where not wanted.

@@ -10,8 +10,8 @@ from specmesh.core.requests import ClientEvent, Failed, Request, VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import DraftTotals
-from specmesh.core.upstream import Upstream
-from specmesh.errors import Busy, DaemonUnreachable, RequestError
+from specmesh.core.upstream import NEXT_STATES, Upstream, UpstreamState
+from specmesh.errors import Busy, DaemonUnreachable, LocalProtocolError, RequestError
 
 PARAMS = SessionParams(SamplingParams(), 20)
 PROMPT = (1, 2, 3)
@@ -140,3 +140,43 @@ def test_an_interrupted_request_waits_for_its_verifier():
     mesh.router.look(5.0)
     mesh.router.look(70.0)
     assert isinstance(mesh.error(), DaemonUnreachable)
+
+
+def in_state(state: UpstreamState) -> tuple[Mesh, Upstream]:
+    """A verifier that has come so far."""
+    mesh = Mesh(Wire())
+    [upstream] = mesh.upstreams
+    if state is UpstreamState.AWAY:
+        upstream.lost("silent", 1.0)
+    elif state is UpstreamState.GIVEN_UP:
+        upstream.give_up(RequestError("no"), 1.0)
+    assert upstream.state is state
+    return mesh, upstream
+
+
+@pytest.mark.parametrize("state", UpstreamState)
+@pytest.mark.parametrize("to", UpstreamState)
+def test_states_of_a_verifier_are_a_table(state: UpstreamState, to: UpstreamState):
+    """What the table does not list is refused, and changes nothing; what is away stays so when it is lost again."""
+    mesh, upstream = in_state(state)
+    before = upstream.info, upstream.given_up, mesh.wires[0].renewed
+
+    def act() -> None:
+        match to:
+            case UpstreamState.THERE:
+                upstream.welcomed(VerifierInfo("another", "m", "", "", 256, 4096, ()), 2.0)
+            case UpstreamState.AWAY:
+                upstream.lost("stopped", 2.0)
+            case UpstreamState.GIVEN_UP:
+                upstream.give_up(RequestError("no"), 2.0)
+
+    if to in NEXT_STATES[state]:
+        act()
+        assert upstream.state is to
+    elif to is UpstreamState.AWAY:
+        act()
+        assert (upstream.info, upstream.given_up, mesh.wires[0].renewed) == before
+    else:
+        with pytest.raises(LocalProtocolError):
+            act()
+        assert (upstream.info, upstream.given_up, mesh.wires[0].renewed) == before
