@@ -65,8 +65,9 @@ def scraped(daemon: Daemon, accept: str) -> dict[tuple[object, ...], float]:
 @pytest.mark.parametrize("accept", FORMATS)
 def test_metrics_agree_with_stats(pair: dict[str, Daemon], accept: str):
     """/metrics of both daemons is what Prometheus reads: the counters are those of /stats, and they only rise."""
+    drafted(pair["drafter"], body(PROMPT, 60, draft_n=4))  # no counter is 0 from here on
     before = {role: scraped(daemon, accept) for role, daemon in pair.items()}
-    drafted(pair["drafter"], body(PROMPT, 60, draft_n=4))
+    complete(pair["drafter"], body(PROMPT, 60, draft_n=4))
     after = until(lambda: agreed(pair, accept, before), "the counters are those of /stats")
     for role in pair:
         for series, value in before[role].items():
@@ -74,7 +75,7 @@ def test_metrics_agree_with_stats(pair: dict[str, Daemon], accept: str):
                 assert after[role][series] >= value, series
     told, other = after["verifier"], after["drafter"]
     success = ("specmesh_request_success_total", ("finished_reason", "length"))
-    assert told[success] > before["verifier"][success]
+    assert told[success] == before["verifier"][success] + 1
     assert told["specmesh_engine_healthy",] == other["specmesh_engine_healthy",] == 1
     assert told["specmesh_drafter_up",] == other["specmesh_verifier_up",] == 1
     assert told["specmesh_draft_rtt_seconds_count",] > 0
@@ -94,7 +95,7 @@ Scraped = dict[str, dict[tuple[object, ...], float]]
 
 
 def agreed(pair: dict[str, Daemon], accept: str, before: Scraped) -> Scraped | None:
-    """/metrics of both, once they say what /stats says, and that tokens have come."""
+    """/metrics of both, once they say what /stats says, and that 60 tokens have come."""
     after = {role: scraped(daemon, accept) for role, daemon in pair.items()}
     totals = {role: daemon.stats()["totals"] for role, daemon in pair.items()}
     generated = ("specmesh_generation_tokens_total",)
@@ -102,7 +103,7 @@ def agreed(pair: dict[str, Daemon], accept: str, before: Scraped) -> Scraped | N
         after[role][f"specmesh_{name}_total",] == totals[role][key] > 0 for role in SAME for name, key in SAME[role]
     ]
     same.append(after["drafter"]["specmesh_draft_seconds_count",] == totals["drafter"]["drafted"])
-    same.append(after["verifier"][generated] > before["verifier"][generated])
+    same.append(after["verifier"][generated] == before["verifier"][generated] + 60)
     return after if all(same) else None
 
 

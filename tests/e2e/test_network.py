@@ -8,8 +8,6 @@ from proxy import Proxy
 
 PROMPT = "The network is reliable"
 BYTES_PER_TOKEN = 120
-HEARTBEATS = 600
-"""Bytes a second, at most: four frames of 120 bytes, and some as they meet."""
 
 
 def linked(mesh: Mesh, made: Proxy, drafter: str = "draft_ms=1,alpha=0.75") -> Daemon:
@@ -30,18 +28,18 @@ def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: st
     proxy, pair = counted
 
     def counted_text() -> tuple[Stream, float] | None:
-        """A text with drafts, and its bytes less heartbeats: a busy machine's text has more of those."""
-        before, begun = quiet(proxy, pair["drafter"]), time.monotonic()
+        """A text with drafts, and its bytes."""
+        before = quiet(proxy, pair["drafter"])
         stream = complete(pair[role], body(PROMPT, 300, draft_n=draft_n))
-        used = quiet(proxy, pair["drafter"]) - before - HEARTBEATS * (time.monotonic() - begun)
+        used = quiet(proxy, pair["drafter"]) - before
         assert stream.text == sim_text(PROMPT, 300)
         return (stream, used) if sum(stream.accepted) else None
 
     stream, used = until(counted_text, "drafts stand")
-    assert used / 300 < BYTES_PER_TOKEN
+    assert 0 < used / 300 < BYTES_PER_TOKEN
     if (role, draft_n) == ("verifier", 4):
         report = stream.result["report"]
-        assert 0.7 * used < report["bytes_sent"] + report["bytes_received"]
+        assert 0.7 * used < report["bytes_sent"] + report["bytes_received"] < used
 
 
 def test_no_draft_costs_nothing_on_the_wire(counted: tuple[Proxy, dict[str, Daemon]]):
@@ -51,7 +49,7 @@ def test_no_draft_costs_nothing_on_the_wire(counted: tuple[Proxy, dict[str, Daem
     report = complete(pair["verifier"], body(PROMPT, 200, draft_n=0)).result["report"]
     assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)
     used = quiet(proxy, pair["drafter"]) - before
-    heartbeats = 2500 + HEARTBEATS * (time.monotonic() - begun)
+    heartbeats = 2500 + 600 * (time.monotonic() - begun)  # frames of 120 bytes: four a second, and some as they meet
     assert used < heartbeats  # the text would take 5,200 more
 
 

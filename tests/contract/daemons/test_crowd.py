@@ -27,7 +27,7 @@ class Numbered(Hearing):
 def test_requests_wait_in_order(bench: Bench):
     """Of a thousand at once the sessions and the queue take so many, which are served in the order they came; the
     others are told to try again, exit code 75, and nobody's text is another."""
-    verifier = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=0.2)), max_queue=5)
+    verifier = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=10)), max_queue=5)
     begun: list[int] = []
     clients = [Numbered(number, begun) for number in range(1000)]
     for client in clients:
@@ -40,7 +40,7 @@ def test_requests_wait_in_order(bench: Bench):
         assert clients[number].ids == truth(20)
     refused = [end.error for end in ends if isinstance(end, Failed)]
     assert len(refused) + len(served) == 1000
-    assert refused
+    assert len(refused) > 900
     assert {error.exit_code for error in refused} == {75}
     assert "--max-queue" in str(refused[0])
 
