@@ -81,8 +81,9 @@ AcceptanceStrategy = Callable[[VerifiedRows], TokenChoice]
 """Gives what is called for i = 0, 1, ... as long as the first i drafts are what it gave."""
 
 
-def likeliest(logits: NDArray[np.float32]) -> TokenChoice:
+def argmax(rows: VerifiedRows) -> TokenChoice:
     """The best of each row as it is. The rows after a rejected draft are never looked at."""
+    logits = rows.logits
     return lambda i: int(logits[i].argmax())
 
 
@@ -134,7 +135,7 @@ class Probabilistic:
 
 def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
     if params.greedy:
-        return lambda rows: likeliest(rows.logits)  # by every strategy
+        return argmax  # by every strategy
     if params.strategy == Strategy.THRESHOLD:
         return partial(threshold, params.threshold)
     return Probabilistic(params.seed).choices if uses_proposals(params) else deterministic

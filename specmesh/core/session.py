@@ -11,7 +11,7 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.accept import Acceptance, TokenChoice, VerifiedRows, accept, likeliest, strategy_of, uses_proposals
+from specmesh.core.accept import Acceptance, TokenChoice, VerifiedRows, accept, strategy_of, uses_proposals
 from specmesh.core.draft_buffer import DraftBuffer, TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
@@ -68,7 +68,6 @@ class VerifierSession:
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, own, self.times, company)
         self.truth = TruthSender(self.prefix, self.pacing)
         self.drafts = DraftBuffer(self.prefix, limits.n_vocab, constraint, self.pacing)
-        self._greedy = constraint is None and params.sampling.greedy
         self._strategy = strategy_of(params.sampling)
         self._held = held  # ids in the target's memory
         self._end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
@@ -275,8 +274,6 @@ class VerifierSession:
         return stopped
 
     def _choices(self, event: ev.Stepped) -> TokenChoice:
-        if self._greedy:
-            return likeliest(event.logits)
         base = len(self.prefix.ids)
         if (constraint := self.constraint) is not None:
             return lambda i: choose_allowed(constraint, self._after(event.drafts[:i]), event.logits[i], base + i)
