@@ -4,7 +4,7 @@ arrive, and what the target's steps cost by their rows and their context.
 Full acceptance of k drafts only proves "at least k" (it is censored), so rates are kept per position reached.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from statistics import median
 
@@ -286,25 +286,20 @@ class _Curve:
         self.medians: dict[int, float] = {}
         self._window = window
         self._samples: dict[int, deque[float]] = {}
-        self._sorted: dict[int, list[float]] = {}
         self._widths: list[int] = []
 
     def record(self, rows: int, seconds: float) -> bool:
         """Learn; return whether a median changed."""
         samples = self._samples.get(rows)
         if samples is None:
-            samples, self._sorted[rows] = deque[float](), []
-            self._samples[rows] = samples
+            samples = self._samples[rows] = deque(maxlen=self._window)
             self._widths = sorted(self._samples)
-        ordered, before = self._sorted[rows], self.medians.get(rows)
-        if len(samples) == self._window:
-            del ordered[bisect_left(ordered, samples.popleft())]
         samples.append(seconds)
-        insort(ordered, seconds)
-        middle = len(ordered) // 2
-        new = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        new = median(samples)
+        if new == self.medians.get(rows):
+            return False
         self.medians[rows] = new
-        return new != before
+        return True
 
     def doubted(self) -> "_Curve":
         """Return a curve on which each width counts as measured once."""
