@@ -101,13 +101,7 @@ class DrafterCore:
         return self._reused()
 
     def _heard(self, seat: _Seat, told: ev.Told | ev.Nacked, now: float) -> list[ev.CoreEffect]:
-        effects = list[ev.CoreEffect]()
-        for effect in seat.session.handle(told, now):
-            if not isinstance(effect, ev.Trim):
-                effects.append((seat.key, effect))
-            elif seat.seq is not None:
-                self._cut(seat.seq, effect.length)
-        effects += self._worked()
+        effects = self._of(seat, seat.session.handle(told, now)) + self._worked()
         if seat.grammar is not None and seat.session.active and seat.upstream in self._speaks:
             effects.append((seat.key, seat.grammar))
             seat.grammar = None
@@ -134,11 +128,37 @@ class DrafterCore:
             if seat.upstream == event.upstream:
                 seat.session.set_round_trip(event.round_trip)
 
+    def _of(self, seat: _Seat, effects: list[ev.DrafterEffect]) -> list[ev.CoreEffect]:
+        """What of a session's effects is for others."""
+        told: list[ev.CoreEffect] = []
+        for effect in effects:
+            if not isinstance(effect, ev.Trim):
+                told.append((seat.key, effect))
+            elif seat.seq is not None:
+                self._cut(seat.seq, effect.length)
+        return told
+
     # --- steps
 
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
-        """Return the step that begins now, for sessions that drafts are asked for; the others read nothing. Of several
-        that guess, those who were served last come last."""
+        """Return the step that begins now, for sessions that drafts are asked for; the others read nothing."""
+        plans = self._plans()
+        cuts, threads = self._cuts, self._threads
+        if not plans and not cuts and threads is None:
+            return ev.Wait(inf)
+        self._cuts, self._threads = {}, None
+        rows = list[ev.DraftRow]()
+        for seat, plan in plans:
+            assert seat.seq is not None, "only who has a sequence has a plan"
+            plain = seat.plain and seat.guided is None and plan.guess
+            sampler = seat.sampler if plain else self._sampler(seat, plan)
+            rows.append(ev.DraftRow(seat.key, seat.seq, seat.session.held, plan.ids, sampler))
+            self._seats[seat.key] = self._seats.pop(seat.key)  # the others come first next time
+        upstream = plans[0][0].upstream if plans else -1
+        return ev.DraftStep(upstream, tuple([KVCut(*cut) for cut in cuts.items()]), tuple(rows), threads)
+
+    def _plans(self) -> list[tuple[_Seat, ev.Predict]]:
+        """What the first session with work does, and others of its verifier that guess in the same step."""
         plans, room = list[tuple[_Seat, ev.Predict]](), self._limits.n_batch
         for seat in self._seats.values():
             session = seat.session
@@ -153,21 +173,7 @@ class DrafterCore:
             room -= len(plan.ids)
             if not (self._together and plan.guess):
                 break
-        cuts, threads = self._cuts, self._threads
-        if not plans and not cuts and threads is None:
-            return ev.Wait(inf)
-        self._cuts, self._threads = {}, None
-        rows = list[ev.DraftRow]()
-        for seat, plan in plans:
-            assert seat.seq is not None, "only who has a sequence has a plan"
-            plain = seat.plain and seat.guided is None and plan.guess
-            sampler = seat.sampler if plain else self._sampler(seat, plan)
-            rows.append(ev.DraftRow(seat.key, seat.seq, seat.session.held, plan.ids, sampler))
-            self._seats[seat.key] = self._seats.pop(seat.key)
-        upstream = plans[0][0].upstream if plans else -1
-        return ev.DraftStep(
-            upstream, tuple([KVCut(*cut) for cut in cuts.items()]) if cuts else (), tuple(rows), threads
-        )
+        return plans
 
     def _sampler(self, seat: _Seat, plan: ev.Predict) -> Sampler | None:
         try:
@@ -191,11 +197,8 @@ class DrafterCore:
             if seat is None:
                 continue  # it has ended meanwhile
             session, before = seat.session, seat.session.drafted
-            for effect in session.predicted(row, token, started, ended):
-                if not isinstance(effect, ev.Trim):
-                    effects.append((row.key, effect))
-                elif seat.seq is not None:
-                    self._cut(seat.seq, effect.length)
+            if told := session.predicted(row, token, started, ended):
+                effects += self._of(seat, told)
             if session.drafted > before:
                 drafts += 1
                 work.sessions[seat.key] = session.drafted, session.draft_seconds
