@@ -23,13 +23,7 @@ from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import Dealer
-from specmesh.daemons.link.frames import (
-    fields_of,
-    frame_of,
-    from_verifier,
-    grammar_of,
-    params_of,
-)
+from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, grammar_of, params_of
 from specmesh.daemons.link.transport import UPDATE, Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -99,15 +93,18 @@ class UpstreamLink:
         for message, size in self.dealer.receive():
             self.link.last_heard = now = time.monotonic()
             if isinstance(message, m.Truth | m.Sync | m.Nack):
-                if self._has_room(size):
+                if self._has_room(message.session, size):
                     self.upstream.sessions.heard(message.session, from_verifier(message), size, now)
             elif message is not None:
                 more = True
                 self._message(message, size, now)
         return more
 
-    def _has_room(self, size: int) -> bool:
-        """Return False for a frame that the core cannot be kept: it has been in a step for too many of them."""
+    def _has_room(self, session: int, size: int) -> bool:
+        """Return False for a frame that cannot be kept for the core, which has been in a step for too many of them, or
+        that is of no session here."""
+        if session not in self.upstream.sessions.live:
+            return False
         self._unheard = self._unheard + size if self._core.behind else size
         if self._unheard <= MAX_UNHEARD:
             return True
@@ -118,10 +115,10 @@ class UpstreamLink:
         upstream, sessions = self.upstream, self.upstream.sessions
         match message:
             case m.Round(session, drafts, accepted):
-                if self._has_room(size):
+                if self._has_room(session, size):
                     sessions.aside(session, RoundTold(tuple(drafts), accepted), now)
             case m.Logprobs(session, base):
-                if self._has_room(size):
+                if self._has_room(session, size):
                     flat = message.chosen, message.top_ids, message.top
                     sessions.aside(session, LogprobsTold(base, tuple(unflattened(flat))), now)
             case m.Done(session, reason, length, report):
