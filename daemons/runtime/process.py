@@ -34,7 +34,7 @@ T = TypeVar("T")
 SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the default of 5 ms the API would stall steps
 
 # see gc.set_threshold: by default there are several a round; with 20,000 objects instead of 2,000 what sessions leave
-# piles up between two, and a daemon grew by some MB an hour
+# piles up between two, and memory under load grew twice as fast
 COLLECT_EVERY = (2_000, 5, 5)
 
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
