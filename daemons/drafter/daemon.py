@@ -8,14 +8,14 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import AskStats, Cancel, ClientOrder, Failed, ModelInfo, PingPeers, Submit
+from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.caches import VocabularyCache
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.daemon_statistics import Traffic
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.request_router import RequestRouter
-from specmesh.core.requests import VerifierInfo
+from specmesh.core.requests import Failed, VerifierInfo
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
@@ -35,12 +35,7 @@ from specmesh.daemons.runtime.loops import (
 )
 from specmesh.daemons.runtime.process import SharedCores, process_facts
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
-from specmesh.errors import (
-    ConfigError,
-    RemoteProtocolError,
-    SpecmeshError,
-    WentAway,
-)
+from specmesh.errors import ConfigError, RemoteProtocolError, SpecmeshError, WentAway
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")

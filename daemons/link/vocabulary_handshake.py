@@ -7,10 +7,7 @@ import structlog
 
 from specmesh.caches import VocabularyCache
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare, compare_encoders
-from specmesh.core.vocabulary.vocabulary import (
-    Vocabulary,
-    VocabularyFetch,
-)
+from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyFetch
 from specmesh.daemons.runtime.process import SharedCores
 from specmesh.engines.base import DraftEngine, Encoder
 from specmesh.engines.load import RemappedDrafter

@@ -7,12 +7,12 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import ClientEvent, Failed, Finished, PingPeers, Request, Started, Tokens
+from specmesh.api.requests import PingPeers
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.link import U32
-from specmesh.core.requests import refusal_of
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams, TargetLimits, check_params
 from specmesh.core.vocabulary.match import PROBES
 from specmesh.core.vocabulary.vocabulary import chunk

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from specmesh.api.requests import Request
 from specmesh.core.clients import ClientRequest, EncodedPrompt
+from specmesh.core.requests import Request
 from specmesh.engines.base import Tokenizer
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import EngineError, SpecmeshError

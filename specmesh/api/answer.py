@@ -10,8 +10,9 @@ from starlette.requests import ClientDisconnect
 
 from specmesh.api import fields, shapes
 from specmesh.api.fields import Prompt
-from specmesh.api.requests import Backend, Cancel, ClientEvent, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.api.requests import Backend, Cancel, Submit
 from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent, written
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams

@@ -20,7 +20,7 @@ from specmesh.api.fields import (
     prompts_of,
     stops_of,
 )
-from specmesh.api.requests import Request
+from specmesh.core.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.sampler import FORBIDDEN, MOST, WINDOW, Penalties, SamplingParams, check_sampling
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams

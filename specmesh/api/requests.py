@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from specmesh.core.requests import ClientEvent, EventSink, Failed, Finished, Request, Started, Tokens
+from specmesh.core.requests import EventSink, Failed, Request
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
-
-__all__ = ["ClientEvent", "EventSink", "Failed", "Finished", "Request", "Started", "Tokens"]
 
 
 @dataclass(frozen=True, slots=True)

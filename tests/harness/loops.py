@@ -22,6 +22,7 @@ from specmesh.core import link
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Snapshot, as_json
@@ -47,32 +48,32 @@ class Hearing:
     """A client that keeps what it hears."""
 
     def __init__(self) -> None:
-        self._events: queue.SimpleQueue[api.ClientEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
         self.ids: list[int] = []
         self.accepted = 0
 
-    def on_event(self, event: api.ClientEvent) -> None:
+    def on_event(self, event: ClientEvent) -> None:
         self._events.put(event)
 
     def empty(self) -> bool:
         return self._events.empty()
 
-    def next(self) -> api.ClientEvent:
+    def next(self) -> ClientEvent:
         event = self._events.get(timeout=PATIENCE)
-        if isinstance(event, api.Tokens):
+        if isinstance(event, Tokens):
             self.ids += event.ids
             self.accepted += event.accepted
         return event
 
-    def end(self) -> api.Finished | api.Failed:
-        while not isinstance(event := self.next(), api.Finished | api.Failed):
+    def end(self) -> Finished | Failed:
+        while not isinstance(event := self.next(), Finished | Failed):
             pass
         return event
 
-    def whole(self, count: int, prompt: Sequence[int] = PROMPT) -> api.Finished:
+    def whole(self, count: int, prompt: Sequence[int] = PROMPT) -> Finished:
         """How it ends, with so many ids, which are the target's own."""
         end = self.end()
-        assert isinstance(end, api.Finished), end
+        assert isinstance(end, Finished), end
         assert self.ids == truth(count, prompt)
         return end
 
@@ -83,7 +84,7 @@ class Hearing:
 
     def error(self) -> SpecmeshError:
         end = self.end()
-        assert isinstance(end, api.Failed), end
+        assert isinstance(end, Failed), end
         return end.error
 
 
@@ -119,8 +120,8 @@ def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 
 def request(
     max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT, rounds: bool = False
-) -> api.Request:
-    return api.Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
+) -> Request:
+    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
 
 
 def until(condition: Callable[[], T], what: str) -> T:
@@ -219,7 +220,7 @@ class Running:
     _thread: threading.Thread
     _close: Callable[[], None]
 
-    def ask(self, what: api.Request, client: Hearing | None = None) -> Hearing:
+    def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
         client = client or Hearing()
         self._mailbox.put(api.Submit(what, client))
         return client

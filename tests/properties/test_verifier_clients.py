@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import ClientRequest, Clients, EncodedPrompt
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Step
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots

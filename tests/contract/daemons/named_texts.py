@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from harness.loops import PATIENCE, PROMPT, Flaky, Running, Scripted, ScriptedDrafter, ask_for, request, truth, until
 
-from specmesh.api.requests import Request
 from specmesh.core.prefix import Prefix
+from specmesh.core.requests import Request
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 

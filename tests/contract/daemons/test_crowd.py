@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, ask_for, bear_silence, request, truth, until
 
-from specmesh.api.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core.peer_limits import RATES, Cost, PeerLimits, Rate
+from specmesh.core.requests import ClientEvent, Failed, Finished, Started
 from specmesh.daemons.link import router
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from harness.loops import PATIENCE, Bench, Hearing, Running, Scripted, request, until, welcomed
 
-from specmesh.api.requests import ClientEvent, Finished
 from specmesh.core.prefix import Prefix
+from specmesh.core.requests import ClientEvent, Finished
 from specmesh.daemons.drafter import upstream_link
 from specmesh.daemons.runtime import loops
 from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog

@@ -6,7 +6,7 @@ import pytest
 from harness.loops import PROMPT, Bench, Scripted, attach, truth, until, welcome, welcomed
 from named_texts import NAME, TEXT, Told, asked, kept, sessions, slow, wanted
 
-from specmesh.api.requests import Failed, Finished, Request, Started
+from specmesh.core.requests import Failed, Finished, Request, Started
 from specmesh.errors import DaemonUnreachable, RequestError, WentAway
 from specmesh.wire import messages as m
 

@@ -8,9 +8,9 @@ import zmq
 from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until
 from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, slow, wanted
 
-from specmesh.api.requests import Finished, Started
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import MAX_DETACHED, DetachedSessions
+from specmesh.core.requests import Finished, Started
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.security.zap import NoKeys
 from specmesh.wire import messages as m

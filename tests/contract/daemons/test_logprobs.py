@@ -17,8 +17,8 @@ from harness.loops import (
     welcomed,
 )
 
-from specmesh.api.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.prefix import Prefix
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams

@@ -6,7 +6,7 @@ import pytest
 from harness.loops import PROMPT, Bench, Flaky, FlakyDrafter, attach, request, truth
 
 from specmesh.api.body import endless
-from specmesh.api.requests import Finished, Request
+from specmesh.core.requests import Finished, Request
 from specmesh.engines.base import host_id
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError

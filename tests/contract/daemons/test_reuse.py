@@ -8,9 +8,9 @@ import pytest
 from harness.loops import Bench, Flaky, Hearing, Running, truth, until, welcome, welcomed
 from numpy.typing import NDArray
 
-from specmesh.api.requests import ClientEvent, Finished, Request, Tokens
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.core.requests import ClientEvent, Finished, Request, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, request
 
-from specmesh.api.requests import Request
+from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.daemons.verifier import daemon as verifier_module

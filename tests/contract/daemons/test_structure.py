@@ -7,7 +7,7 @@ import pytest
 from harness.loops import PROMPT, Bench, Hearing, request, until, welcomed
 from structlog.testing import capture_logs
 
-from specmesh.api.requests import Finished, Request
+from specmesh.core.requests import Finished, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.daemons.link.frames import fields_of

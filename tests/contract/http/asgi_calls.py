@@ -8,13 +8,14 @@ from typing import Any
 from specmesh.api import requests as r
 from specmesh.api.answer import LocalClient
 from specmesh.api.app import create_app
+from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import NoSuchModel, SpecmeshError
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
-DONE = r.Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})
-EVENTS = (r.Started(7, 2), r.Tokens((65, 66), 1, (65, 90)), r.Tokens((67,), 0, ()), DONE)
+DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})
+EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DONE)
 
 
 class FakeDaemon:
@@ -22,7 +23,7 @@ class FakeDaemon:
 
     role, models = "verifier", ("fake-model", "other-model")
 
-    def __init__(self, *events: r.ClientEvent, reason: SpecmeshError | None = None) -> None:
+    def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
         self.orders: list[r.ClientOrder] = []
         self.peers: tuple[r.Peer, ...] = ()
@@ -53,7 +54,7 @@ class FakeDaemon:
         for event in self.events_of(order.request):
             order.client.on_event(event)
 
-    def events_of(self, _: r.Request) -> tuple[r.ClientEvent, ...]:
+    def events_of(self, _: Request) -> tuple[ClientEvent, ...]:
         return self.events
 
 

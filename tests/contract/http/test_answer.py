@@ -9,8 +9,9 @@ import pytest
 from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
 
 from specmesh.api.body import parse_completion
-from specmesh.api.requests import Started, Submit, Tokens
+from specmesh.api.requests import Submit
 from specmesh.api.stream import TokenStream
+from specmesh.core.requests import Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams

@@ -9,7 +9,8 @@ from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
 
 from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY
-from specmesh.api.requests import Cancel, Failed, Submit
+from specmesh.api.requests import Cancel, Submit
+from specmesh.core.requests import Failed
 
 
 def test_health_while_loading_and_after():

@@ -7,7 +7,8 @@ import pytest
 from asgi_calls import Answer, FakeDaemon, call, post
 
 from specmesh.api.answer import LocalClient
-from specmesh.api.requests import Cancel, ClientEvent, Failed, Finished, Request, Started, Submit, Tokens
+from specmesh.api.requests import Cancel, Submit
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.errors import Busy
 
 DONE = Finished("length", (104, 105), {"drafted": 5, "accepted": 3})

@@ -3,8 +3,8 @@
 from asgi_calls import LETTERS
 
 from specmesh.api.answer import ChoiceStream
-from specmesh.api.requests import Finished, Request, Started, Tokens
 from specmesh.api.shapes import Shape
+from specmesh.core.requests import Finished, Request, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from specmesh.api.requests import ClientEvent, Failed, Request
 from specmesh.core import admission
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.request_router import AHEAD, RequestRouter
-from specmesh.core.requests import VerifierInfo
+from specmesh.core.requests import ClientEvent, Failed, Request, VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import Busy

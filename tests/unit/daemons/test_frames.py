@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from specmesh.api.requests import Request
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import PendingRequest
+from specmesh.core.requests import PendingRequest, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
