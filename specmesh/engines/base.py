@@ -210,7 +210,7 @@ class Sequences:
         for span in spans:
             ids, held = span.ids, ends.get(span.seq, -1)
             if held < 0:
-                held = self.lengths[span.seq] if 0 <= span.seq < len(self.lengths) else self.held(span.seq)
+                held = self.held(span.seq)
             if span.position != held or not ids:
                 raise LocalProtocolError(f"{len(ids)} ids at {span.position} of sequence {span.seq}, which has {held}")
             if min(ids) < 0 or max(ids) >= self._n_vocab:

@@ -103,8 +103,7 @@ class LlamaEngine:
 
         After an EngineError each sequence holds what it held before, or nothing.
         """
-        if self._cache.closed:
-            self._check_open()
+        self._check_open()
         outputs = self._sequences.check_step(spans)
         try:
             logits = self._cache.run(spans, outputs)
