@@ -28,13 +28,6 @@ class ConfigError(SpecmeshError):
         self.option = option
 
 
-class BadVariable(ConfigError):
-    """An environment variable holds what its setting cannot be, or stands for none."""
-
-    def __init__(self, name: str, value: str, why: str) -> None:
-        super().__init__(f"{name}={value if len(value) <= 40 else value[:37] + '...'}: {why}")
-
-
 class InsecureKeys(ConfigError):
     """Keys that others can read or change, or a wire that would let strangers in: nothing is started with them."""
 

@@ -10,14 +10,14 @@ import click
 from click.shell_completion import get_completion_class
 
 from specmesh.cli.bench import audit, bench, plan
-from specmesh.cli.config import bad_variable, blamed, config
+from specmesh.cli.config import blamed, config, wrong_setting
 from specmesh.cli.daemons import drafter, rpc_server, verifier
 from specmesh.cli.demo import demo
 from specmesh.cli.generate import chat, generate
 from specmesh.cli.models import models
 from specmesh.cli.setup import keys, pair, service
 from specmesh.cli.stats import stats
-from specmesh.cli.status import doctor, ping, ps
+from specmesh.cli.status import doctor_command, ping, ps
 from specmesh.errors import ConfigError, SpecmeshError
 
 SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130
@@ -45,7 +45,7 @@ class _Commands(click.Group):
             try:
                 return super().invoke(ctx)
             except click.BadParameter as error:
-                raise bad_variable(error) or error from None
+                raise wrong_setting(error) or error from None
         except ConfigError as error:
             click.echo(f"specmesh: {blamed(error, ctx)}", err=True)
             ctx.exit(error.exit_code if hopeless is None else hopeless)
@@ -103,7 +103,7 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    *(verifier, drafter, demo, generate, chat, stats, ps, ping, models, keys, pair, config, service, doctor),
+    *(verifier, drafter, demo, generate, chat, stats, ps, ping, models, keys, pair, config, service, doctor_command),
     *(plan, audit, bench, rpc_server),
 ):
     main.add_command(_command)

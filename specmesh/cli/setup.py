@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.cli.config import ROLE, effective, template
+from specmesh.cli.config import ROLE, daemon_context, template
 from specmesh.cli.options import Decorator, aligned, combined, gathered, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import check_one_network, endpoint, host_of, is_loopback
@@ -141,9 +141,8 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     """
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
-    settings = effective("verifier" if host is None else "drafter")
-    configured = None if system else settings["keys"][0]
-    folder, made = _folder_of(path or (Path(configured) if configured else None), system), False
+    settings = daemon_context("verifier" if host is None else "drafter").params
+    folder, made = _folder_of(path or (None if system else settings["keys"]), system), False
     try:
         folder.identity()
         folder.make(_service_user() if system else None)
@@ -153,7 +152,7 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
         folder.new(owner=_service_user() if system else None)
         made = True
     if host is None:
-        _wait(folder, str(settings["bind"][0]), address, made)
+        _wait(folder, settings["bind"], address, made)
     else:
         _ask(folder, host, code or click.prompt("Code", err=True))
 

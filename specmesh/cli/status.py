@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,9 +19,6 @@ from specmesh.client import Fields, known_sockets, listens, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 from specmesh.security import Way, endpoint, way
-
-if TYPE_CHECKING:
-    from specmesh.doctor import Checks
 
 ANSWER_TIMEOUT_S = 2.0
 
@@ -198,49 +195,31 @@ def way_to(address: str) -> Way:
 # --- doctor
 
 
-@click.command()
+@click.command("doctor")
 @click.option("--model", metavar="PATH", help="Draft model to compare: a GGUF file or Hugging Face directory.")
 @click.option("--against", metavar="PATH", help="Target model to compare it with, likewise.")
 @overlap_option
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, model: str | None, against: str | None, min_vocab_overlap: float, json: bool) -> None:
+def doctor_command(
+    ctx: click.Context, model: str | None, against: str | None, min_vocab_overlap: float, json: bool
+) -> None:
     """Check this machine, its settings, services, daemons and their links; exit code 1 if a check fails.
 
     With --model and --against: compare two models' vocabularies, as a drafter does; exit code 1 if they do not fit.
     """
-    from specmesh import logs
-    from specmesh.doctor import Status
+    from specmesh import doctor, logs
 
     logs.configure("error", "auto")
     if model is None and against is None:
         ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
-        checks = examine()
+        checks = doctor.examine()
         print_result(checks.as_json(), checks.lines(), as_json=json)
-        ctx.exit(int(bool(checks.counts[Status.FAIL])))
+        ctx.exit(int(bool(checks.counts[doctor.Status.FAIL])))
     if model is None or against is None:
         raise click.UsageError("--model and --against go together")
-    from specmesh.doctor.machine import diagnose, lines
-
     draft = Path(bundled("drafter.gguf") if model == "bundled" else model)
     target = Path(bundled("target.gguf") if against == "bundled" else against)
-    found = diagnose(draft, target, min_vocab_overlap)
-    print_result(found, lines(found), as_json=json)
+    found = doctor.compare(draft, target, min_vocab_overlap)
+    print_result(found, doctor.comparison_lines(found), as_json=json)
     ctx.exit(int(not found["usable"]))
-
-
-def examine() -> "Checks":
-    from specmesh.doctor import Checks, machine, mesh
-
-    (settings, wrong), running = mesh.in_force(), find()
-    groups = {
-        "software": machine.software(),
-        "models": machine.models(settings),
-        "settings": [*mesh.files(), *wrong, *mesh.ports(settings)],
-        "sockets": machine.sockets(),
-        "daemons": mesh.daemons(running),
-        "services": machine.services(),
-        "keys": mesh.keys(),
-        "network": mesh.network(settings, running),
-    }
-    return Checks(groups)

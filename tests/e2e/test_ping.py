@@ -111,35 +111,27 @@ def checks(env: dict[str, str]) -> dict[tuple[str, str], dict[str, str]]:
 
 
 def test_doctor(pair: dict[str, Daemon], found: dict[str, str]):
-    """A pair that runs: both daemons are found, with their peers and the round trip between them."""
+    """A pair that runs: both daemons are found, and the drafter's verifier answers."""
     until(lambda: pair["drafter"].stats()["verifier"], "the drafter's snapshot knows its verifier")
     told = checks(found)
     for role, daemon in pair.items():
         assert told["daemons", role]["status"] == "ok", told["daemons", role]
         assert f"pid {daemon.pid}" in told["daemons", role]["found"]
     assert told["network", "verifier"]["status"] == "ok"
-    names = [name for group, name in told if group == "network" and name.startswith("link to ")]
-    assert len(names) == 2
-    assert all("round trip p50" in told["network", name]["found"] for name in names)
     assert told["software", "python"]["status"] == "ok"
-    assert told["models", "bundled pair"]["status"] == "ok"
 
 
 def test_doctor_of_what_is_wrong(mesh: Mesh):
-    """A damaged file of settings, a verifier that refuses connections, a socket left behind: each with its fix."""
+    """A damaged file of settings, a verifier that refuses connections: each with its fix."""
     env = runtime(mesh.folder)
     config = mesh.folder / "config" / "specmesh"
     if sys.platform == "darwin":
         config = mesh.folder / "Library/Application Support/specmesh"
     config.mkdir(parents=True, exist_ok=True)
     (config / "verifier.toml").write_text("ctx = 4096\nbindd = 4\n")
-    (config / "drafter.toml").write_text(f'connect = "{mesh.address}"\nmodel = "/none/small.gguf"\n')
-    verifier = mesh.verifier("step_ms=4")
-    verifier.kill()
+    (config / "drafter.toml").write_text(f'connect = "{mesh.address}"\n')
     told = checks(env | {"XDG_CONFIG_HOME": str(mesh.folder / "config")})
-    assert f"{config / 'verifier.toml'}:2: " in told["settings", "verifier.toml"]["found"]
-    assert told["settings", "verifier.toml"]["status"] == "fail"
-    assert "small.gguf" in told["models", "drafter's model"]["found"]
-    assert "refuses connections" in told["network", "verifier"]["found"]
+    assert f"{config / 'verifier.toml'}:2: " in told["settings", "verifier"]["found"]
+    assert (told["settings", "verifier"]["status"], told["settings", "drafter"]["status"]) == ("fail", "ok")
+    assert "refused" in told["network", "verifier"]["found"]
     assert (told["network", "verifier"]["status"], told["daemons", "running"]["status"]) == ("fail", "warn")
-    assert told["sockets", "verifier.sock"]["fix"].endswith("specmesh/verifier.sock'")

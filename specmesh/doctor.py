@@ -1,0 +1,328 @@
+"""`specmesh doctor`: what is installed here, set, running and reachable, and what to type where it is not right."""
+
+import platform
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specmesh import __version__
+from specmesh.cli.config import daemon_context, keys, origin
+from specmesh.cli.status import Found, find, way_to
+from specmesh.client import printable
+from specmesh.core.vocabulary import match
+from specmesh.engines.llama.library import PINNED, backends, gpu_devices
+from specmesh.engines.load import load_tokenizer
+from specmesh.engines.mlx.model import default_device
+from specmesh.errors import ConfigError
+from specmesh.paths import ROLES
+from specmesh.security import Way, endpoint
+from specmesh.service import Scope, launchd_service, systemd_service
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+class Status(StrEnum):
+    """warn: it works, but not as it could. fail: something will not work."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check; fix: a command, None where all is well."""
+
+    status: Status
+    name: str
+    found: str
+    fix: str | None = None
+
+
+ok, warn, fail = (partial(Check, status) for status in Status)
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """All checks, by group."""
+
+    groups: Mapping[str, Sequence[Check]]
+
+    @property
+    def counts(self) -> Counter[Status]:
+        return Counter(check.status for checks in self.groups.values() for check in checks)
+
+    def as_json(self) -> dict[str, object]:
+        told = [{"group": group} | asdict(check) for group, checks in self.groups.items() for check in checks]
+        return {"schema_version": 1, "checks": told}
+
+    def lines(self) -> list[str]:
+        width = max(len(check.name) for checks in self.groups.values() for check in checks)
+        lines: list[str] = []
+        for group, checks in self.groups.items():
+            lines.append(group)
+            for check in checks:
+                mark = click.style(f"{check.status:<4}", _COLOURS[check.status])
+                lines.append(f"  {mark}  {check.name:<{width}}  {check.found}")
+                if check.fix is not None:
+                    lines.append(f"        {'':<{width}}  -> {check.fix}")
+            lines.append("")
+        return [*lines, ", ".join(f"{self.counts[status]} {status}" for status in Status)]
+
+
+def examine() -> Checks:
+    running = find()
+    start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
+    groups = {
+        "software": _software(),
+        "settings": [_settings(role) for role in ROLES],
+        "daemons": [judge_daemon(one) for one in running] or [warn("running", "none", start)],
+        "services": _services() or [ok("installed", "none")],
+        "network": _network(running) or [ok("addresses", "no drafter is set up or runs here")],
+    }
+    return Checks(groups)
+
+
+# --- software
+
+
+def _software() -> list[Check]:
+    return [
+        ok("python", f"{platform.python_version()} at {sys.executable}"),
+        ok("specmesh", f"{__version__} in {Path(__file__).parent}"),
+        _llama(),
+        _mlx(),
+    ]
+
+
+def _llama() -> Check:
+    name, installed = "llama.cpp", _version("llama_cpp_python")
+    if installed is None and find_spec("mlx") is None:
+        return warn(name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
+    if installed is None:
+        return ok(name, "not installed; only GGUF models need it")
+    told, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
+    if installed != PINNED:
+        return fail(name, f"{told}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
+    try:
+        built, gpus = backends(), gpu_devices()
+    except ConfigError as error:
+        return fail(name, str(error), reinstall)
+    told += f", built for {', '.join(built)}"
+    if gpus:
+        return ok(name, f"{told}; sees {', '.join(gpus)}")
+    if Path("/dev/nvidiactl").exists() and not {"CUDA", "Vulkan"} & set(built):
+        return warn(name, f"{told}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}")
+    if set(built) - {"CPU", "BLAS", "RPC"}:
+        return warn(name, f"{told}; sees no GPU", "specmesh verifier --gpu required  # tells why")
+    return ok(name, f"{told}; no GPU")
+
+
+def _mlx() -> Check:
+    apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
+    found = _version("mlx") if _version("mlx_lm") is not None else None
+    if found is None and apple:
+        return warn("mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")
+    if found is None:
+        return ok("mlx", "not installed; it is for Apple Silicon")
+    reinstall = "pip install --force-reinstall '.[mlx]'"
+    try:
+        device = default_device()
+    except ConfigError as error:
+        return fail("mlx", str(error), reinstall)
+    if apple and device == "CPU":
+        return warn("mlx", f"MLX {found}, {device}; the GPU is not used", reinstall)
+    return ok("mlx", f"MLX {found}, {device}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+# --- settings, daemons and services
+
+
+def _settings(role: str) -> Check:
+    try:
+        ctx = daemon_context(role)
+    except ConfigError as error:
+        return fail(role, str(error), f"specmesh config show {role}  # once that is right")
+    count = sum(origin(ctx, option) is not None for option in keys(ctx.command).values())
+    return ok(role, f"{count} set, in {ctx.obj.path if ctx.obj is not None else 'no file'}")
+
+
+def judge_daemon(one: Found) -> Check:
+    name, stats = one.role, one.fields
+    if one.state == "does not answer":
+        told = f"takes connections at {one.socket} and does not answer"
+        return fail(name, told, f"kill $(cat '{one.socket}.lock')  # and see its log")
+    if one.state == "starting":
+        return ok(name, f"at {one.socket}, starting")
+    told = f"pid {stats.text('pid')}, {printable(one.model or one.state)}"
+    if backend := stats.text("model", "backend"):
+        told += f" on {backend}"
+    if (running := stats.text("version")) != __version__:
+        told += f", of version {running or 'unknown'}; installed is {__version__}"
+        return warn(name, told, f"specmesh service restart {name}  # or stop and start it by hand")
+    if stats.number("loading") is not None:
+        return ok(name, told)
+    if name == "drafter" and not stats.part("verifier").raw:
+        return warn(name, f"{told}, has no verifier", "specmesh stats  # and see below: network")
+    if name == "verifier" and not stats.parts("peers"):
+        return warn(name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
+    if stats.text("vocabulary", "verdict") == "partial":
+        fix = "specmesh doctor --model SMALL --against BIG  # find a draft model of the same family"
+        return warn(name, f"{told}, whose vocabulary fits its verifier's in part", fix)
+    return ok(name, told)
+
+
+def _services() -> list[Check]:
+    found = (_service(role, scope) for role in ROLES for scope in Scope)
+    return [check for check in found if check is not None]
+
+
+def _service(role: str, scope: Scope) -> Check | None:
+    service = (launchd_service if sys.platform == "darwin" else systemd_service)(role, scope, "")
+    if not service.files[0].path.exists():
+        return None
+    if sys.platform == "darwin":
+        state = "active" if "state = running" in _said(*service.commands["status"][0]) else "inactive"
+    else:
+        user = () if scope is Scope.SYSTEM else ("--user",)
+        state = _said("systemctl", *user, "is-active", service.name).strip() or "unknown"
+    name, flag = f"{role} ({scope})", " --system" if scope is Scope.SYSTEM else ""
+    if state == "active":
+        return ok(name, state)
+    return (fail if state == "failed" else warn)(name, state, f"specmesh service status {role}{flag}")
+
+
+def _said(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=False).stdout  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+# --- network
+
+CONNECT_TIMEOUT_S = 2.0
+
+MACOS_NO_ROUTE = 65
+"""EHOSTUNREACH on macOS: also what a program gets that may not use the local network."""
+
+_PRIVACY = (
+    "System Settings > Privacy & Security > Local Network: allow what starts specmesh (the terminal, Python); launchd "
+    "jobs may get no prompt: give the verifier's tailnet address to --connect instead"
+)
+
+
+def _network(running: Iterable[Found]) -> list[Check]:
+    """Check whether each verifier answers that a drafter here has, or by its settings would have."""
+    attached = {end.text("address"): bool(end.text("name")) for one in running for end in one.fields.parts("verifiers")}
+    addresses = list(attached)
+    with suppress(ConfigError):  # which the check of its settings tells
+        ctx = daemon_context("drafter")
+        addresses += ctx.params["connect"] if origin(ctx, keys(ctx.command)["connect"]) is not None else ()
+    return [judge_reach(one, _connect(one), way_to(one), attached.get(one)) for one in dict.fromkeys(addresses)]
+
+
+def judge_reach(
+    address: str, error: Exception | None, kind: Way, attached: bool | None, macos: bool = sys.platform == "darwin"
+) -> Check:
+    """Judge whether a verifier can be reached. error: what connecting to it raised.
+
+    attached: a running drafter has it; None if none runs.
+    """
+    name, told, (host, port) = "verifier", f"{address} ({kind})", endpoint(address)
+    private = macos and kind is Way.LOCAL
+    match error:
+        case None if attached is False:
+            fix = _PRIVACY if private else "specmesh stats  # and its log"
+            return warn(name, f"{told} answers from here, but the running drafter has no verifier", fix)
+        case None:
+            return ok(name, f"{told} answers")
+        case ConnectionRefusedError():
+            fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
+        case OSError(errno=code) if private and code == MACOS_NO_ROUTE:
+            fix, error = _PRIVACY, OSError("errno 65: macOS keeps programs from the local network")
+        case OSError():
+            fix = f"ping {host}  # is it on, in this network, the VPN up? does its firewall let port {port} in?"
+        case _:
+            fix = "specmesh config show drafter  # connect must be tcp://HOST:PORT"
+    return fail(name, f"{told} cannot be reached ({getattr(error, 'strerror', None) or error})", fix)
+
+
+def _connect(address: str) -> Exception | None:
+    """Connect to an address and disconnect; return what that raised."""
+    host, port = endpoint(address)
+    if not (host and port):
+        return ValueError("it is no address")
+    try:
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        return error
+    return None
+
+
+# --- vocabularies
+
+
+def compare(model: Path, against: Path, least: float) -> dict[str, Any]:
+    """Compare two GGUF files or Hugging Face directories: whether a drafter with `model` would run for a verifier with
+    `against`. encoders: None if one of them could not be run. Raise ConfigError where one cannot be read."""
+    draft, verifier = load_tokenizer(model), load_tokenizer(against)
+    found, encoders = match.compare(draft.vocabulary, verifier.vocabulary, least), None
+    if draft.encode is not None and verifier.encode is not None:
+        encodings = [(text, draft.encode(text), verifier.encode(text)) for text in match.PROBES]
+        probed = match.compare_encodings(draft.vocabulary, verifier.vocabulary, encodings)
+        encoders = {"alike": probed.agreed, "compared": probed.compared, "first": probed.first or None}
+    return {
+        "schema_version": 1,
+        "model": str(model),
+        "against": str(against),
+        "verdict": str(found.verdict),
+        "usable": found.verdict is not match.MatchKind.DIFFERENT,
+        "meaning": str(found),
+        "overlap": found.overlap,
+        "min_overlap": found.least,
+        "differences": [{"id": d.id, "model": d.draft, "against": d.verifier} for d in found.differences],
+        "encoders": encoders,
+    }
+
+
+def comparison_lines(told: dict[str, Any]) -> list[str]:
+    """Return what `compare` found as text."""
+    encoders, probed = "not compared: install the tokenizers package for Hugging Face directories", told["encoders"]
+    if probed is not None:
+        first = f"; {probed['first']}" if probed["first"] else ""
+        encoders = f"{probed['alike']} of {probed['compared']} texts are cut alike{first}"
+    result = "these can work together"
+    if not told["usable"]:
+        result = "this drafter would be refused: take a model of the same family"
+    elif probed is not None and probed["alike"] < probed["compared"]:
+        result += "; texts are cut differently, so fewer drafts will be accepted"
+    elif told["verdict"] == match.MatchKind.PARTIAL:
+        share = match.percent(1 - told["overlap"])
+        result += f"; drafts end where one of the {share} without a counterpart would be next"
+    return [
+        f"drafter   {told['model']}",
+        f"verifier  {told['against']}",
+        f"verdict   {told['verdict']}: {told['meaning']}",
+        f"encoders  {encoders}",
+        f"result    {result}",
+    ]
