@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--drafter", type=Path, default=Path(bundled("drafter.gguf")))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    logs.configure("error", "console")
+    logs.configure("error")
     means = measure(args)
     if args.json:
         print(json.dumps(means))

@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=60)
     parser.add_argument("--tokens", type=int, default=200)
     args = parser.parse_args()
-    logs.configure("error", "console")
+    logs.configure("error")
     target, drafter = engine(bundled("target.gguf")), engine(bundled("drafter.gguf"))
     for temperature in map(float, args.temperatures.split(",")):
         stood: list[NDArray[np.bool_]] = []

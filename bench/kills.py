@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--models", choices=["sim", "bundled"], default="sim")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    logs.configure("error", "console")
+    logs.configure("error")
     rng, real = random.Random(args.seed), args.models == "bundled"
     outcomes: Counter[str] = Counter()
     killed: Counter[str] = Counter()

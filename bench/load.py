@@ -176,7 +176,7 @@ def _counts(text: str) -> tuple[int, ...]:
 def main() -> None:
     """Start everything, measure, tell."""
     args = _arguments()
-    logs.configure("error", "console")
+    logs.configure("error")
     load = LoadPlan(args.sessions, (), 1, args.tokens, {})
     foreign, before = Foreign(), os.getloadavg()[0]
     with ExitStack() as stack:

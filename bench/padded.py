@@ -154,7 +154,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure type by type, and show each as soon as it is there: with --json on stderr, stdout is for the JSON."""
     args = _arguments()
-    logs.configure("error", "console")
+    logs.configure("error")
     os.sched_setaffinity(0, {args.cores[1]})
     results = {}
     with ExitStack() as stack:

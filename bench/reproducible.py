@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
-    logs.configure("error", "console")
+    logs.configure("error")
     print(f"{'model':<28} {'one row':>9} {'width':>5} {'step':>9} {'ratio':>6}   {'plain step of as many rows':>9}")
     for path in args.models:
         settings = [

@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, help="that each daemon holds at once, and as many may wait")
     parser.add_argument("--only", choices=sorted(PAIRS), action="append", help="this pair")
     args = parser.parse_args()
-    logs.configure("error", "console")  # llama.cpp tells much of what it loads
+    logs.configure("error")  # llama.cpp tells much of what it loads
     seconds = args.minutes * 60
     warm_up = seconds * WARM_UP_SHARE if args.warm_up is None else args.warm_up * 60
     settings = Settings(

@@ -48,19 +48,6 @@ def is_own(file: int) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and found.st_uid in (0, os.geteuid())
 
 
-def open_own(path: Path, flags: int) -> int:
-    """Open a file that this process writes; raises OSError. In a folder that others may write to, no link is followed
-    and nobody else's file taken: who put it there would choose what is written."""
-    folder = path.parent.stat()
-    if not folder.st_mode & 0o022 and folder.st_uid in (0, os.geteuid()):
-        return os.open(path, flags | os.O_CLOEXEC, 0o600)
-    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    if not is_own(file):
-        os.close(file)
-        raise OSError(errno.EPERM, "others can write to its folder, and it is a link, no file, or somebody else's")
-    return file
-
-
 def candidate_sockets() -> list[Path]:
     """Where a client looks, in order: the user's verifier and drafter, then the system's."""
     return [folder / f"{role}.sock" for folder in (user_runtime_dir(), SYSTEM_DIR) for role in ROLES]

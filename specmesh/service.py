@@ -6,7 +6,6 @@ import os
 import plistlib
 import re
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,6 @@ from xml.sax.saxutils import escape
 import specmesh
 from specmesh.errors import ConfigError, EngineError
 from specmesh.paths import config_folders, write_whole
-from specmesh.security.keys import CREDENTIAL
 
 Command = tuple[str, ...]
 """A program and its arguments; -PROGRAM may fail, as in units."""
@@ -150,7 +148,6 @@ class ServiceInstaller:
 TEMPLATES = resources.files("specmesh.systemd")
 
 _HIDDEN = ("/home/", "/root/", "/run/user/")  # by ProtectHome
-_FLEETING = ("/tmp/", "/var/tmp/")  # noqa: S108 - hidden by PrivateTmp, removed at a restart
 _GPU_GROUPS = {"render", "video"}
 
 
@@ -208,21 +205,6 @@ def unit(role: str, scope: Scope, config: Path) -> str:
     return rendered.replace("SupplementaryGroups=\n", "")
 
 
-def check_visible() -> list[str]:
-    """Return what keeps the system's service from running this Python. Raise ConfigError if it never can from here."""
-    told = []
-    for path in _needed():
-        if path.startswith(_FLEETING):
-            raise ConfigError(
-                f"specmesh lies in {path}, which a service of the system does not see and a restart removes: install "
-                "it where it stays, with python3 -m venv /opt/specmesh, and run `service install` from there"
-            )
-        around = () if path.startswith(_HIDDEN) else Path(path).parents  # it alone is put back then
-        closed = [one for one in (Path(path), *around) if not _open_to_all(one)]
-        told += [f"the user specmesh may not look into {one}: chmod o+rx '{one}'" for one in closed]
-    return list(dict.fromkeys(told))
-
-
 def quoted(argument: str, program: bool = False) -> str:
     """Quote an argument for ExecStart, see systemd.service(5). In the first word systemd expands no variables."""
     plain = argument.replace("%", "%%").replace("$", "$" if program else "$$")
@@ -233,51 +215,10 @@ def quoted(argument: str, program: bool = False) -> str:
 
 def _protect_home() -> str:
     """`yes`, or where Python itself lies in a home: nothing of homes but Python."""
-    inside = [quoted(path.replace(":", "\\:"), program=True) for path in _needed() if path.startswith(_HIDDEN)]
-    return f"tmpfs\nBindReadOnlyPaths={' '.join(inside)}" if inside else "yes"
-
-
-def _needed() -> list[str]:
-    """Folders without which this Python does not run."""
     source = Path(specmesh.__file__).resolve().parents[1]  # in a checkout of its own, where it is installed editable
-    python = Path(sys.executable).resolve().parents[1]
-    return list(dict.fromkeys([sys.prefix, sys.base_prefix, str(python), str(source)]))
-
-
-def _open_to_all(folder: Path) -> bool:
-    """Whether any user may go through it; a folder that is not there is somebody else's trouble."""
-    try:
-        return bool(folder.stat().st_mode & stat.S_IXOTH)
-    except FileNotFoundError:
-        return True
-
-
-_CREDENTIAL = re.compile(r"^LoadCredential(Encrypted)?[ \t]*=[ \t]*(\S*)", re.MULTILINE)
-
-
-def service_credential() -> Path | None:
-    """The file that a unit's LoadCredential= names; None where none does. Raises ConfigError where it is encrypted."""
-    command = ["systemctl", "cat", "specmesh-verifier", "specmesh-drafter"]
-    try:
-        units = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found: tuple[bool, str] | None = None
-    for encrypted, value in _CREDENTIAL.findall(units):  # the last one counts, an empty one takes back those before it
-        name, _, path = value.partition(":")
-        if not value:
-            found = None
-        elif name == CREDENTIAL:
-            found = bool(encrypted), path
-    if found is None:
-        return None
-    encrypted, path = found
-    if encrypted or not path.startswith("/"):
-        raise ConfigError(
-            f"the service's key is the credential {path}, which only systemd can read: name the folder with the key it "
-            "was made of by --keys"
-        )
-    return Path(path)
+    needed = dict.fromkeys([sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1]), str(source)])
+    inside = [quoted(path.replace(":", "\\:"), program=True) for path in needed if path.startswith(_HIDDEN)]
+    return f"tmpfs\nBindReadOnlyPaths={' '.join(inside)}" if inside else "yes"
 
 
 TEMPLATE = resources.files("specmesh.launchd") / "job.plist"
@@ -316,7 +257,7 @@ def launchd_service(role: str, scope: Scope, settings: str) -> Service:
             "restart": begun,
             "stop": (("launchctl", "bootout", f"{where}/{label}"),),
             "status": (("launchctl", "print", f"{where}/{label}"),),
-            "logs": (("sh", "-c", 'cat "$0.1" "$0" 2>/dev/null | tail -n 200', str(log)),),
+            "logs": (("tail", "-n", "200", str(log)),),
         },
     )
 

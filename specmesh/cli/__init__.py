@@ -1,5 +1,102 @@
-"""The `specmesh` command."""
+"""The `specmesh` command: its subcommands, and how errors become one line and an exit code."""
 
-from specmesh.cli.main import main
+import errno
+import os
+import signal
+import sys
+from typing import NoReturn
 
-__all__ = ["main"]
+import click
+from click.shell_completion import get_completion_class
+
+from specmesh.cli import bench, config, daemons, demo, generate, models, setup, status
+from specmesh.errors import ConfigError, SpecmeshError
+
+SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SPECMESH", "show_default": True}
+
+
+class _Commands(click.Group):
+    """Turns our errors, and the system's, into one line on stderr and their exit code."""
+
+    def main(self, *args: object, **options: object) -> object:  # type: ignore[override]
+        _hold_standard_streams()
+        try:
+            try:
+                return super().main(*args, **options)  # type: ignore[call-overload]
+            finally:
+                sys.stdout.flush()
+        except (OSError, MemoryError) as error:
+            _end(error)
+
+    def invoke(self, ctx: click.Context) -> object:
+        # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
+        hopeless = 0 if os.environ.get("SPECMESH_LAUNCHD") else None
+        try:
+            try:
+                return super().invoke(ctx)
+            except click.BadParameter as error:
+                raise config.wrong_setting(error) or error from None
+        except ConfigError as error:
+            click.echo(f"specmesh: {config.blamed(error, ctx)}", err=True)
+            ctx.exit(error.exit_code if hopeless is None else hopeless)
+        except SpecmeshError as error:
+            click.echo(f"specmesh: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except click.UsageError as error:
+            if hopeless is None:
+                raise
+            error.show()
+            ctx.exit(hopeless)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError as error:
+            _end(error)  # before click does
+
+
+def _end(error: Exception) -> NoReturn:
+    """Exit where the system refuses to go on; silently where the reader of our output is gone (`| head`)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        raise SystemExit(128 + signal.SIGPIPE)
+    code, told = SYSTEM_REFUSED, str(error)
+    if isinstance(error, MemoryError):
+        told = "not enough memory: end other programs, or raise the limit (ulimit -v)"
+    elif isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
+        code, told = NOT_WRITTEN, f"cannot write the output: {error.strerror}"
+    click.echo(f"specmesh: {told}", err=True)
+    raise SystemExit(code)
+
+
+def _hold_standard_streams() -> None:
+    """Open /dev/null in place of a closed standard stream, or the next file opened would take its descriptor."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)  # takes the lowest one that is free
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+@click.group(cls=_Commands, context_settings=_CONTEXT)
+@click.version_option(package_name="specmesh", message="specmesh %(version)s", allow_from_autoenv=False)
+def main() -> None:
+    """Speculative decoding across machines: a fast drafter guesses, a precise verifier decides."""
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands, options and model names in your shell."""
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has all three"
+    click.echo(kind(main, {}, "specmesh", "_SPECMESH_COMPLETE").source())
+
+
+for _command in (
+    *(daemons.verifier, daemons.drafter, demo.demo, generate.generate, generate.chat, status.stats, status.ps),
+    *(status.ping, models.models, setup.keys, setup.pair, config.config, setup.service, status.doctor_command),
+    *(bench.plan, bench.audit, bench.bench, daemons.rpc_server),
+):
+    main.add_command(_command)

@@ -75,9 +75,7 @@ _daemon_options = combined(
     ),
     number("--drain", SECONDS, 10.0, "SECONDS", "Time for running requests after SIGTERM; a second one ends at once."),
     _choice("--log-level", LEVELS, "info", "Minimum level to log; debug includes the engines' own lines."),
-    _choice("--log-format", ["auto", "console", "json"], "auto", "auto: console on a terminal, JSON lines elsewhere."),
     click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
-    path_option("--log-file", "FILE", "Log to this file instead of stderr; at 16 MiB it is rotated to FILE.1."),
     default_options,
     config_option,
 )
@@ -168,6 +166,7 @@ def _run(role: str, values: dict[str, Any]) -> None:
         allowed = resource.getrlimit(limit)[0]
         if allowed != resource.RLIM_INFINITY and allowed < least:
             raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
+    from specmesh import logs
     from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
     from specmesh.paths import InstanceLock
 
@@ -177,7 +176,7 @@ def _run(role: str, values: dict[str, Any]) -> None:
     with about("socket"):
         lock = InstanceLock(where)
     with lock:  # visible to clients before the rest is imported
-        _configure_log(ctx, values)
+        logs.configure(values["log_level"])
         with about("model"):
             bundled = values["model"] == "bundled" and role == "verifier"
             path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
@@ -197,18 +196,6 @@ def _run(role: str, values: dict[str, Any]) -> None:
 
 def _settings(kind: type[Settings], values: dict[str, Any]) -> Settings:
     return kind(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
-
-
-def _configure_log(ctx: click.Context, values: dict[str, Any]) -> None:
-    from specmesh import logs
-
-    file = None
-    if values["log_file"] is not None:
-        with about("log_file"):
-            file = logs.LogFile(values["log_file"])
-        ctx.call_on_close(file.close)
-        ctx.call_on_close(logs.flush)  # called first
-    logs.configure(values["log_level"], values["log_format"], file)
 
 
 @click.command("rpc-server")

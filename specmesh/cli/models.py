@@ -110,7 +110,7 @@ def inspect(model: str, json: bool, folder: Path) -> None:
     from specmesh import logs
     from specmesh import models as model_store
 
-    logs.configure("error", "auto")
+    logs.configure("error")
     path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, folder)
     told = model_store.inspect(Path(path))
     if model == "bundled":

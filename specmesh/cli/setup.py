@@ -34,10 +34,7 @@ _FOLDER: dict[str, Decorator] = {
 
 
 def _folder_of(path: Path | None, system: bool) -> KeyFolder:
-    from specmesh.service import service_credential
-
-    given = service_credential() if system and path is None else None
-    return KeyFolder(path or key_folders()[int(system)], given)
+    return KeyFolder(path or key_folders()[int(system)])
 
 
 _folder_option = gathered("folder", _FOLDER, lambda values: _folder_of(**values))
@@ -264,15 +261,12 @@ def _add(name: str, told: str) -> None:
     @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
     @click.option("--root", type=click.Path(path_type=Path), hidden=True)
     def command(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
-        from specmesh.service import Scope, ServiceInstaller, check_visible, launchd_service, systemd_service
+        from specmesh.service import Scope, ServiceInstaller, launchd_service, systemd_service
 
         planned = launchd_service if sys.platform == "darwin" else systemd_service
         service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role))
         hand = ServiceInstaller(click.echo, dry_run, root)
         if name == "install":
-            if system and root is None and sys.platform != "darwin":
-                for why in check_visible():
-                    click.echo(f"specmesh: the service will not start: {why}", err=True)
             os.umask(0o022)
             hand.install(service)
             flag = " --system" if system else ""

@@ -1,26 +1,192 @@
-"""`specmesh ps`, `ping` and `doctor`: which daemons run here, whom they are connected to, and what is wrong."""
+"""`specmesh stats`, `ps`, `ping` and `doctor`: what daemons do, which run here, who their peers are, what is wrong."""
 
 import os
+import re
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from specmesh import client as daemon
 from specmesh.cli.options import aligned, json_option, number, overlap_option, print_json, print_result, socket_option
-from specmesh.client import Fields, known_sockets, listens, starting
+from specmesh.client import Client, Fields, Json, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 from specmesh.security import Way, endpoint, way
 
+if TYPE_CHECKING:
+    from rich.console import Group
+
 ANSWER_TIMEOUT_S = 2.0
+_SESSION_COLUMNS = {
+    "session": "session",
+    "prompt_tokens": "prompt",
+    "generated": "generated",
+    "acceptance_rate": "acceptance",
+    "draft_n": "draft_n",
+    "lead": "lead",
+    "tokens_per_second": "tokens/s",
+}
+
+
+@click.command()
+@json_option
+@click.option("--watch", "live", is_flag=True, help="Show it live, until Ctrl-C.")
+@number("--interval", click.FloatRange(0.1), 1.0, "SECONDS", "Time between two updates of --watch.")
+@socket_option
+@click.pass_context
+def stats(ctx: click.Context, json: bool, live: bool, interval: float, socket_path: Path | None) -> None:
+    """Show what a daemon is doing."""
+    if not live and ctx.get_parameter_source("interval") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--interval needs --watch: give both")
+    if live and json:
+        raise click.UsageError("--watch and --json do not go together: leave one out")
+    if live:
+        watch(daemon.Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
+        return
+    snapshot = daemon.Client(socket_path).get("/stats")
+    print_result(snapshot, _row_lines(snapshot), as_json=json)
+
+
+def watch(client: Client, interval: float) -> None:
+    """Show the daemon every `interval` seconds until interrupted; raise SpecmeshError where none answers at first."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console, snapshots = Console(), _snapshots(client, interval)
+    if not console.is_terminal or console.is_dumb_terminal:
+        for snapshot, trouble in snapshots:
+            click.echo("\n".join([*([trouble] if trouble else _row_lines(snapshot)), ""]))
+        return
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        for snapshot, trouble in snapshots:
+            live.update(screen(snapshot, trouble), refresh=True)
+
+
+def _snapshots(client: Client, interval: float) -> Iterator[tuple[Json, str]]:
+    """Yield the newest snapshot, and a message if the daemon does not answer now."""
+    snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
+    while True:
+        yield snapshot, trouble
+        time.sleep(interval)
+        try:
+            snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
+        except SpecmeshError:
+            trouble = f"no answer for {time.monotonic() - answered:.0f} s: waiting for the daemon to return"
+
+
+def screen(snapshot: Json, trouble: str = "") -> "Group":
+    """Return the rows and the sessions, the newest first; `trouble` stands on top."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table, sessions = Table.grid(padding=(0, 2)), Table(box=None, header_style="cyan", pad_edge=False)
+    table.add_column(style="cyan", no_wrap=True, min_width=14)
+    table.add_column(no_wrap=True, overflow="crop")
+    for name, value in rows(snapshot):
+        table.add_row(Text(name), Text(value))
+    for title in _SESSION_COLUMNS.values():
+        sessions.add_column(title, justify="right", no_wrap=True)
+    for row in reversed(Fields(snapshot).parts("sessions", "rows")):
+        sessions.add_row(*(_filled(f"{{{key}}}", row) for key in _SESSION_COLUMNS))
+    return Group(Text(trouble, "bold red"), table, Text(), *([sessions] if sessions.rows else []))
+
+
+def _row_lines(snapshot: Json) -> list[str]:
+    return [f"{name:<15}{value}" for name, value in rows(snapshot)]
+
+
+def rows(snapshot: Json) -> list[tuple[str, str]]:
+    """Return (name, value) pairs of /stats, the most interesting first."""
+    told = Fields(snapshot)
+    if "loading" in snapshot:
+        return [("role", told.text("role")), ("loading", f"{told.number('loading') or 0:.0%}")]
+    more = {name: told.number("sessions", name) for name in ("queued", "kept", "interrupted")}
+    waiting = "".join(f", {count:g} {name}" for name, count in more.items() if count)
+    reuse = "{reuse.hits} sessions reused {reuse.tokens_saved} tokens"
+    kept = "{reuse.kept_tokens} tokens in {reuse.kept_sequences} sequences are kept"
+    return [
+        ("role", f"{told.text('role')}, up {told.number('uptime_s') or 0:.0f} s"),
+        ("model", _filled("{model.name} on {model.backend}", told)),
+        ("sessions", _filled("{sessions.live} live of {sessions.max}, {sessions.opened} opened", told) + waiting),
+        ("prefix cache", _filled(f"{reuse}, {kept}", told)),
+        ("draft_n", _filled("{draft_n}", told)),
+        ("round trip", _filled("p50 {round_trip_ms.p50} ms, p99 {round_trip_ms.p99} ms", told)),
+        ("bytes/accepted", _filled("{bytes_per_accepted_token}", told)),
+        ("wire", "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted"),
+        ("busy", ", ".join(_busy(told))),
+        *(_drafter(told) if told.text("role") == "drafter" else _verifier(told)),
+    ]
+
+
+def _verifier(told: Fields) -> list[tuple[str, str]]:
+    positions = " ".join(f"{rate:.2f}" for rate in told.numbers("acceptance", "per_position"))
+    rates = [row.number("tokens_per_second") or 0.0 for row in told.parts("sessions", "rows")]
+    step = told.number("one_token_step_ms")
+    speedup = f"{sum(rates) / len(rates) * step / 1e3:.2f}x" if rates and step else "-"
+    peer = (
+        "{drafter} ({engine} {model}), {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
+        "{promised_tokens_per_second} tokens/s, drafts for {sessions}"
+    )
+    return [
+        ("acceptance", _filled("rolling {acceptance.rolling}, total {acceptance.total}", told)),
+        ("mean length", _filled("{acceptance.mean_length}", told)),
+        ("per position", positions or "-"),
+        ("tokens/s", _filled("{tokens_per_second}, one-token step {one_token_step_ms} ms", told)),
+        ("speed-up", f"{speedup} over the one-token step"),
+        ("generated", _filled("{totals.generated} tokens in {totals.rounds} rounds", told)),
+        ("drafts", _filled("{totals.accepted} accepted of {totals.drafted}", told)),
+        *([("drafter", _filled(peer, one)) for one in told.parts("peers")] or [("drafter", "none attached")]),
+    ]
+
+
+def _drafter(told: Fields) -> list[tuple[str, str]]:
+    several = told.parts("verifiers")
+    one = _where(told.part("verifier"), told.text("refusal"))
+    totals = "{totals.drafted} drafted, {totals.accepted} accepted, {totals.committed} committed"
+    return [
+        *(("verifier", text) for text in (map(_one_of, several) if len(several) > 1 else [one])),
+        ("drafting", _filled("{draft_ms} ms per draft", told)),
+        ("totals", _filled(totals, told)),
+    ]
+
+
+def _where(verifier: Fields, refusal: str) -> str:
+    return _filled("{name} ({model})", verifier) if verifier.text("name") else refusal or "not connected"
+
+
+def _one_of(verifier: Fields) -> str:
+    told = _where(verifier, verifier.text("refusal")) + _filled(" at {address}", verifier)
+    if not verifier.text("name"):
+        return told
+    known = verifier.number("load", "max")
+    load = "{load.sessions} of {load.max} sessions" if known else "its load unknown"
+    own = f"{verifier.number('sessions', 'own') or 0:g} ours"
+    return ", ".join([told, _filled(load, verifier), own, _filled("{round_trip_ms.p50} ms away", verifier)])
+
+
+def _busy(told: Fields) -> list[str]:
+    """Return each side's busy share of the last minute, after its name."""
+    shares = told.by_name("busy") | told.by_name("busy", "drafters")
+    return [f"{printable(name)} {share:.0%}" for name, share in shares.items()]
+
+
+def _filled(template: str, told: Fields) -> str:
+    """Fill the paths in a template with the fields there, a dash for each that is missing."""
+    return re.sub(r"{([\w.]+)}", lambda path: told.text(*path[1].split(".")) or "-", template)
+
+
+# --- ps
 
 
 @click.command()
@@ -69,8 +235,8 @@ class Found:
             "version": stats.text("version") or None,
             "socket": str(self.socket),
             "neighbours": [
-                *(_peer(one, "name", one.part("load")) for one in stats.parts("verifiers")),
-                *(_peer(one, "drafter", Fields({})) for one in stats.parts("peers")),
+                *(_peer(one, "name") for one in stats.parts("verifiers")),
+                *(_peer(one, "drafter") for one in stats.parts("peers")),
             ],
         }
 
@@ -91,41 +257,28 @@ def find() -> list[Found]:
     return found
 
 
-def _peer(peer: Fields, name: str, load: Fields) -> dict[str, Any]:
-    """Return a peer of a daemon; sessions and places: of a verifier that has told its load."""
+def _peer(peer: Fields, name: str) -> dict[str, Any]:
     state = "stuck" if peer.raw.get("stuck") else "attached"
     if name == "name" and not peer.text("name"):
         state = "refused" if peer.text("refusal") else "away"
-    places = load.number("max")
     return {
         "name": peer.text(name) or None,
         "state": state,
         "model": peer.text("model") or peer.text("engine") or None,
-        "sessions": load.number("sessions") if places else None,
-        "places": places,
-        "round_trip_ms": peer.number("round_trip_ms", "p50"),
-        "address": peer.text("address"),
+        "address": peer.text("address") or None,
     }
 
 
-def _tables(daemons: Iterable[dict[str, Any]]) -> list[str]:
+def _tables(daemons: list[dict[str, Any]]) -> list[str]:
     own: list[tuple[object, ...]] = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
-    heading = ("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "SESSIONS", "ROUND TRIP", "ADDRESS")
-    links: list[tuple[object, ...]] = [heading]
+    links: list[tuple[object, ...]] = [("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "ADDRESS")]
     for one in daemons:
-        who, age = f"{one['role']} {one['pid'] or '-'}", one["uptime_s"]
-        sessions = _share(one["sessions"], one["max_sessions"])
+        age, live = one["uptime_s"], one["sessions"]
+        sessions = None if live is None else f"{live}/{one['max_sessions']}"
         up = None if age is None else timedelta(seconds=int(age))
         own.append((one["role"], one["pid"], one["model"] or one["state"], sessions, up, one["socket"]))
-        for near in one["neighbours"]:
-            trip = None if near["round_trip_ms"] is None else f"{near['round_trip_ms']:.3g} ms"
-            sessions = _share(near["sessions"], near["places"])
-            links.append((who, near["name"], near["state"], near["model"], sessions, trip, near["address"] or None))
+        links += [(f"{one['role']} {one['pid'] or '-'}", *near.values()) for near in one["neighbours"]]
     return [*aligned(own), *(["", *aligned(links)] if len(links) > 1 else [])]
-
-
-def _share(sessions: object, most: object) -> str | None:
-    return None if sessions is None else f"{sessions}/{most}"
 
 
 # --- ping
@@ -210,7 +363,7 @@ def doctor_command(
     """
     from specmesh import doctor, logs
 
-    logs.configure("error", "auto")
+    logs.configure("error")
     if model is None and against is None:
         ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
         checks = doctor.examine()

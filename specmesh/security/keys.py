@@ -91,13 +91,9 @@ def parse_key(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
-    """The keys in a folder. What others could read or have written is refused with InsecureKeys.
-
-    credential: the file with the secret key, where a service manager hands it over instead of the folder.
-    """
+    """The keys in a folder. What others could read or have written is refused with InsecureKeys."""
 
     path: Path
-    credential: Path | None = None
 
     def make(self, owner: tuple[int, int] | None = None) -> None:
         """Create the folder if missing, owned by `owner` (user and group id). Raise ConfigError."""
@@ -112,10 +108,8 @@ class KeyFolder:
     def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
         """Create this machine's key and, owned by `owner`, its folder.
 
-        Raise ConfigError if there is a key and not `replace`, a credential is used instead, or it cannot be written.
+        Raise ConfigError if there is a key and not `replace`, or it cannot be written.
         """
-        if self.credential is not None:
-            raise ConfigError(f"{self.credential} is the key that the service is given: change it there")
         self.make(owner)
         identity = new_identity()
         with self._changing():
@@ -133,7 +127,7 @@ class KeyFolder:
         import zmq  # noqa: PLC0415
         from zmq.utils import z85  # noqa: PLC0415
 
-        credential = self.credential or _credential()
+        credential = _credential()
         path = credential or self.path / SECRET
         # A credential is the service manager's to guard: its access list may show as a group's right to read.
         try:

@@ -7,16 +7,16 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.screen import Screen
 
-from specmesh.cli import stats
-from specmesh.cli.stats import one_line, screen
+from specmesh.cli import status
+from specmesh.cli.status import screen
 from specmesh.core.snapshot import as_json
 from specmesh.errors import DaemonUnreachable
 
 
-def drawn(snapshot, width=80, height=40, trouble="", **marks):
+def drawn(snapshot, width=80, height=40, trouble=""):
     """The lines that a terminal of this size shows; none is longer or wrapped, and there are no more than fit."""
     console = Console(width=width, height=height, file=io.StringIO())
-    shown = console.render_lines(Screen(screen(snapshot, width, trouble, **marks)), console.options)
+    shown = console.render_lines(Screen(screen(snapshot, trouble)), console.options)
     lines = ["".join(part.text for part in line).rstrip() for line in shown]
     assert len(lines) <= height
     assert all(cell_len(line) <= width for line in lines)
@@ -60,18 +60,18 @@ class FakeClient:
 @pytest.fixture
 def slept(monkeypatch):
     naps: list[float] = []
-    monkeypatch.setattr(stats.time, "sleep", naps.append)
+    monkeypatch.setattr(status.time, "sleep", naps.append)
     return naps
 
 
 def test_lines_where_there_is_no_terminal(snapshots, slept, capsys):
-    """One line per interval with the time; a daemon that goes away is waited for, and shown again."""
+    """The rows, each interval; a daemon that goes away is waited for, and shown again."""
     snapshot = as_json(snapshots.verifier())
-    client = FakeClient(snapshot, snapshot, DaemonUnreachable("gone"), as_json(snapshots.LOADING))
+    client = FakeClient(snapshot, DaemonUnreachable("gone"), as_json(snapshots.LOADING))
     with pytest.raises(KeyboardInterrupt):
-        stats.watch(client, 0.5)
-    first, second, gone, back = capsys.readouterr().out.splitlines()
-    assert first.split(maxsplit=1)[1] == second.split(maxsplit=1)[1] == one_line(snapshot)
+        status.watch(client, 0.5)
+    first, gone, back, _ = capsys.readouterr().out.split("\n\n")
+    assert first.startswith("role           verifier")
     assert "waiting for the daemon to return" in gone
-    assert back.endswith("verifier loading 43%")
-    assert slept == [0.5] * 4
+    assert back.endswith("loading        43%")
+    assert slept == [0.5] * 3

@@ -10,8 +10,7 @@ import click
 import pytest
 
 from specmesh import errors
-from specmesh.cli import main
-from specmesh.cli.main import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED
+from specmesh.cli import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED, main
 from specmesh.daemons.runtime.notify import STUCK
 from specmesh.wire import messages
 
