@@ -5,7 +5,6 @@ click applies the order (flags, environment, file, defaults): the file's values 
 
 import json as json_module
 import re
-import textwrap
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ ROLE = click.argument("role", type=click.Choice(paths.ROLES))
 
 @click.group()
 def config() -> None:
-    """Show the settings of a daemon, or write a settings file."""
+    """Show the settings of a daemon."""
 
 
 @config.command()
@@ -42,51 +41,21 @@ def config() -> None:
 @path_option("--config", "FILE", "Read this file instead of the usual one.", "path")
 @json_option
 def show(role: str, path: Path | None, json: bool) -> None:
-    """Show every setting that the daemon would start with now, as a settings file, and where it comes from."""
-    ctx = daemon_context(role, path)
-    values, lines = settings_of(ctx), []
-    origins = {key: origin(ctx, option) for key, option in keys(ctx.command).items()}
-    for key, value in values.items():
-        line = _line(key, value)
-        lines.append(f"{line:<40}  # {origins[key]}" if origins[key] else line)
-    told = {key: {"value": value, "origin": origins[key] or "default"} for key, value in values.items()}
+    """Show every setting that the daemon would start with now, as a settings file: defaults are commented out, the
+    others say where they come from."""
+    ctx, lines, told = daemon_context(role, path), [], {}
+    for key, option in keys(ctx.command).items():
+        value, source = _as_toml(ctx.params[str(option.name)]), origin(ctx, option)
+        line = f"{key} = {'...' if value is None else json_module.dumps(value, ensure_ascii=False)}"
+        lines.append(f"{line:<40}  # {source}" if source is not None else f"# {line}")
+        told[key] = {"value": value, "origin": source or "default"}
     print_result({"schema_version": 1, "settings": told}, lines, as_json=json)
 
 
-@config.command()
-@ROLE
-@click.option("--system", is_flag=True, help="Write the file of the system's daemon instead of this user's.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
-def init(role: str, system: bool, force: bool) -> None:
-    """Write a settings file in which every setting is explained and commented out, and print its path."""
-    where = paths.config_folders()[int(system)] / f"{role}.toml"
-    try:
-        where.parent.mkdir(parents=True, exist_ok=True)
-        with where.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(template(role))
-    except FileExistsError:
-        raise ConfigError(f"{where} is there already: edit it, or replace it with --force") from None
-    except OSError as error:
-        raise ConfigError(f"{where}: cannot be written ({error.strerror})") from None
-    click.echo(where)
-
-
-def template(role: str) -> str:
-    """Return a file of settings in which every key is explained, shown with its default, and commented out."""
-    parts = [f"# Settings of `specmesh {role}`. Flags and SPECMESH_{role.upper()}_* go before what is written here."]
-    for key, option in keys(_command(role)).items():
-        if option.hidden:
-            continue
-        choices = getattr(option.type, "choices", ())
-        one_of = f" One of {', '.join(choices)}." if choices and not option.metavar else ""
-        words = textwrap.wrap(f"{option.help or ''}{one_of}", 100)
-        default = option.default if isinstance(option.default, str | int | float | list) else None
-        parts.append("\n".join([*(f"# {line}" for line in words), f"# {_line(key, default).removeprefix('# ')}"]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _line(key: str, value: object) -> str:
-    return f"# {key} = ..." if value is None else f"{key} = {json_module.dumps(value, ensure_ascii=False)}"
+def _as_toml(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 # --- a daemon's settings, and where each comes from
@@ -114,17 +83,6 @@ def keys(command: click.Command) -> dict[str, click.Option]:
     """Return the keys that a command's file may hold: its options' names, without dashes before them."""
     options = (parameter for parameter in command.params if isinstance(parameter, click.Option))
     return {str(option.name).replace("_", "-"): option for option in options if option.name not in ("help", "config")}
-
-
-def settings_of(ctx: click.Context) -> dict[str, Any]:
-    """Return each key's value as TOML has it, None where it is not set."""
-    return {key: _as_toml(ctx.params[str(option.name)]) for key, option in keys(ctx.command).items()}
-
-
-def _as_toml(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, Path) else value
 
 
 def origin(ctx: click.Context, option: click.Parameter) -> str | None:

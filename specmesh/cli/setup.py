@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.cli.config import ROLE, daemon_context, template
+from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import Decorator, aligned, combined, gathered, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import check_one_network, endpoint, host_of, is_loopback
@@ -253,6 +253,10 @@ _SERVICE_COMMANDS = {
     "logs": "Show the service's newest log lines.",
 }
 
+_SETTINGS = (
+    "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all, `specmesh {0} --help` explains them.\n"
+)
+
 
 def _add(name: str, told: str) -> None:
     @service.command(name, help=told)
@@ -264,7 +268,7 @@ def _add(name: str, told: str) -> None:
         from specmesh.service import Scope, ServiceInstaller, launchd_service, systemd_service
 
         planned = launchd_service if sys.platform == "darwin" else systemd_service
-        service = planned(role, Scope.SYSTEM if system else Scope.USER, template(role))
+        service = planned(role, Scope.SYSTEM if system else Scope.USER, _SETTINGS.format(role))
         hand = ServiceInstaller(click.echo, dry_run, root)
         if name == "install":
             os.umask(0o022)
