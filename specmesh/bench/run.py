@@ -1,6 +1,4 @@
-"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways, and an assessment.
-
-Does drafting pay, how, and what limits it?"""
+"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways, and an assessment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from specmesh.client import Client, Fields, Json
 
 WARM_UP_TOKENS = 32
 _COUNTS = ("rounds", "drafted", "accepted")
-_TIMES = ("verify_ms", "wait_ms", "draft_ms", "network_ms", "restart_ms")
+_TIMES = ("verify_ms", "wait_ms", "draft_ms", "network_ms")
 
 Sample = dict[str, Any]
 """One text: latency_s, from the request to its last token on the client's clock; decode_s, without the prompt; ids; and
@@ -207,39 +205,8 @@ def assess(outcomes: list[Outcome]) -> list[str]:
     said = [f"{lost} of {texts} texts ended without a drafter: see its log, and run again."] if lost else []
     best = max(drafting, key=_speedup)
     said.append(f"The fastest with drafts is {best['variant']}: {_speedup(best):.2f}x the verifier alone.")
-    verified = [one for one in drafting if one["mean_draft_n"]]
-    if verified:
-        best = max(verified, key=_speedup)
-        name, gain = max(limits(best, alone).items(), key=lambda limit: limit[1])
-        said.append(f"What limits {best['variant']} is {name}: without, {gain:.2f}x more at most. {_ADVICE[name]}")
     return [*said, f"{same} of {compared} texts with drafts are those of the verifier alone (see docs/usage.md)."]
-
-
-_ADVICE = {
-    "rejected drafts": "Try a closer draft model.",
-    "step costs": "Try fewer drafts.",
-    "draft speed": "Try a smaller draft model or a faster machine.",
-    "the network": "Try a shorter way.",
-    "handling": "The target may be too fast.",
-}
 
 
 def _speedup(one: Outcome) -> float:
     return one["speedup"]["median"] if one["speedup"] else 0.0
-
-
-def limits(one: Outcome, alone: Outcome) -> dict[str, float]:
-    """Return how much faster `one` would be without each limit, all else as it is.
-
-    Without: every draft accepted; a step with drafts as cheap as one without; no waiting (for draft speed or network,
-    whichever is the larger part of a restart); no time between steps but waiting.
-    """
-    one_row = alone["verify_ms"] * alone["texts"] / max(alone["rounds"], 1)
-    decode, rest = one["decode_ms"], max(one["decode_ms"] - one["verify_ms"], 0.0)
-    saved_ms = {
-        "step costs": max(one["verify_ms"] - one_row * one["rounds"] / one["texts"], 0.0),
-        "the network" if one["network_ms"] > 0.5 * one["restart_ms"] else "draft speed": min(one["wait_ms"], rest),
-        "handling": max(rest - one["wait_ms"], 0.0),
-    }
-    gains = {name: decode / max(decode - ms, 1e-9) for name, ms in saved_ms.items()}
-    return {"rejected drafts": (1 + one["mean_draft_n"]) / one["mean_length"]} | gains

@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,12 +72,18 @@ class _Text:
             self.ids += told["token_ids"]
             self.rounds += 1
             if output.verbose and "drafts" in told:
-                fresh = "\n" if sys.stdout.isatty() and sys.stderr.isatty() and not output.as_json else ""
-                print(fresh + _round_line(self.rounds, told), file=sys.stderr)
+                print(_round_line(self.rounds, told), file=sys.stderr)
 
     def show(self) -> None:
         print(end=self.pending, flush=True)
         self.pending = ""
+
+    def end(self, output: Output) -> None:
+        self.show()
+        if self.text or self.finish_reason is not None:
+            print(flush=True)
+        if output.verbose and self.report:
+            print("\n".join(_summary(self.report)), file=sys.stderr)
 
     def as_json(self) -> Json:
         own: Json = {
@@ -186,36 +192,22 @@ def _run(client: Client, body: dict[str, Any], output: Output, count: int, timeo
     else:  # which cannot be resumed: a drafter waits for its verifier
         chunks = client.complete(body | {"n": count, "reconnect_timeout": timeout})
     texts = [_Text((body["seed"] + number) % SEEDS) for number in range(count)]
-    printing = _in_order([] if output.as_json else texts, output)
-    next(printing, None)
     try:
         with closing(chunks):
             for chunk in chunks:
-                texts[chunk["choices"][0].get("index", 0)].take(chunk, output)  # type: ignore[index]
-                next(printing, None)
+                text = texts[chunk["choices"][0].get("index", 0)]  # type: ignore[index]
+                text.take(chunk, output)
+                if count == 1 and not output.as_json:
+                    text.show()
     finally:
-        printing.close()
         if output.as_json:
             told = [text.as_json() for text in texts]
             print(json_module.dumps(told[0] if count == 1 else {"schema_version": 1, "choices": told}))
-
-
-def _in_order(texts: list[_Text], output: Output) -> Generator[None, None, None]:
-    """Print one text after the other; each turn prints what has come since."""
-    for which, text in enumerate(texts, 1):
-        if len(texts) > 1:
-            say(f"text {which} of {len(texts)}, seed {text.seed}")
-        try:
-            while text.finish_reason is None:
-                text.show()
-                yield
-        except GeneratorExit:  # it was cut
-            print(end="\n" if text.text else "", flush=True)
-            raise
-        text.show()
-        print(flush=True)
-        if output.verbose:
-            print("\n".join(_summary(text.report)), file=sys.stderr)
+        else:
+            for number, text in enumerate(texts, 1):
+                if count > 1:
+                    say(f"text {number} of {count}, seed {text.seed}")
+                text.end(output)
 
 
 def _marked(text: str, drafted: str) -> str:
@@ -344,9 +336,7 @@ def _lines() -> Iterator[str]:
     """Yield what is typed, line by line; Ctrl-C drops a line."""
     while True:
         try:
-            if not sys.stdout.isatty():
-                print(">>> ", end="", file=sys.stderr, flush=True)
-            yield input(">>> " if sys.stdout.isatty() else "")
+            yield input(">>> ")
         except KeyboardInterrupt:
             print(file=sys.stderr)
         except EOFError:

@@ -82,17 +82,14 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
 @_folder_option
 def list_(json: bool, folder: Path) -> None:
     """List the models in the folder. --model takes their names."""
-    from rich.filesize import decimal
+    from specmesh.models import entries
 
-    from specmesh import models as model_store
-
-    found = model_store.entries(folder)
+    found = [entry.as_json() for entry in entries(folder)]
     if json:
-        print_json(model_store.as_json(folder, found))
+        print_json({"schema_version": 1, "folder": str(folder), "models": found})
     elif found:
-        heading = ("NAME", "KIND", "SIZE", "QUANTISATION", "PATH")
-        rows = [(one.name, one.kind, decimal(one.size_bytes), one.quantisation or "unknown", one.path) for one in found]
-        click.echo("\n".join(aligned([heading, *rows])))
+        heading = ("NAME", "KIND", "BYTES", "QUANTISATION", "PATH")
+        click.echo("\n".join(aligned([heading, *(tuple(one.values()) for one in found)])))
     else:
         click.echo(f"no models in {folder}: `specmesh models pull` gets them", err=True)
 
@@ -102,17 +99,9 @@ def list_(json: bool, folder: Path) -> None:
 @json_option
 @_folder_option
 def inspect(model: str, json: bool, folder: Path) -> None:
-    """Describe the model at PATH: a GGUF file, a model directory, a name in the list, or `bundled`.
-
-    `bundled` is the target of the bundled pair here. A GGUF model is loaded to find out whether part of its context can
-    be removed.
-    """
-    from specmesh import logs
+    """Describe the model at PATH: a GGUF file, a model directory, a name in the list, or `bundled`, the target here."""
     from specmesh import models as model_store
 
-    logs.configure("error")
     path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, folder)
     told = model_store.inspect(Path(path))
-    if model == "bundled":
-        told["notes"].append(f"the drafter's: {bundled('drafter.gguf')} and drafter-hf")
     print_result(told, model_store.lines(told), as_json=json)

@@ -1,15 +1,16 @@
 """The folder of downloaded models: what lies in it, and which model a name means."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
 
-from specmesh.errors import ConfigError, EngineError
-from specmesh.models.headers import SPLIT_NAME, is_model, parts, read_directory, read_header, summary
+from specmesh.errors import ConfigError
+from specmesh.models.headers import SPLIT_NAME, is_model, summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,28 +21,18 @@ class Entry:
     kind: str
     path: Path
 
-    @property
-    def size_bytes(self) -> int:
-        files = parts(self.path) if self.kind == "gguf" else [item for item in self.path.iterdir() if item.is_file()]
-        return sum(file.stat().st_size for file in files if file.exists())
-
-    @property
-    def quantisation(self) -> str | None:
-        try:
-            return (read_header if self.kind == "gguf" else read_directory)(self.path).quantisation
-        except ConfigError:
-            return None
+    def as_json(self) -> dict[str, object]:
+        """Return what `models list --json` prints; None: unknown, because it is damaged."""
+        told: dict[str, object] = {"name": self.name, "kind": self.kind, "size_bytes": None, "quantisation": None}
+        with suppress(ConfigError):
+            found = summary(self.path)
+            told |= {"size_bytes": found.size_bytes, "quantisation": found.quantisation}
+        return told | {"path": str(self.path)}
 
 
 def entries(root: Path) -> list[Entry]:
     """All models below a folder, by name; none where there is no such folder."""
     return sorted(_found(root), key=lambda entry: entry.name)
-
-
-def as_json(root: Path, found: Iterable[Entry]) -> dict[str, object]:
-    names = ("name", "kind", "size_bytes", "quantisation")
-    models = [{name: getattr(one, name) for name in names} | {"path": str(one.path)} for one in found]
-    return {"schema_version": 1, "folder": str(root), "models": models}
 
 
 def is_gguf(name: str) -> bool:
@@ -101,27 +92,14 @@ def _found(root: Path) -> Iterator[Entry]:
 
 
 def inspect(path: Path) -> dict[str, Any]:
-    """Look at a GGUF file or a model directory; return what --json prints, None for what is unknown.
+    """Read a GGUF file's or a model directory's headers; return what --json prints, None for what is unknown.
 
-    can_trim: part of its context can be removed; loading shows it, of GGUF files only. notes: why something is not
-    known. Raise ConfigError where it is neither, or damaged.
+    Raise ConfigError where it is neither, or damaged.
     """
-    from specmesh.engines.load import load_tokenizer
-
     if not path.exists():
         raise ConfigError(f"no model at {path}: check the path")
-    told: dict[str, Any] = {"schema_version": 1, "path": str(path), "kind": "hf" if path.is_dir() else "gguf"}
-    told |= asdict(summary(path)) | {"vocabulary_fingerprint": None, "can_trim": None, "notes": []}
-    try:
-        told["vocabulary_fingerprint"] = load_tokenizer(path).vocabulary.fingerprint()
-        if told["kind"] == "gguf":
-            from specmesh.engines.llama.engine import probe_trim
-
-            told["can_trim"] = probe_trim(path)
-    except (ConfigError, EngineError) as error:
-        what = "whether it can trim" if told["vocabulary_fingerprint"] else "the fingerprint"
-        told["notes"].append(f"{what} is unknown: {error}")
-    return told
+    kind = "hf" if path.is_dir() else "gguf"
+    return {"schema_version": 1, "path": str(path), "kind": kind} | asdict(summary(path))
 
 
 def lines(told: dict[str, Any]) -> list[str]:
@@ -135,7 +113,5 @@ def lines(told: dict[str, Any]) -> list[str]:
         "quantisation": told["quantisation"],
         "context": told["context"] and f"{told['context']} tokens",
         "vocabulary": told["vocabulary_size"] and f"{told['vocabulary_size']} tokens",
-        "fingerprint": told["vocabulary_fingerprint"],
-        "can trim": {True: "yes", False: "no", None: None}[told["can_trim"]],
     }
-    return [f"{name:<14}{value or 'unknown'}" for name, value in [*rows.items(), *(("note", n) for n in told["notes"])]]
+    return [f"{name:<14}{value or 'unknown'}" for name, value in rows.items()]

@@ -59,7 +59,6 @@ class Hub:
         self._library, self._errors, self._utils, constants = modules
         self._utils.logging.set_verbosity_error()  # what goes wrong is told once, by our errors
         self.endpoint: str = constants.ENDPOINT
-        self.offline = bool(constants.HF_HUB_OFFLINE)
 
     def listing(self, hub_id: str, revision: str | None) -> tuple[str, list[RemoteFile]]:
         """Return the commit of a branch, tag or commit (None: the main branch), and the files of the repository."""
@@ -100,7 +99,7 @@ class Hub:
         except self._errors.HFValidationError as error:
             raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME") from error
         except self._errors.OfflineModeIsEnabled as error:
-            raise HubUnreachable(f"HF_HUB_OFFLINE is set, and {hub_id} is not here: unset it to download") from error
+            raise HubUnreachable("HF_HUB_OFFLINE is set: unset it to download") from error
         except self._errors.HfHubHTTPError as error:
             raise self._refusal(error, f"{hub_id} {name}".rstrip(), revision) from error
         except self._errors.HTTPError as error:
@@ -236,8 +235,6 @@ def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Pat
         raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME")
     folder = root / (f"{hub_id}@{quote(revision, safe='')}" if revision else hub_id)
     hub = Hub()
-    if hub.offline:
-        return _held_already(hub_id, folder, file)
     commit, listed = hub.listing(hub_id, revision)
     files, entry = choose(hub_id, listed, file)
     with _only_one(hub_id, folder, root):
@@ -281,18 +278,6 @@ def _is_safe(name: str) -> bool:
 
 def _sizes(files: Iterable[RemoteFile]) -> list[str]:
     return [f"{file.name} ({decimal(file.size)})" for file in files]
-
-
-def _held_already(hub_id: str, folder: Path, file: str | None) -> Path:
-    """The model where an earlier pull left it, without asking the hub."""
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    files = [RemoteFile(path.relative_to(folder).as_posix(), path.stat().st_size, "") for path in found]
-    if not files:
-        raise HubUnreachable(f"HF_HUB_OFFLINE is set and {hub_id} is not in {folder}: unset it to download")
-    try:
-        return folder / choose(hub_id, files, file)[1]
-    except RequestError as error:
-        raise RequestError(f"HF_HUB_OFFLINE is set, and of what is here: {error}") from error
 
 
 def _stage(hub: Hub, hub_id: str, commit: str, missing: list[RemoteFile], root: Path) -> dict[str, Path]:

