@@ -16,11 +16,12 @@ bench/README.md says how to build llama-server; without one its rows are left ou
 """
 
 import argparse
+import http.client
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
@@ -34,15 +35,41 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.load import LoadPlan, LoadText, Server, crowd, levels, lines
-from specmesh.client import Client
-from specmesh.errors import SpecmeshError
+from specmesh.bench.load import LoadPlan, LoadText, crowd, levels, lines
+from specmesh.client import Client, Json
+from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 
 CTX = 1024
 PORT = 7450
 
 Runs = dict[str, list[tuple[int, list[LoadText]]]]
+
+
+class Server(Client):
+    """Another server, on a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        """Connect to nothing yet."""
+        super().__init__()
+        self._port = port
+
+    def model(self) -> str:
+        """Return the name of the first that it serves."""
+        told: Any = self.get("/v1/models")
+        return str(told["data"][0]["id"])
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        """Ask for the numbers of tokens too."""
+        return self.stream("/v1/completions", body | {"stream": True, "stream_options": {"include_usage": True}})
+
+    def _connect(self) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise DaemonUnreachable(f"no server answers at {self._port} ({error})") from None
+        return connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +105,7 @@ def llama_server(
         options += ["--spec-draft-model", args.drafter, "--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
     command = [str(args.llama_server), *options, "--host", "127.0.0.1", "--port", str(port)]
     log = folder / f"llama-server-{port}.log"
-    server = Server(f"http://127.0.0.1:{port}")
+    server = Server(port)
     process = start(command, args.cores, log)
     try:
         until(lambda: process.poll() is not None or _up(server), LOADING_S)

@@ -23,7 +23,7 @@ from specmesh.daemons.runtime.process import DaemonProcess, Loading
 from specmesh.daemons.verifier.daemon import Order, VerifierLoop
 from specmesh.engines.base import EngineInfo
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
-from specmesh.errors import SpecmeshError, about
+from specmesh.errors import SpecmeshError
 from specmesh.logs import leave
 from specmesh.security.keys import KeyFolder, find_keys
 from specmesh.security.zap import ZapGuard
@@ -66,10 +66,8 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
     with DaemonProcess("verifier", reread, settings.drain) as process, ExitStack() as ends:
         mailbox: Mailbox[Order] = Mailbox()
         keys = _keys(settings)
-        with about("keys"):
-            guard = ZapGuard(process.context, keys, mailbox.wake) if keys is not None else None
-        with about("bind"):
-            socket = bind_router(process.context, settings.bind, settings.insecure, guard)
+        guard = ZapGuard(process.context, keys, mailbox.wake) if keys is not None else None
+        socket = bind_router(process.context, settings.bind, settings.insecure, guard)
         ends.callback(socket.close, linger=100)
         if guard is not None:
             ends.callback(guard.close)
@@ -120,9 +118,8 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
     with DaemonProcess("drafter", reread, settings.drain) as process, ExitStack() as ends:
         keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
-        with about("connect"):
-            for route in routes:
-                close_dealer(route.open())  # a bad address, or bad keys, are told before loading
+        for route in routes:
+            close_dealer(route.open())  # a bad address, or bad keys, are told before loading
         mailbox: Mailbox[DraftOrder] = Mailbox()
         addresses = ", ".join(settings.connect)
         backend = LoopBackend(process.loading, mailbox.put)
@@ -161,8 +158,7 @@ def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
         meaning = "no keys are asked for: whoever reaches the port, or is in between, reads and sends prompts"
         log.warning("wire_not_encrypted", meaning=meaning)
         return None
-    with about("keys"):
-        return find_keys(settings.keys)
+    return find_keys(settings.keys)
 
 
 def _log_ready(

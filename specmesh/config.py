@@ -42,8 +42,7 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
     if http is None:
         for option, given in (("--allow-origin", origins), ("--api-key-file", key_file)):
             if given:
-                name = option.removeprefix("--").replace("-", "_")
-                raise ConfigError(f"{option} without --http opens nothing: give both", name)
+                raise ConfigError(f"{option} without --http opens nothing: give both")
         return None
     try:
         parts = urlsplit(f"//{http}")
@@ -51,15 +50,15 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
     except ValueError:
         host, port = None, None
     if not host or port is None or parts.path or parts.username:
-        raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080", "http")
+        raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080")
     keys = read_keys(key_file) if key_file is not None else ()
     if not keys and way(host) is not Way.SAME_MACHINE:
-        raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1", "http")
+        raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1")
     for origin in origins:
         if origin == "*" and not keys:
-            raise ConfigError("--allow-origin '*' lets every page ask: set --api-key-file FILE", "allow_origin")
+            raise ConfigError("--allow-origin '*' lets every page ask: set --api-key-file FILE")
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", origin):
-            raise ConfigError(f"--allow-origin {origin!r} is no origin: write https://page.example", "allow_origin")
+            raise ConfigError(f"--allow-origin {origin!r} is no origin: write https://page.example")
     return Port(host, port, Keys(keys, key_file), origins)
 
 
@@ -71,14 +70,14 @@ def read_keys(path: Path) -> tuple[str, ...]:
             raw = file.read(MAX_KEY_FILE_BYTES + 1)
         lines = raw.decode("ascii").splitlines()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file", "api_key_file") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: keys are plain ASCII, one per line", "api_key_file") from None
+        raise ConfigError(f"{path}: keys are plain ASCII, one per line") from None
     if mode & stat.S_IRWXO:
-        raise ConfigError(f"{path}: everybody on this machine can read the keys: chmod 600 {path}", "api_key_file")
+        raise ConfigError(f"{path}: everybody on this machine can read the keys: chmod 600 {path}")
     keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
     if not keys or len(raw) > MAX_KEY_FILE_BYTES:
-        raise ConfigError(f"{path}: needs at least one key, one per line, 64 KiB at most", "api_key_file")
+        raise ConfigError(f"{path}: needs at least one key, one per line, 64 KiB at most")
     return keys
 
 
@@ -114,11 +113,11 @@ class ModelSettings:
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and not self.gpu_layers:
-            raise ConfigError("--rpc puts layers on other machines, --gpu-layers 0 allows none: leave one out", "rpc")
+            raise ConfigError("--rpc puts layers on other machines, --gpu-layers 0 allows none: leave one out")
         if self.stretch and self.engine != "llama":
-            raise ConfigError("--stretch is for the demo's models: give --engine llama", "stretch")
+            raise ConfigError("--stretch is for the demo's models: give --engine llama")
         if self.engine not in ("auto", "ngram") and not self.model:
-            raise ConfigError("no model: give --model FILE, a name of `specmesh models list`, or bundled", "engine")
+            raise ConfigError("no model: give --model FILE, a name of `specmesh models list`, or bundled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,7 @@ class DaemonSettings:
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.insecure:
-            raise ConfigError("--keys and --insecure-no-auth contradict each other: leave one out", "keys")
+            raise ConfigError("--keys and --insecure-no-auth contradict each other: leave one out")
         _at_least("--max-queue", self.max_queue, 0)
 
 
@@ -168,14 +167,13 @@ class DrafterSettings(DaemonSettings):
     def __post_init__(self) -> None:
         DaemonSettings.__post_init__(self)
         if not self.connect:
-            raise ConfigError("no verifier: give --connect tcp://HOST:PORT", "connect")
+            raise ConfigError("no verifier: give --connect tcp://HOST:PORT")
         ends = [endpoint(address) for address in self.connect]
         for number, address in enumerate(self.connect):
             if ends[number] in ends[:number] and ends[number][1] is not None:
-                raise ConfigError(f"--connect {address} is given twice: leave one out", "connect")
+                raise ConfigError(f"--connect {address} is given twice: leave one out")
 
 
 def _at_least(option: str, value: int | None, least: int) -> None:
     if value is not None and value < least:
-        name = option.removeprefix("--").replace("-", "_")
-        raise ConfigError(f"{option} {value} is too small: give {least} or more", name)
+        raise ConfigError(f"{option} {value} is too small: give {least} or more")

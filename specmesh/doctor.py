@@ -13,7 +13,6 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,9 +20,7 @@ from specmesh import __version__
 from specmesh.cli.config import daemon_context, keys, origin
 from specmesh.cli.status import Found, find, way_to
 from specmesh.client import printable
-from specmesh.core.vocabulary import match
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
-from specmesh.engines.load import load_tokenizer
 from specmesh.engines.mlx.model import default_device
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES
@@ -186,7 +183,7 @@ def judge_daemon(one: Found) -> Check:
     if name == "verifier" and not stats.parts("peers"):
         return warn(name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
     if stats.text("vocabulary", "verdict") == "partial":
-        fix = "specmesh doctor --model SMALL --against BIG  # find a draft model of the same family"
+        fix = "specmesh models pull OWNER/NAME  # a draft model of the same family"
         return warn(name, f"{told}, whose vocabulary fits its verifier's in part", fix)
     return ok(name, told)
 
@@ -277,52 +274,3 @@ def _connect(address: str) -> Exception | None:
     except (OSError, ValueError) as error:
         return error
     return None
-
-
-# --- vocabularies
-
-
-def compare(model: Path, against: Path, least: float) -> dict[str, Any]:
-    """Compare two GGUF files or Hugging Face directories: whether a drafter with `model` would run for a verifier with
-    `against`. encoders: None if one of them could not be run. Raise ConfigError where one cannot be read."""
-    draft, verifier = load_tokenizer(model), load_tokenizer(against)
-    found, encoders = match.compare(draft.vocabulary, verifier.vocabulary, least), None
-    if draft.encode is not None and verifier.encode is not None:
-        encodings = [(text, draft.encode(text), verifier.encode(text)) for text in match.PROBES]
-        probed = match.compare_encodings(draft.vocabulary, verifier.vocabulary, encodings)
-        encoders = {"alike": probed.agreed, "compared": probed.compared, "first": probed.first or None}
-    return {
-        "schema_version": 1,
-        "model": str(model),
-        "against": str(against),
-        "verdict": str(found.verdict),
-        "usable": found.verdict is not match.MatchKind.DIFFERENT,
-        "meaning": str(found),
-        "overlap": found.overlap,
-        "min_overlap": found.least,
-        "differences": [{"id": d.id, "model": d.draft, "against": d.verifier} for d in found.differences],
-        "encoders": encoders,
-    }
-
-
-def comparison_lines(told: dict[str, Any]) -> list[str]:
-    """Return what `compare` found as text."""
-    encoders, probed = "not compared: install the tokenizers package for Hugging Face directories", told["encoders"]
-    if probed is not None:
-        first = f"; {probed['first']}" if probed["first"] else ""
-        encoders = f"{probed['alike']} of {probed['compared']} texts are cut alike{first}"
-    result = "these can work together"
-    if not told["usable"]:
-        result = "this drafter would be refused: take a model of the same family"
-    elif probed is not None and probed["alike"] < probed["compared"]:
-        result += "; texts are cut differently, so fewer drafts will be accepted"
-    elif told["verdict"] == match.MatchKind.PARTIAL:
-        share = match.percent(1 - told["overlap"])
-        result += f"; drafts end where one of the {share} without a counterpart would be next"
-    return [
-        f"drafter   {told['model']}",
-        f"verifier  {told['against']}",
-        f"verdict   {told['verdict']}: {told['meaning']}",
-        f"encoders  {encoders}",
-        f"result    {result}",
-    ]

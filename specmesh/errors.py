@@ -3,8 +3,6 @@
 Errors carry data in fields; the sentence is derived from them.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -16,32 +14,15 @@ class SpecmeshError(Exception):
 
 
 class ConfigError(SpecmeshError):
-    """Settings, model files or addresses of this side are wrong; says which and what to do.
-
-    option: the name of the setting, as a parameter of the command, where it is one.
-    """
+    """Settings, model files or addresses of this side are wrong; says which and what to do."""
 
     exit_code = 78
-
-    def __init__(self, message: str, option: str | None = None) -> None:
-        super().__init__(message)
-        self.option = option
 
 
 class InsecureKeys(ConfigError):
     """Keys that others can read or change, or a wire that would let strangers in: nothing is started with them."""
 
     exit_code = 77
-
-
-@contextmanager
-def about(option: str) -> Iterator[None]:
-    """Errors of the settings raised inside are about this one, unless they say otherwise."""
-    try:
-        yield
-    except ConfigError as error:
-        error.option = error.option or option
-        raise
 
 
 class EngineError(SpecmeshError):

@@ -23,7 +23,7 @@ from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.core.snapshot import LoadingSnapshot
 from specmesh.daemons.runtime.notify import Notifier, Watchdog
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
-from specmesh.errors import Busy, SpecmeshError, Starting, about
+from specmesh.errors import Busy, SpecmeshError, Starting
 from specmesh.logs import dropped, flush, leave
 from specmesh.wire.messages import Hello, Welcome
 
@@ -153,8 +153,7 @@ class DaemonProcess:
 
     def loaded(self, load: Future[T]) -> T | None:
         try:
-            with about("model"):
-                return self.wait(load)
+            return self.wait(load)
         except SpecmeshError:
             if self.stop.asked:
                 return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from specmesh.client import Client, Json
-from specmesh.errors import Busy, ConfigError, EngineError, about
+from specmesh.errors import Busy, ConfigError, EngineError
 from specmesh.paths import read_text
 
 MAX_PROMPTS = 2**26
@@ -67,8 +67,7 @@ def read_prompts(path: Path) -> list[str]:
 
     Raises ConfigError that names the file, and the line where one is wrong.
     """
-    with about("prompts"):
-        text = read_text(path, MAX_PROMPTS, "a file of prompts")
+    text = read_text(path, MAX_PROMPTS, "a file of prompts")
     lines = [line for line in enumerate(text.splitlines(), 1) if line[1].strip()]
     if not lines:
         raise ConfigError(f"--prompts: {path} has no prompts: write one on each line")

@@ -1,9 +1,8 @@
 """`specmesh bench load`: what many clients at once get, each a thread that asks for one text after the other."""
 
-import http.client
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import ceil
@@ -11,10 +10,9 @@ from queue import SimpleQueue
 from statistics import fmean
 from threading import Barrier, Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 from specmesh.client import Client, Fields, Json
-from specmesh.errors import Busy, ConfigError, DaemonUnreachable
+from specmesh.errors import Busy
 
 WARM_UP_TOKENS = 16
 RETRY_AFTER_S = 0.1
@@ -62,10 +60,8 @@ class LoadText:
         return self.arrivals[-1] if self.arrivals else self.begun
 
     def take(self, chunk: Json, now: float) -> None:
-        """Add a chunk. Without our token ids, one with text counts as one token until `usage` has the number.
-
-        Another server's drafts are known if it has llama-server's `timings`.
-        """
+        """Add a chunk. Another server's tells no token ids: one with text counts as one token until `usage` has the
+        number. Its drafts are known if it has llama-server's `timings`."""
         told = Fields(chunk)
         text = "".join(str(choice.raw.get("text") or "") for choice in told.parts("choices")[:1])
         tokens = len(told.numbers("specmesh", "token_ids")) if "specmesh" in chunk else int(bool(text))
@@ -201,39 +197,3 @@ def lines(found: Sequence[dict[str, Any]]) -> list[str]:
         "tokens/s: of all together; each, slowest: a client's own, waiting included; first: ms to the first token;",
         "gap: ms between arrivals, a step's tokens coming together; same: texts equal to the first of the same prompt",
     ]
-
-
-class Server(Client):
-    """Another server, at `url`: http://HOST:PORT, with what comes before /v1 in its paths. Raises ConfigError where it
-    is no address."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        wrong = ConfigError(f"--url {url!r} is no server's address: write http://HOST:PORT", "url")
-        try:
-            parts = urlsplit(url)
-            self._host, self._port = parts.hostname or "", parts.port
-        except ValueError:
-            raise wrong from None
-        if parts.scheme not in ("http", "https") or not self._host:
-            raise wrong
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._url, self._base = url, parts.path.rstrip("/").removesuffix("/v1")
-
-    def model(self) -> str:
-        match self.get(f"{self._base}/v1/models"):
-            case {"data": [{"id": str(name)}, *_]}:
-                return name
-        raise DaemonUnreachable(f"{self._url} is no OpenAI-compatible server: /v1/models names none")
-
-    def complete(self, body: Json) -> Generator[Json, None, None]:
-        asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-        return self.stream(f"{self._base}/v1/completions", asked)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        connection = self._kind(self._host, self._port)
-        try:
-            connection.connect()
-        except OSError as error:
-            raise DaemonUnreachable(f"no server answers at {self._url} ({error}): is it running?") from None
-        return connection

@@ -31,24 +31,17 @@ class _Commands(click.Group):
             _end(error)
 
     def invoke(self, ctx: click.Context) -> object:
-        # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
-        hopeless = 0 if os.environ.get("SPECMESH_LAUNCHD") else None
         try:
-            try:
-                return super().invoke(ctx)
-            except click.BadParameter as error:
-                raise config.wrong_setting(error) or error from None
-        except ConfigError as error:
-            click.echo(f"specmesh: {config.blamed(error, ctx)}", err=True)
-            ctx.exit(error.exit_code if hopeless is None else hopeless)
-        except SpecmeshError as error:
-            click.echo(f"specmesh: {error}", err=True)
-            ctx.exit(error.exit_code)
-        except click.UsageError as error:
-            if hopeless is None:
-                raise
-            error.show()
-            ctx.exit(hopeless)
+            return super().invoke(ctx)
+        except (SpecmeshError, click.UsageError) as raised:
+            error = (isinstance(raised, click.BadParameter) and config.wrong_setting(raised)) or raised
+            if isinstance(error, click.UsageError):
+                error.show()
+            else:
+                click.echo(f"specmesh: {error}", err=True)
+            # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
+            hopeless = isinstance(error, ConfigError | click.UsageError) and "SPECMESH_LAUNCHD" in os.environ
+            ctx.exit(0 if hopeless else error.exit_code)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError as error:

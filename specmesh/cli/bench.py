@@ -95,11 +95,6 @@ def run(prompts: tuple[str, ...], iterations: int, max_tokens: int, socket_path:
 @number("--iterations", COUNT, 1, "N", "Number of runs of each prompt.")
 @_tokens_option
 @draft_n_option
-@click.option(
-    "--url",
-    metavar="URL",
-    help="Measure another OpenAI-compatible server instead of a daemon, such as http://127.0.0.1:8080.",
-)
 @socket_option
 @json_option
 def load(
@@ -108,7 +103,6 @@ def load(
     iterations: int,
     max_tokens: int,
     draft_n: int | str,
-    url: str | None,
     socket_path: Path | None,
     json: bool,
 ) -> None:
@@ -117,28 +111,19 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import LoadPlan, Server, levels, lines, measure
+    from specmesh.bench.load import LoadPlan, levels, lines, measure
 
-    if url is None:
-        client = daemon.Client(socket_path)
-        options: daemon.Json = {"draft_n": draft_n}
-        about = Fields(client.get("/stats"))
-    else:
-        client = server = Server(url)
-        # A field that others do not know is sent only where it was asked for.
-        options = {"model": server.model()} | ({} if draft_n == "auto" else {"draft_n": draft_n})
-        about = Fields({"url": url, "model": {"name": options["model"]}})
-    plan = LoadPlan(sessions, prompts, iterations, max_tokens, options)
+    client = daemon.Client(socket_path)
+    about = Fields(client.get("/stats"))
+    plan = LoadPlan(sessions, prompts, iterations, max_tokens, {"draft_n": draft_n})
     with bar(plan.texts) as advance:
         found = levels(measure(client, plan, advance))
     most = about.number("sessions", "max")
-    told: Json = {"schema_version": 1, "model": about.raw.get("model"), "url": url}
-    told |= {"max_sessions": most, "prompts": len(prompts), "iterations": iterations}
-    told |= {"max_tokens": max_tokens, "draft_n": options.get("draft_n"), "levels": found}
-    where = f"{about.text('model', 'name') or 'unknown model'}, {url or f'{most or 0:g} sessions held at once'}"
-    what = f"prompts {len(prompts)}, iterations {iterations}, {max_tokens} tokens each"
-    drafts = f"draft_n {options.get('draft_n', 'as it is')}\n"
-    print_result(told, [where, f"{what}; {drafts}", *lines(found)], as_json=json)
+    told: Json = {"schema_version": 1, "model": about.raw.get("model"), "max_sessions": most, "prompts": len(prompts)}
+    told |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
+    where = f"{about.text('model', 'name') or 'unknown model'}, {most or 0:g} sessions held at once"
+    what = f"prompts {len(prompts)}, iterations {iterations}, {max_tokens} tokens each; draft_n {draft_n}\n"
+    print_result(told, [where, what, *lines(found)], as_json=json)
 
 
 @click.command()

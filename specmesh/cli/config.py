@@ -22,9 +22,6 @@ from specmesh.errors import ConfigError
 if TYPE_CHECKING:
     from specmesh.config import Port
 
-DAEMON = "specmesh.daemon"
-"""Where a daemon's context keeps itself in `meta`; its `obj` is the file, if there is one."""
-
 MAX_SIZE = 2**20
 """Maximum size of a settings file in bytes."""
 
@@ -102,16 +99,6 @@ def wrong_setting(error: click.BadParameter) -> ConfigError | None:
     return None if where is None else ConfigError(f"{where}: {error.format_message()}")
 
 
-def blamed(error: ConfigError, ctx: click.Context) -> str:
-    """Return the error's sentence, after the file and line or the variable that its setting came from."""
-    daemon: click.Context | None = ctx.meta.get(DAEMON)
-    if daemon is None or error.option is None:
-        return str(error)
-    option = next((option for option in daemon.command.params if option.name == error.option), None)
-    where = origin(daemon, option) if option is not None else None
-    return str(error) if where is None else f"{where}: {error}"
-
-
 def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
     """Return a function that reads a running daemon's log level and API keys again.
 
@@ -147,7 +134,6 @@ class ConfigFile:
 
 
 def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
-    ctx.meta[DAEMON] = ctx
     usual = (folder / f"{ctx.info_name}.toml" for folder in paths.config_folders())
     path = value if value is not None else next((path for path in usual if path.is_file()), None)
     if path is not None:

@@ -12,15 +12,15 @@ from specmesh.cli.config import config_option, rereader
 from specmesh.cli.models import complete_model, model_path
 from specmesh.cli.options import (
     COUNT,
+    POSITIVE_SHARE,
     SECONDS,
     Decorator,
     combined,
     default_options,
     number,
-    overlap_option,
     path_option,
 )
-from specmesh.errors import ConfigError, about
+from specmesh.errors import ConfigError
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
 
@@ -146,7 +146,9 @@ def verifier(**values: Any) -> None:
     shell_complete=complete_model,
     help="Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
 )
-@overlap_option
+@number(
+    "--min-vocab-overlap", POSITIVE_SHARE, 0.9, "SHARE", "Least share of the draft model's tokens that the target has."
+)
 @click.option(
     "--draft-temperature",
     type=click.FloatRange(0.0, 100.0),
@@ -173,13 +175,10 @@ def _run(role: str, values: dict[str, Any]) -> None:
     ctx = click.get_current_context()
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
     where = values["socket"] or paths.default_socket(role)
-    with about("socket"):
-        lock = InstanceLock(where)
-    with lock:  # visible to clients before the rest is imported
+    with InstanceLock(where):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
-        with about("model"):
-            bundled = values["model"] == "bundled" and role == "verifier"
-            path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
+        bundled = values["model"] == "bundled" and role == "verifier"
+        path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
         values |= {"model": path, "gpu_required": values["gpu"] == "required", "insecure": values["insecure_no_auth"]}
         values["rpc"] = tuple(one.strip() for one in values["rpc"].split(",")) if values.get("rpc") else ()
         if ctx.get_parameter_source("ctx") is ParameterSource.DEFAULT:

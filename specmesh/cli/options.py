@@ -115,11 +115,6 @@ def number(flag: str, kind: click.ParamType[Any], default: object, metavar: str,
     return click.option(flag, type=kind, default=default, metavar=metavar, help=told)
 
 
-overlap_option = number(
-    "--min-vocab-overlap", POSITIVE_SHARE, 0.9, "SHARE", "Least share of the draft model's tokens that the target has."
-)
-
-
 def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool = False) -> Decorator:
     """Return an option for a list of numbers from 1 to `most`; `auto` is one too where it is allowed."""
 

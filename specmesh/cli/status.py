@@ -17,10 +17,9 @@ import click
 from click.core import ParameterSource
 
 from specmesh import client as daemon
-from specmesh.cli.options import aligned, json_option, number, overlap_option, print_json, print_result, socket_option
+from specmesh.cli.options import aligned, json_option, number, print_json, print_result, socket_option
 from specmesh.client import Client, Fields, Json, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.paths import bundled
 from specmesh.security import Way, endpoint, way
 
 if TYPE_CHECKING:
@@ -349,30 +348,15 @@ def way_to(address: str) -> Way:
 
 
 @click.command("doctor")
-@click.option("--model", metavar="PATH", help="Draft model to compare: a GGUF file or Hugging Face directory.")
-@click.option("--against", metavar="PATH", help="Target model to compare it with, likewise.")
-@overlap_option
 @json_option
 @click.pass_context
-def doctor_command(
-    ctx: click.Context, model: str | None, against: str | None, min_vocab_overlap: float, json: bool
-) -> None:
-    """Check this machine, its settings, services, daemons and their links; exit code 1 if a check fails.
-
-    With --model and --against: compare two models' vocabularies, as a drafter does; exit code 1 if they do not fit.
-    """
+def doctor_command(ctx: click.Context, json: bool) -> None:
+    """Check this machine, its settings, services and daemons, and their ways to verifiers; exit code 1 if a check
+    fails."""
     from specmesh import doctor, logs
 
     logs.configure("error")
-    if model is None and against is None:
-        ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
-        checks = doctor.examine()
-        print_result(checks.as_json(), checks.lines(), as_json=json)
-        ctx.exit(int(bool(checks.counts[doctor.Status.FAIL])))
-    if model is None or against is None:
-        raise click.UsageError("--model and --against go together")
-    draft = Path(bundled("drafter.gguf") if model == "bundled" else model)
-    target = Path(bundled("target.gguf") if against == "bundled" else against)
-    found = doctor.compare(draft, target, min_vocab_overlap)
-    print_result(found, doctor.comparison_lines(found), as_json=json)
-    ctx.exit(int(not found["usable"]))
+    ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
+    checks = doctor.examine()
+    print_result(checks.as_json(), checks.lines(), as_json=json)
+    ctx.exit(int(bool(checks.counts[doctor.Status.FAIL])))

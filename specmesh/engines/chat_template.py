@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specmesh.core.session_params import ChatMessage
 from specmesh.engines.sandbox import Child, Json, Limits
-from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError, about
+from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 from specmesh.paths import read_text
 
 MAX_TEMPLATE = 2**20
@@ -46,7 +46,7 @@ class ChatTemplate:
             unusable = str(error)
         if unusable is not None:
             self.close()
-            raise ConfigError(f"the chat template cannot be used: {unusable}", "chat_template")
+            raise ConfigError(f"the chat template cannot be used: {unusable}")
 
     def render(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
@@ -68,8 +68,7 @@ class ChatTemplate:
 
 
 def read_template(path: Path) -> str:
-    with about("chat_template"):
-        return read_text(path, MAX_TEMPLATE, "a chat template")
+    return read_text(path, MAX_TEMPLATE, "a chat template")
 
 
 class _Generation(Extension):

@@ -4,16 +4,11 @@ tokenizer.json spells tokens in one of two ways. Byte-level BPE writes each byte
 writes a space as U+2581 and bytes that are no character as <0xNN>.
 """
 
-import importlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import ConfigError
 
 _SPACE = "\u2581"
@@ -25,19 +20,6 @@ _LOOKS_SPECIAL = re.compile(
 """Control tokens for llama.cpp and its converter, whatever the tokenizer says of them."""
 
 _MAX_ID = 2**21
-_ENDS = frozenset(
-    {"</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
-     "<eos>", "<EOT>", "<|return|>"}
-)  # fmt: skip
-"""Special tokens that end a text by their names, as in llama.cpp."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerFile:
-    """A model's vocabulary without the model; `encode` is None where `tokenizers` is not installed."""
-
-    vocabulary: Vocabulary
-    encode: Callable[[str], list[int]] | None
 
 
 def byte_level_bytes(token: str) -> bytes:
@@ -49,26 +31,6 @@ def byte_level_bytes(token: str) -> bytes:
 def sentencepiece_bytes(token: str) -> bytes:
     byte = _BYTE.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else _plain(token)
-
-
-def load_hf_vocabulary(folder: Path) -> TokenizerFile:
-    path = folder / "tokenizer.json"
-    tokenizer = _object(path)
-    if tokenizer is None:
-        raise ConfigError(f"{folder} has no tokenizer.json: name the directory of a Hugging Face model that has one")
-    try:
-        known = token_bytes(tokenizer)
-        added = tokenizer.get("added_tokens") or []
-        # Rows of the model's embedding, where config.json tells them.
-        config = _object(folder / "config.json") or {}
-        parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
-        sizes = [size for part in parts if isinstance(size := part.get("vocab_size"), int)]
-        size = max(max(known, default=-1) + 1, *sizes, 0)
-        ids = _ids(tokenizer["model"]["vocab"]) | {token["content"]: token["id"] for token in added}
-        ends = frozenset(end for end in _end_ids(folder, ids, added) if end < size)
-    except ConfigError as error:
-        raise ConfigError(f"{path} is not understood ({error}): save it anew") from error
-    return TokenizerFile(Vocabulary(padded(known, size), ends), _encoder(path))
 
 
 def token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
@@ -135,40 +97,3 @@ def _parts(component: Any) -> Iterator[dict[str, Any]]:
         for name in ("decoders", "pretokenizers", "normalizers"):
             for part in component.get(name) or []:
                 yield from _parts(part)
-
-
-def _object(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no such file. Raises ConfigError."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} is no JSON object")
-    return value
-
-
-def _end_ids(folder: Path, ids: dict[str, int], added: list[dict[str, Any]]) -> set[int]:
-    """End ids by the model's configuration, the tokenizer's, and well-known names."""
-    ends = {token["id"] for token in added if token.get("special") and token["content"] in _ENDS}
-    for name in ("generation_config.json", "config.json"):
-        told = (_object(folder / name) or {}).get("eos_token_id")
-        ends |= {number for number in (told if isinstance(told, list) else [told]) if isinstance(number, int)}
-    named = (_object(folder / "tokenizer_config.json") or {}).get("eos_token")
-    named = named.get("content") if isinstance(named, dict) else named
-    return ends | ({ids[named]} if named in ids else set())
-
-
-def _encoder(path: Path) -> Callable[[str], list[int]] | None:
-    try:
-        tokenizers: Any = importlib.import_module("tokenizers")
-    except ImportError:
-        return None
-    try:  # the package raises plain Exception
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ConfigError(f"{path} cannot be loaded: {error}") from error
-
-    return lambda text: list(tokenizer.encode(text).ids)

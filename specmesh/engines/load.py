@@ -18,7 +18,6 @@ from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
-from specmesh.engines.hf_vocabulary import TokenizerFile, load_hf_vocabulary
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled
 
@@ -103,16 +102,6 @@ def choose_engine(model: str | None) -> tuple[str, str]:
 
 def _installed(*modules: str) -> bool:
     return all(find_spec(module) is not None for module in modules)
-
-
-def load_tokenizer(path: Path) -> TokenizerFile:
-    """Read the tokenizer of a GGUF file or a Hugging Face directory. Raises ConfigError."""
-    if path.is_dir():
-        return load_hf_vocabulary(path)
-    from specmesh.engines.llama.model import LlamaModel
-
-    model = LlamaModel(ModelSettings("llama", str(path), threads=1), vocab_only=True)
-    return TokenizerFile(model.vocabulary, model.encode)
 
 
 class RemappedDrafter:

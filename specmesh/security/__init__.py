@@ -104,19 +104,17 @@ def check_rpc(address: str, option: str, *, insecure: bool) -> None:
     """Raise ConfigError where llama.cpp's RPC may not be used or served at HOST:PORT: it has no keys and no encryption,
     so beyond loopback only where `insecure` says that its user trusts the wire; every network never."""
     host, _, port = address.rpartition(":")
-    name = option.removeprefix("--").replace("-", "_")
     if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"{option} {address!r} is not an address: write HOST:PORT, like 127.0.0.1:50052", name)
+        raise ConfigError(f"{option} {address!r} is not an address: write HOST:PORT, like 127.0.0.1:50052")
     if is_loopback(host):
         return
     if _means_everywhere(host):
-        raise ConfigError(f"{option} {address} means every network: name one address", name)
+        raise ConfigError(f"{option} {address} means every network: name one address")
     if not insecure:
         raise ConfigError(
             f"{option} {address} is beyond this machine, and llama.cpp's RPC has neither keys nor encryption: whoever "
             "reaches it or is in between reads and changes weights and texts, and may take the machine over. Put an "
             "SSH tunnel in between and name 127.0.0.1:PORT, or add --insecure-rpc on a wire that is yours alone",
-            name,
         )
 
 

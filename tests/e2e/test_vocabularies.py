@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Mesh, Stream, body, complete, generate, until
 
-from specmesh.engines.load import load_tokenizer
+from specmesh.config import ModelSettings
+from specmesh.engines.llama import LlamaDrafter
 
 pytestmark = pytest.mark.models
 
@@ -187,7 +188,9 @@ def test_no_stream_shows_half_a_character(verifier: Daemon, target: Path, permut
     has come at any moment is the beginning of the whole text, whose characters are whole."""
     ngram = beside.drafter(engine="ngram", name="ngram")
     remapped = drafter(beside, permuted, name="permuted")
-    vocabulary = load_tokenizer(target).vocabulary
+    engine = LlamaDrafter(ModelSettings("llama", str(target), ctx=16, max_sessions=1))
+    vocabulary = engine.vocabulary
+    engine.close()
     split = 0
     for daemon in (verifier, ngram, remapped):
         for seed in range(6):

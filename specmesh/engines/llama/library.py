@@ -161,7 +161,6 @@ def add_servers(addresses: Sequence[str]) -> None:
         raise ConfigError(
             f"no RPC server of llama.cpp {PINNED} answers at {address} ({error}): start one there with "
             "`specmesh rpc-server`; one server serves one verifier at a time",
-            "rpc",
         ) from None
     finally:
         child.close()
@@ -186,7 +185,7 @@ def answer(request: Json) -> Json:
 def _add_server(address: str) -> None:
     found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)(address.encode())
     if not found:
-        raise ConfigError(f"the RPC server at {address} has no devices: start it anew", "rpc")
+        raise ConfigError(f"the RPC server at {address} has no devices: start it anew")
     _ggml("ggml_backend_register", None, ctypes.c_void_p)(found)
     gpu_devices.cache_clear()
 
@@ -209,6 +208,6 @@ def _rpc_function(name: str, result: Any, *arguments: Any) -> Any:
     """A function of llama.cpp's RPC backend by name: its library need not be found."""
     backend = _ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     if not backend:
-        raise ConfigError(NO_RPC, "rpc")
+        raise ConfigError(NO_RPC)
     address_of = _ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
     return ctypes.CFUNCTYPE(result, *arguments)(address_of(backend, name.encode()))

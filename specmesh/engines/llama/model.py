@@ -35,8 +35,8 @@ SHORT = 4096
 class LlamaModel:
     """A loaded model of `size` bytes. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
 
-    def __init__(self, settings: ModelSettings, progress: Progress | None = None, *, vocab_only: bool = False) -> None:
-        """Load the file; vocab_only: without its weights. Raises ConfigError, or EngineError when cancelled."""
+    def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
+        """Load the file. Raises ConfigError, or EngineError when cancelled."""
         if settings.max_sessions > _MAX_SEQ:
             raise ConfigError(f"{settings.max_sessions} sequences: llama.cpp holds 1 to {_MAX_SEQ}")
         if settings.gpu_layers >= _MAX_INT:
@@ -46,7 +46,7 @@ class LlamaModel:
         if settings.rpc:
             add_servers(settings.rpc)
         gpus = _gpus(settings)
-        self.handle = _load(self.lib, path, settings.gpu_layers, vocab_only, progress)
+        self.handle = _load(self.lib, path, settings.gpu_layers, progress)
         self._lock = threading.Lock()
         self._template: ChatTemplate | None = None
         self._begins = False
@@ -158,7 +158,7 @@ def _describe(lib: Any, handle: Any, settings: ModelSettings, gpus: tuple[str, .
     return f"{'; '.join(gpus)}, {layers} of {all_layers} layers"
 
 
-def _load(lib: Any, path: Path, gpu_layers: int, vocab_only: bool, progress: Progress | None) -> Any:
+def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> Any:
     failures: list[BaseException] = []
 
     def report(fraction: float, _user: object) -> bool:
@@ -172,7 +172,6 @@ def _load(lib: Any, path: Path, gpu_layers: int, vocab_only: bool, progress: Pro
     callback = lib.llama_progress_callback(report)  # lives until the load returns
     params = lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
-    params.vocab_only = vocab_only
     params.progress_callback = callback
     LOG.errors.clear()
     _mapped.update((part, part.stat().st_size) for part in parts(path))

@@ -36,9 +36,8 @@ def test_no_port(text: str):
 @pytest.mark.parametrize("raw", [b"", b"# none\n", "schlüssel\n".encode(), b"x" * 70_000])
 def test_no_keys(keys: Path, raw: bytes):
     keys.write_bytes(raw)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError):
         read_keys(keys)
-    assert error.value.option == "api_key_file"
 
 
 def test_keys_that_cannot_be_used(keys: Path):
@@ -55,8 +54,7 @@ def test_origins(keys: Path):
     assert len(port.origins) == 3
     assert parse_port("localhost:80", keys, ("*",))
     for wrong in ("*", "null", "page.example", "https://page.example/", "https://*.example", ""):
-        with pytest.raises(ConfigError, match="--allow-origin") as refused:
+        with pytest.raises(ConfigError, match="--allow-origin"):
             parse_port("localhost:80", None, (wrong,))
-        assert refused.value.option == "allow_origin"
     with pytest.raises(ConfigError, match="--http"):
         parse_port(None, None, ("https://page.example",))

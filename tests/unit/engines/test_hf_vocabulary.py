@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 from harness.hf_tokenizer import directory_of
 
-from specmesh.core.vocabulary.match import MatchKind, compare
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines import hf_vocabulary as module
-from specmesh.engines.hf_vocabulary import load_hf_vocabulary, padded, token_bytes
-from specmesh.engines.load import load_tokenizer
+from specmesh.config import ModelSettings
+from specmesh.engines.hf_vocabulary import padded, token_bytes
+from specmesh.engines.llama import LlamaDrafter
 from specmesh.errors import ConfigError
 
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
 
 BYTE_LEVEL: dict[str, Any] = {
     "added_tokens": [
@@ -37,32 +35,12 @@ SENTENCEPIECE: dict[str, Any] = {
 }
 
 
-def written(folder: Path, tokenizer: object, **files: object) -> Path:
-    for name, value in {"tokenizer": tokenizer, **files}.items():
-        (folder / f"{name}.json").write_text(json.dumps(value))
-    return folder
+def test_byte_level():
+    assert padded(token_bytes(BYTE_LEVEL), 6) == (b"a", b" the", b"\n", "ü".encode(), b"", b"<tool>")
 
 
-def read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Vocabulary:
-    """Its vocabulary, as where the tokenizers package is not installed."""
-
-    def missing(name: str) -> object:
-        raise ImportError(name)
-
-    monkeypatch.setattr(module.importlib, "import_module", missing)
-    found = load_hf_vocabulary(folder)
-    assert found.encode is None
-    return found.vocabulary
-
-
-def test_byte_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    vocabulary = read(written(tmp_path, BYTE_LEVEL), monkeypatch)
-    assert vocabulary == Vocabulary((b"a", b" the", b"\n", "ü".encode(), b"", b"<tool>"), frozenset({4}))
-
-
-def test_sentencepiece_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    vocabulary = read(written(tmp_path, SENTENCEPIECE), monkeypatch)
-    assert vocabulary == Vocabulary((b"", b"", b"\n", b" the", "ü".encode()), frozenset({1}))
+def test_sentencepiece():
+    assert padded(token_bytes(SENTENCEPIECE), 5) == (b"", b"", b"\n", b" the", "ü".encode())
 
 
 @pytest.mark.parametrize("kind", ["BPE", "Unigram"])
@@ -85,46 +63,29 @@ def test_added_tokens():
 
 
 @pytest.mark.parametrize(
-    ("files", "ends"),
+    "tokenizer",
     [
-        ({"generation_config": {"eos_token_id": [2, 3]}}, {2, 3, 4}),
-        ({"config": {"eos_token_id": 1}}, {1, 4}),
-        ({"tokenizer_config": {"eos_token": "a"}}, {0, 4}),
-        ({"tokenizer_config": {"eos_token": {"content": "<tool>"}}}, {4, 5}),
-        ({"generation_config": {"eos_token_id": 10**9}}, {4}),
+        {},
+        {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}},
+        BYTE_LEVEL | {"model": {"vocab": 3}},
+        BYTE_LEVEL | {"model": {"vocab": {"a": 10**9}}},
+        BYTE_LEVEL | {"model": {"vocab": {"a": -1}}},
+        BYTE_LEVEL | {"added_tokens": [3]},
     ],
 )
-def test_end_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, object], ends: set[int]):
-    assert read(written(tmp_path, BYTE_LEVEL, **files), monkeypatch).end_ids == ends
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "words"),
-    [
-        ([], "no JSON object"),
-        ({}, "not understood"),
-        ({"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}, "WordPiece"),
-        (BYTE_LEVEL | {"model": {"vocab": 3}}, "not understood"),
-        (BYTE_LEVEL | {"model": {"vocab": {"a": 10**9}}}, "not understood"),
-        (BYTE_LEVEL | {"model": {"vocab": {"a": -1}}}, "not understood"),
-        (BYTE_LEVEL | {"added_tokens": [3]}, "not understood"),
-    ],
-)
-def test_files_that_are_none(tmp_path: Path, tokenizer: object, words: str):
-    with pytest.raises(ConfigError, match=words) as caught:
-        load_hf_vocabulary(written(tmp_path, tokenizer))
-    assert str(tmp_path / "tokenizer.json") in str(caught.value)
+def test_files_that_are_none(tokenizer: dict[str, Any]):
+    with pytest.raises(ConfigError, match="is not one"):
+        token_bytes(tokenizer)
 
 
 @pytest.mark.models
 @pytest.mark.fault("E7.78")
-def test_gguf_and_directory_of_one_model_agree(tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_gguf_and_directory_of_one_model_agree(tiny_gguf: Path, tmp_path: Path):
     """llama.cpp's bytes of a GGUF are those worked out here of a directory with the same tokens."""
     pytest.importorskip("gguf")
     pytest.importorskip("llama_cpp")
-    folder = directory_of(tiny_gguf, tmp_path / "hf")
-    mine = read(folder, monkeypatch)
-    monkeypatch.undo()
-    theirs = load_tokenizer(tiny_gguf).vocabulary
-    assert mine == theirs
-    assert compare(mine, theirs).verdict is MatchKind.SAME
+    tokenizer = json.loads((directory_of(tiny_gguf, tmp_path / "hf") / "tokenizer.json").read_text())
+    engine = LlamaDrafter(ModelSettings("llama", str(tiny_gguf), ctx=16, max_sessions=1))
+    pieces = engine.vocabulary.pieces
+    engine.close()
+    assert padded(token_bytes(tokenizer), len(pieces)) == pieces
