@@ -4,11 +4,9 @@ import platform
 import socket
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -30,66 +28,55 @@ from specmesh.service import Scope, launchd_service, systemd_service
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-class Status(StrEnum):
-    """warn: it works, but not as it could. fail: something will not work."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check; fix: a command, None where all is well."""
+    """The result of one check. status: ok, warn (it works, but not as it could), fail. fix: None where all is well."""
 
-    status: Status
+    status: str
     name: str
     found: str
     fix: str | None = None
 
 
-ok, warn, fail = (partial(Check, status) for status in Status)
+ok, warn, fail = (partial(Check, status) for status in _COLOURS)
 
-
-@dataclass(frozen=True, slots=True)
-class Checks:
-    """All checks, by group."""
-
-    groups: Mapping[str, Sequence[Check]]
-
-    @property
-    def counts(self) -> Counter[Status]:
-        return Counter(check.status for checks in self.groups.values() for check in checks)
-
-    def as_json(self) -> dict[str, object]:
-        told = [{"group": group} | asdict(check) for group, checks in self.groups.items() for check in checks]
-        return {"schema_version": 1, "checks": told}
-
-    def lines(self) -> list[str]:
-        width = max(len(check.name) for checks in self.groups.values() for check in checks)
-        lines: list[str] = []
-        for group, checks in self.groups.items():
-            lines.append(group)
-            for check in checks:
-                mark = click.style(f"{check.status:<4}", _COLOURS[check.status])
-                lines.append(f"  {mark}  {check.name:<{width}}  {check.found}")
-                if check.fix is not None:
-                    lines.append(f"        {'':<{width}}  -> {check.fix}")
-            lines.append("")
-        return [*lines, ", ".join(f"{self.counts[status]} {status}" for status in Status)]
+Checks = dict[str, list[Check]]
+"""By group."""
 
 
 def examine() -> Checks:
     running = find()
     start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
-    groups = {
+    return {
         "software": _software(),
         "settings": [_settings(role) for role in ROLES],
         "daemons": [judge_daemon(one) for one in running] or [warn("running", "none", start)],
         "services": _services() or [ok("installed", "none")],
         "network": _network(running) or [ok("addresses", "no drafter is set up or runs here")],
     }
-    return Checks(groups)
+
+
+def count(checks: Checks, status: str) -> int:
+    return sum(check.status == status for group in checks.values() for check in group)
+
+
+def as_json(checks: Checks) -> dict[str, object]:
+    told = [{"group": group} | asdict(check) for group, found in checks.items() for check in found]
+    return {"schema_version": 1, "checks": told}
+
+
+def lines(checks: Checks) -> list[str]:
+    width = max(len(check.name) for found in checks.values() for check in found)
+    told: list[str] = []
+    for group, found in checks.items():
+        told.append(group)
+        for check in found:
+            mark = click.style(f"{check.status:<4}", _COLOURS[check.status])
+            told.append(f"  {mark}  {check.name:<{width}}  {check.found}")
+            if check.fix is not None:
+                told.append(f"        {'':<{width}}  -> {check.fix}")
+        told.append("")
+    return [*told, ", ".join(f"{count(checks, status)} {status}" for status in _COLOURS)]
 
 
 # --- software

@@ -5,7 +5,6 @@ import grp
 import os
 import plistlib
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -43,19 +42,13 @@ class File:
 class Service:
     """A daemon as a service.
 
-    files: the unit or job, and the settings. shared: of both daemons' services, removed with the last one; `other`
-    exists while the other has one. commands: what each `specmesh service` command runs; removed: after an uninstall.
+    files: the unit or job first, the settings second. commands: what each `specmesh service` command runs; removed:
+    after an uninstall.
     """
 
     name: str
-    files: tuple[File, File]
-    shared: tuple[File | Path, ...]
-    other: Path
+    files: tuple[File, ...]
     commands: Mapping[str, tuple[Command, ...]]
-
-    @property
-    def settings(self) -> Path:
-        return self.files[1].path
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +64,15 @@ class ServiceInstaller:
 
         Raises ConfigError where something cannot be written, EngineError where the manager refuses.
         """
-        files = [*service.files, *(one for one in service.shared if isinstance(one, File))]
-        if not [file for file in files if self._write(file)]:
+        if not [file for file in service.files if self._write(file)]:
             self.say(f"{service.name} is installed already: nothing to change")
         self.run(service.commands["install"])
 
     def uninstall(self, service: Service) -> None:
-        """Stop it and remove everything that it had; what is not there is no error."""
+        """Stop it and remove its files; what is not there is no error."""
         self.run(service.commands["uninstall"])
         for file in service.files:
             self._remove(self.at(file.path))
-        if not self.at(service.other).exists():
-            for one in service.shared:
-                self._remove(self.at(one.path if isinstance(one, File) else one))
-        folder = self.at(service.settings.parent)
-        if folder.is_dir() and not any(folder.iterdir()):
-            self._remove(folder)
         self.run(service.commands["removed"])
 
     def run(self, commands: Sequence[Command]) -> None:
@@ -131,16 +117,13 @@ class ServiceInstaller:
         return True
 
     def _remove(self, path: Path) -> None:
-        if not path.exists() and not path.is_symlink():
+        if not os.path.lexists(path):
             return
         self.say(f"remove {path}")
         if self.dry:
             return
         try:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)  # safe where somebody else may write in it
-            else:
-                path.unlink()
+            path.unlink()
         except OSError as error:
             raise ConfigError(f"{path} cannot be removed ({error.strerror})") from None
 
@@ -157,12 +140,11 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
     system = scope is Scope.SYSTEM
     config = (Path("/etc/specmesh") if system else config_folders()[0]) / f"{role}.toml"
     units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
-    other = "drafter" if role == "verifier" else "verifier"
-    shared: list[File | Path] = []
+    files = [File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True)]
     prepare: tuple[Command, ...] = ()
-    if system:
+    if system:  # its user stays, and its folders: models and caches may be large
         users = File(Path("/etc/sysusers.d/specmesh.conf"), (TEMPLATES / "sysusers.conf").read_text(encoding="utf-8"))
-        shared = [users, Path("/run/specmesh"), Path("/var/lib/specmesh"), Path("/var/cache/specmesh")]
+        files.append(users)
         prepare = (("systemd-sysusers", str(users.path)),)
 
     def control(*words: str, program: str = "systemctl") -> Command:
@@ -171,9 +153,7 @@ def systemd_service(role: str, scope: Scope, settings: str) -> Service:
     forgiven = control("reset-failed", name, program="-systemctl")  # a person's starts count in StartLimitBurst too
     return Service(
         name,
-        (File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True)),
-        tuple(shared),
-        units / f"specmesh-{other}.service",
+        tuple(files),
         {
             "install": (*prepare, control("daemon-reload"), control("enable", name)),
             "uninstall": (
@@ -232,7 +212,7 @@ _WAIT = 'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; do s
 def launchd_service(role: str, scope: Scope, settings: str) -> Service:
     """A daemon as a LaunchAgent or LaunchDaemon; `settings` is the file of settings to begin with."""
     system = scope is Scope.SYSTEM
-    label, other = f"org.specmesh.{role}", "drafter" if role == "verifier" else "verifier"
+    label = f"org.specmesh.{role}"
     where = "system" if system else _user_domain(label)
     home = Path("/") if system else Path.home()
     jobs = home / "Library" / ("LaunchDaemons" if system else "LaunchAgents")
@@ -247,8 +227,6 @@ def launchd_service(role: str, scope: Scope, settings: str) -> Service:
     return Service(
         label,
         (File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
-        (logs,),
-        jobs / f"org.specmesh.{other}.plist",
         {
             "install": (("mkdir", "-p", str(logs)),),
             "uninstall": ended,

@@ -245,7 +245,7 @@ def service() -> None:
 
 _SERVICE_COMMANDS = {
     "install": "Write the service's files, and a settings file if there is none.",
-    "uninstall": "Stop the service and remove all its files, the settings too.",
+    "uninstall": "Stop the service and remove its files, the settings too.",
     "start": "Start the service.",
     "stop": "Stop the service.",
     "restart": "Start the service again, with its settings as they are now.",
@@ -274,7 +274,7 @@ def _add(name: str, told: str) -> None:
             os.umask(0o022)
             hand.install(service)
             flag = " --system" if system else ""
-            click.echo(f"Settings: {hand.at(service.settings)}. Then: specmesh service start {role}{flag}")
+            click.echo(f"Settings: {hand.at(service.files[1].path)}. Then: specmesh service start {role}{flag}")
         elif name == "uninstall":
             hand.uninstall(service)
         elif name in ("status", "logs") and not dry_run and root is None:

@@ -358,5 +358,5 @@ def doctor_command(ctx: click.Context, json: bool) -> None:
     logs.configure("error")
     ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
     checks = doctor.examine()
-    print_result(checks.as_json(), checks.lines(), as_json=json)
-    ctx.exit(int(bool(checks.counts[doctor.Status.FAIL])))
+    print_result(doctor.as_json(checks), doctor.lines(checks), as_json=json)
+    ctx.exit(int(doctor.count(checks, "fail") > 0))

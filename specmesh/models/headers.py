@@ -7,7 +7,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import json
 import re
 import struct
-from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
@@ -218,47 +217,24 @@ def needed(names: list[str]) -> list[str]:
 
 
 def read_directory(path: Path) -> ModelSummary:
-    """Read configuration and headers; raises ConfigError where it is no complete model directory."""
-    weights: Counter[str] = Counter()  # elements by safetensors' type
-    size = 0
+    """Read the configuration; raises ConfigError where it is no complete model directory."""
     try:
-        names = sorted(entry.name for entry in path.iterdir())
         config = _language(_object((path / CONFIG).read_bytes()[:_MAX_CONFIG]))
-        for name in names:
-            if fnmatchcase(name, WEIGHTS):
-                weights.update(_elements(path / name))
-                size += (path / name).stat().st_size
+        sizes = [file.stat().st_size for file in path.glob(WEIGHTS)]
     except OSError as error:
         raise ConfigError(f"{error.filename or path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is no complete model directory ({error}): download it again") from error
-    if not weights:
+    if not sizes:
         raise ConfigError(f"{path} is no model directory: it has no {WEIGHTS}")
-    packed = _quantised(config)  # then the number of elements is not that of weights
     return ModelSummary(
         architecture=_text(config.get("model_type")),
-        parameters=None if packed else weights.total(),
-        size_bytes=size,
-        quantisation=packed or weights.most_common(1)[0][0],
+        parameters=None,
+        size_bytes=sum(sizes),
+        quantisation=_quantised(config) or _text(config.get("dtype") or config.get("torch_dtype")),
         context=_int(config.get("max_position_embeddings")),
         vocabulary_size=_int(config.get("vocab_size")),
     )
-
-
-def _elements(path: Path) -> Counter[str]:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > min(_MAX_HEADER, path.stat().st_size):
-            raise ValueError(f"{path.name} is damaged")
-        header = _object(file.read(length))
-    counts: Counter[str] = Counter()
-    for name, tensor in header.items():
-        if name == "__metadata__":
-            continue
-        if not isinstance(tensor, dict) or not isinstance(tensor.get("shape"), list):
-            raise ValueError(f"{path.name} is damaged")  # noqa: TRY004 - the file's fault, not the caller's
-        counts[str(tensor.get("dtype"))] += prod(int(length) for length in tensor["shape"])
-    return counts
 
 
 def _object(raw: bytes) -> dict[str, object]:

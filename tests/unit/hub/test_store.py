@@ -38,7 +38,7 @@ class TestList:
         assert rows == [
             ("me/tiny/big-00001-of-00002.gguf", "gguf", "F32"),
             ("me/tiny/tiny-F32.gguf", "gguf", "F32"),
-            ("you/dir", "hf", "F16"),
+            ("you/dir", "hf", "float16"),
         ]
         assert [model["size_bytes"] for model in told["models"]][:2] == [2 * size, size]
         assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
