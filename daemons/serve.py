@@ -136,7 +136,6 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             mailbox,
             settings.min_vocab_overlap,
             VocabularyCache(),
-            settings.draft_temperature,
             settings.drain,
             settings.max_queue,
             explicit_threads=settings.model.threads is not None,

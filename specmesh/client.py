@@ -115,7 +115,7 @@ class Client:
             raise Starting(f"the daemon at {path} is starting: try again in a moment")
         tried = ", ".join(str(path) for path in self._tried)
         told = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
-        raise DaemonUnreachable(told + (f"; {_closed(closed[0].parent)}" if closed else ""))
+        raise DaemonUnreachable(told + (f"; this user may not use {closed[0]}" if closed else ""))
 
 
 def answer(
@@ -189,13 +189,6 @@ class _UnixConnection(http.client.HTTPConnection):
         except OSError:
             self.sock.close()
             raise
-
-
-def _closed(folder: Path) -> str:
-    closed = f"what runs in {folder} is closed to this user"
-    with contextlib.suppress(OSError, KeyError):
-        closed += f": join the group {folder.group()} and log in again"
-    return closed
 
 
 def listens(path: Path) -> bool:

@@ -156,13 +156,11 @@ class VerifierSettings(DaemonSettings):
 class DrafterSettings(DaemonSettings):
     """Settings of `specmesh drafter`.
 
-    connect: the verifiers' addresses, each once. draft_temperature: of the drafts for sampled requests; None for the
-    requests' own.
+    connect: the verifiers' addresses, each once.
     """
 
     connect: tuple[str, ...]
     min_vocab_overlap: float = LEAST_OVERLAP
-    draft_temperature: float | None = None
 
     def __post_init__(self) -> None:
         DaemonSettings.__post_init__(self)

@@ -19,7 +19,6 @@ from specmesh.cli.config import daemon_context, keys, origin
 from specmesh.cli.status import Found, find, way_to
 from specmesh.client import printable
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
-from specmesh.engines.mlx.model import default_device
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES
 from specmesh.security import Way, endpoint
@@ -115,20 +114,11 @@ def _llama() -> Check:
 
 
 def _mlx() -> Check:
-    apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
-    found = _version("mlx") if _version("mlx_lm") is not None else None
-    if found is None and apple:
+    if (found := _version("mlx_lm")) is not None:
+        return ok("mlx", f"mlx-lm {found}")
+    if (sys.platform, platform.machine()) == ("darwin", "arm64"):
         return warn("mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")
-    if found is None:
-        return ok("mlx", "not installed; it is for Apple Silicon")
-    reinstall = "pip install --force-reinstall '.[mlx]'"
-    try:
-        device = default_device()
-    except ConfigError as error:
-        return fail("mlx", str(error), reinstall)
-    if apple and device == "CPU":
-        return warn("mlx", f"MLX {found}, {device}; the GPU is not used", reinstall)
-    return ok("mlx", f"MLX {found}, {device}")
+    return ok("mlx", "not installed; it is for Apple Silicon")
 
 
 def _version(package: str) -> str | None:

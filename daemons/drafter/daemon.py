@@ -72,8 +72,8 @@ DraftOrder = ClientOrder | CoreSays[ev.CoreEffect] | Crashed
 class DrafterLoop(DaemonLoop[DraftOrder]):
     """A drafter of the verifiers at `routes`, the preferred first. Its core and the draft model run on `thread`.
 
-    least_overlap: share of tokens that must have a counterpart in a verifier's vocabulary. temperature: of drafts for
-    sampled texts; None for the text's own. max_queue: see `RequestRouter`.
+    least_overlap: share of tokens that must have a counterpart in a verifier's vocabulary. max_queue: see
+    `RequestRouter`.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         mailbox: Mailbox[DraftOrder],
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
-        temperature: float | None = None,
         drain: float = 10.0,
         max_queue: int = MAX_QUEUE,
         *,
@@ -101,7 +100,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
         slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
-        core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots, temperature)
+        core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
         self._model = DraftModel(engine)
         self._core = CoreLoop(core, self._model.step, None, mailbox.put, self._thread)
         self._links = tuple(

@@ -149,13 +149,6 @@ def verifier(**values: Any) -> None:
 @number(
     "--min-vocab-overlap", POSITIVE_SHARE, 0.9, "SHARE", "Least share of the draft model's tokens that the target has."
 )
-@click.option(
-    "--draft-temperature",
-    type=click.FloatRange(0.0, 100.0),
-    metavar="T",
-    help="Temperature of the drafts for sampled requests (default: the request's). It changes the acceptance rate, "
-    "never the text.",
-)
 @_daemon_options
 def drafter(**values: Any) -> None:
     """Run a drafter: its draft model proposes the next tokens."""

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 START_S = 120.0
-BUSY = 1.1  # steps that last so many times longer than on the machine are mentioned
 DAEMON = ["--model", "bundled", "--engine", "llama", "--gpu-layers", "0", "--threads", "1", "--drain", "0"]
 
 
@@ -71,7 +70,8 @@ def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
     with ThreadPoolExecutor() as threads, daemons(hardware) as sides:
         body: Json = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "rounds": True}
         streams = [threads.submit(side.stream, body) for side in sides]
-        show(sides, streams, quiet=json)
+        if not json and sys.stdout.isatty():
+            show(sides, streams)
         for stream in streams:
             stream.result()
     found = result(hardware, *sides)
@@ -128,20 +128,16 @@ def _ready(alone: Side, pair: Side) -> bool:
         return False  # not yet
 
 
-def show(sides: tuple[Side, Side], streams: "list[Future[None]]", *, quiet: bool) -> None:
-    """Show both outputs side by side as they come; a line each second where stdout is no terminal."""
+def show(sides: tuple[Side, Side], streams: "list[Future[None]]") -> None:
+    """Show both outputs side by side as they come."""
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(quiet=quiet)
-    plain = quiet or not console.is_terminal or console.is_dumb_terminal
-    with nullcontext() if plain else Live(console=console, auto_refresh=False) as live:
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
         while streams:
-            streams = list(wait(streams, 1.0 if live is None else 0.05).not_done)
-            if live is None:
-                console.print(f"alone {len(sides[0].ids)} tokens, with a drafter {len(sides[1].ids)} tokens")
-            else:
-                live.update(screen(sides, min(console.height - 4, 24)), refresh=True)
+            streams = list(wait(streams, 0.05).not_done)
+            live.update(screen(sides, min(console.height - 4, 24)), refresh=True)
 
 
 def screen(sides: tuple[Side, Side], height: int) -> "Table":
@@ -186,8 +182,4 @@ def lines(found: Fields) -> list[str]:
         "bytes/token": "{bytes_per_token:.1f} between the daemons",
         "same text": "yes" if found.raw["same_text"] else "no: a near tie, see docs/usage.md",
     }
-    told = [f"{name:<13}{row.format_map(found.by_name())}" for name, row in rows.items()]
-    hardware, step = found.text("hardware"), found.number("step_ms") or 0.0
-    if hardware in STEPS_MS and step > BUSY * step_ms(hardware, 1):
-        told.append(f"this machine was busy: a step of one token took {step:.1f} ms, not {step_ms(hardware, 1):g}")
-    return told
+    return [f"{name:<13}{row.format_map(found.by_name())}" for name, row in rows.items()]

@@ -14,7 +14,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from specmesh import client as daemon
 from specmesh.cli.options import aligned, json_option, number, print_json, print_result, socket_option
@@ -42,11 +41,8 @@ _SESSION_COLUMNS = {
 @click.option("--watch", "live", is_flag=True, help="Show it live, until Ctrl-C.")
 @number("--interval", click.FloatRange(0.1), 1.0, "SECONDS", "Time between two updates of --watch.")
 @socket_option
-@click.pass_context
-def stats(ctx: click.Context, json: bool, live: bool, interval: float, socket_path: Path | None) -> None:
+def stats(json: bool, live: bool, interval: float, socket_path: Path | None) -> None:
     """Show what a daemon is doing."""
-    if not live and ctx.get_parameter_source("interval") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--interval needs --watch: give both")
     if live and json:
         raise click.UsageError("--watch and --json do not go together: leave one out")
     if live:

@@ -5,7 +5,7 @@ what is to be sent, or done by others. One step runs at a time; what happens mea
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
@@ -59,11 +59,11 @@ class _Seat:
 
 
 class DrafterCore:
-    """`slots`: the draft model's sequences. temperature: of drafts for sampled texts; None for the text's own."""
+    """`slots`: the draft model's sequences."""
 
-    def __init__(self, limits: DraftLimits, slots: KVSlots, temperature: float | None = None) -> None:
+    def __init__(self, limits: DraftLimits, slots: KVSlots) -> None:
         self.slots = slots
-        self._limits, self._temperature = limits, temperature
+        self._limits = limits
         self._together = limits.batches
         self._seats: dict[int, _Seat] = {}  # those who were served last come last
         self._round_trips: dict[int, float] = {}
@@ -109,8 +109,6 @@ class DrafterCore:
 
     def _open(self, asked: ev.DraftFor) -> None:
         params, limits = asked.params, self._limits
-        if self._temperature is not None and params.temperature > 0:
-            params = replace(params, temperature=self._temperature)
         session = DrafterSession(
             asked.n_vocab,
             limits.n_ctx,

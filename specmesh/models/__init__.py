@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.filesize import decimal
-
 from specmesh.errors import ConfigError
 from specmesh.models.headers import SPLIT_NAME, is_model, summary
 
@@ -104,14 +102,5 @@ def inspect(path: Path) -> dict[str, Any]:
 
 def lines(told: dict[str, Any]) -> list[str]:
     """Return what `inspect` found as text."""
-    rows = {
-        "path": told["path"],
-        "kind": {"gguf": "GGUF file", "hf": "Hugging Face directory"}[told["kind"]],
-        "architecture": told["architecture"],
-        "parameters": told["parameters"] and f"{told['parameters']:,}",
-        "size": decimal(told["size_bytes"]),
-        "quantisation": told["quantisation"],
-        "context": told["context"] and f"{told['context']} tokens",
-        "vocabulary": told["vocabulary_size"] and f"{told['vocabulary_size']} tokens",
-    }
-    return [f"{name:<14}{value or 'unknown'}" for name, value in rows.items()]
+    found = {name.replace("_", " "): value for name, value in told.items() if name != "schema_version"}
+    return [f"{name:<17}{'unknown' if value is None else value}" for name, value in found.items()]

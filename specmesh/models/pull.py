@@ -110,16 +110,12 @@ class Hub:
     def _refusal(self, error: Any, what: str, revision: str | None) -> SpecmeshError:
         """An answer that is an error, by its status and the hub's own code for it."""
         code = error.response.status_code
-        if isinstance(error, self._errors.GatedRepoError):
-            return ConfigError(f"{what} is gated ({code}): accept its terms on the hub, and set HF_TOKEN")
-        if code == 401:
-            return ConfigError(f"{what}: the hub knows no such model for you (401): check the name, or set HF_TOKEN")
-        if code == 403:
-            return ConfigError(f"{what}: access refused (403): the token in use does not allow it")
-        if isinstance(error, self._errors.RevisionNotFoundError):
-            return RequestError(f"{what} has no revision {revision} (404): check --revision")
+        if code in (401, 403):
+            hint = "check the name, accept the model's terms on the hub, or set HF_TOKEN"
+            return ConfigError(f"{what}: the hub does not give it to you ({code}): {hint}")
         if code == 404:
-            return RequestError(f"{what} is not on {self.endpoint} (404): check the name")
+            at = f" in revision {revision}" if revision else ""
+            return RequestError(f"{what} is not on {self.endpoint}{at} (404): check the name")
         return HubUnreachable(f"{what}: {self.endpoint} answered {code}: try again later")
 
 

@@ -145,18 +145,13 @@ def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     assert with_drafts["token_ids"] == alone["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
 
 
-def test_drafts_of_a_temperature_of_their_own(mesh: Mesh):
-    """--draft-temperature: the drafter of a sampled text guesses by it, here the likeliest; the text is the same."""
-    verifier, rates = mesh.verifier("step_ms=4"), []
-    for own in ((), ("--draft-temperature", 0)):
-        drafter = mesh.drafter("draft_ms=0.2,alpha=1", *own, name=f"d{len(own)}")
-        options = ("--temperature", 8, "--seed", 7, "--draft-n", 4)
-        report: Any = drafting(verifier, *options, drafts="drafted", least=40)
-        assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
-        rates.append(report["accepted"] / report["drafted"])
-        drafter.stop()
-    assert rates[0] > 0.9
-    assert rates[1] < 0.5
+def test_drafts_of_sampled_texts_have_their_noise(mesh: Mesh):
+    """A drafter that knows the target's logits draws what the target draws."""
+    verifier = mesh.verifier("step_ms=4")
+    mesh.drafter("draft_ms=0.2,alpha=1")
+    report: Any = drafting(verifier, "--temperature", 8, "--seed", 7, "--draft-n", 4, drafts="drafted", least=40)
+    assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
+    assert report["accepted"] / report["drafted"] > 0.9
 
 
 def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon):

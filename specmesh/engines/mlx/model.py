@@ -90,11 +90,6 @@ def load(settings: ModelSettings, report: Progress) -> MlxModel:
     return MlxModel(module, tokenizer, config, name, f"MLX {version('mlx')}, {device}")
 
 
-def default_device() -> str:
-    """Return where MLX computes by default. Raises ConfigError where it cannot be used."""
-    return _device(_library("mlx.core"))
-
-
 def _library(name: str) -> Any:
     try:
         return import_module(name)

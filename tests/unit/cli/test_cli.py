@@ -75,7 +75,7 @@ def run(*args: str, stdin: bytes | None = None) -> Result:
         "audit --strategy threshold",
         "verify",
         "stats --all",
-        "stats --json --interval 5",
+        "stats --json --watch",
         "drafter --engine magic",
     ],
 )

@@ -44,16 +44,10 @@ def test_table():
     told = "\n".join(lines(Fields(result("h100-70b", *sides([1, 2])))))
     for part in ("40.0 alone, 100.0 with", "2.50x", "75% of 8 drafts, mean length 2.50", " 80.0 between", " yes"):
         assert part in told
-    assert "busy" not in told
 
 
-def test_another_text_and_a_busy_machine():
-    alone, pair = sides([1, 3])
-    alone.report = alone.report | {"verify_ms": 100.0}
-    told = "\n".join(lines(Fields(result("h100-70b", alone, pair))))
-    assert "no: a near tie" in told
-    assert "busy: a step of one token took 25.0 ms, not 18.9" in told
-    assert "busy" not in "\n".join(lines(Fields(result("this", alone, pair))))
+def test_another_text():
+    assert "no: a near tie" in "\n".join(lines(Fields(result("h100-70b", *sides([1, 3])))))
 
 
 def test_screen():

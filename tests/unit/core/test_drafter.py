@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from harness.sessions import crc
 
 from specmesh.core import events as ev
@@ -16,8 +15,8 @@ GREEDY = SamplingParams()
 SPEAKS = ev.UpstreamChanged(0, 0.0, speaks=True)
 
 
-def made(n_seq=2, *, batches=True, temperature=None):
-    core = DrafterCore(DraftLimits(64, 16, batches), KVSlots(n_seq, "cut", 64), temperature)
+def made(n_seq=2, *, batches=True):
+    core = DrafterCore(DraftLimits(64, 16, batches), KVSlots(n_seq, "cut", 64))
     core.handle(SPEAKS, 0.0)
     return core
 
@@ -35,17 +34,6 @@ def opened(core, *keys, upstream=0, prompt=PROMPT, params=GREEDY, draft_n=4):
 def finish(core, step, *tokens, held=None):
     held = {cut.seq: cut.length for cut in step.cuts} if held is None else held
     return core.finish(step, ev.Guesses(held, tokens), 0.0, 0.01)
-
-
-@pytest.mark.parametrize(
-    ("own", "asked", "drafted"), [(None, 0.8, 0.8), (0.3, 0.8, 0.3), (0.0, 0.8, 0.0), (0.3, 0.0, 0.0), (None, 0.0, 0.0)]
-)
-def test_drafts_may_have_a_temperature_of_their_own(own, asked, drafted):
-    """Where a text is sampled; of a greedy text the most likely token is drafted whatever was said."""
-    core = made(temperature=own)
-    opened(core, 7, params=SamplingParams(asked, 40, 0.9, 5))
-    [row] = core.next_step(0.0).rows
-    assert row.sampler.params == SamplingParams(drafted, 40, 0.9, 5)
 
 
 def test_sessions_share_a_step():

@@ -129,8 +129,7 @@ class TestRefused:
         [
             (401, "RepoNotFound", 78, "HF_TOKEN"),
             (401, "", 78, "HF_TOKEN"),
-            (403, "GatedRepo", 78, "accept its terms"),
-            (403, "", 78, "refused (403)"),
+            (403, "GatedRepo", 78, "accept the model's terms"),
             (404, "RepoNotFound", 2, "(404)"),
             (500, "", 69, "answered 500"),
         ],
