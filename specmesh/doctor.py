@@ -2,7 +2,6 @@
 
 import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,7 +21,6 @@ from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES
 from specmesh.security import Way, endpoint
-from specmesh.service import Scope, launchd_service, systemd_service
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -50,7 +48,6 @@ def examine() -> Checks:
         "software": _software(),
         "settings": [_settings(role) for role in ROLES],
         "daemons": [judge_daemon(one) for one in running] or [warn("running", "none", start)],
-        "services": _services() or [ok("installed", "none")],
         "network": _network(running) or [ok("addresses", "no drafter is set up or runs here")],
     }
 
@@ -128,7 +125,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-# --- settings, daemons and services
+# --- settings and daemons
 
 
 def _settings(role: str) -> Check:
@@ -163,33 +160,6 @@ def judge_daemon(one: Found) -> Check:
         fix = "specmesh models pull OWNER/NAME  # a draft model of the same family"
         return warn(name, f"{told}, whose vocabulary fits its verifier's in part", fix)
     return ok(name, told)
-
-
-def _services() -> list[Check]:
-    found = (_service(role, scope) for role in ROLES for scope in Scope)
-    return [check for check in found if check is not None]
-
-
-def _service(role: str, scope: Scope) -> Check | None:
-    service = (launchd_service if sys.platform == "darwin" else systemd_service)(role, scope, "")
-    if not service.files[0].path.exists():
-        return None
-    if sys.platform == "darwin":
-        state = "active" if "state = running" in _said(*service.commands["status"][0]) else "inactive"
-    else:
-        user = () if scope is Scope.SYSTEM else ("--user",)
-        state = _said("systemctl", *user, "is-active", service.name).strip() or "unknown"
-    name, flag = f"{role} ({scope})", " --system" if scope is Scope.SYSTEM else ""
-    if state == "active":
-        return ok(name, state)
-    return (fail if state == "failed" else warn)(name, state, f"specmesh service status {role}{flag}")
-
-
-def _said(*command: str) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5.0, check=False).stdout  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 # --- network

@@ -44,25 +44,11 @@ def models() -> None:
     """Download models from the Hugging Face hub, list and inspect them."""
 
 
-_folder_option = click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    envvar="SPECMESH_MODELS_DIR",
-    default=models_dir,
-    show_default="models, in specmesh's cache folder",
-    callback=lambda _ctx, _option, folder: folder.absolute(),
-    help="Folder of the models.",
-)
-
-
 @models.command()
 @click.argument("hub_id")
 @click.argument("file", required=False)
 @click.option("--revision", metavar="R", help="Branch, tag or commit (default: the main branch).")
-@_folder_option
-def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> None:
+def pull(hub_id: str, file: str | None, revision: str | None) -> None:
     """Download model HUB_ID (OWNER/NAME) and print its path; FILE names one of several GGUF files.
 
     An interrupted download continues where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
@@ -71,7 +57,7 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
     from specmesh.models.pull import pull as get
 
     try:
-        click.echo(get(hub_id, file, revision, folder))
+        click.echo(get(hub_id, file, revision, models_dir().absolute()))
     except KeyboardInterrupt:
         click.echo("specmesh: interrupted; the same command continues from here", err=True)
         raise
@@ -79,11 +65,11 @@ def pull(hub_id: str, file: str | None, revision: str | None, folder: Path) -> N
 
 @models.command("list")
 @json_option
-@_folder_option
-def list_(json: bool, folder: Path) -> None:
-    """List the models in the folder. --model takes their names."""
+def list_(json: bool) -> None:
+    """List the models in the folder SPECMESH_MODELS_DIR (default: in specmesh's cache). --model takes their names."""
     from specmesh.models import entries
 
+    folder = models_dir().absolute()
     found = [entry.as_json() for entry in entries(folder)]
     if json:
         print_json({"schema_version": 1, "folder": str(folder), "models": found})
@@ -97,11 +83,10 @@ def list_(json: bool, folder: Path) -> None:
 @models.command()
 @click.argument("model", metavar="PATH", shell_complete=complete_model)
 @json_option
-@_folder_option
-def inspect(model: str, json: bool, folder: Path) -> None:
+def inspect(model: str, json: bool) -> None:
     """Describe the model at PATH: a GGUF file, a model directory, a name in the list, or `bundled`, the target here."""
     from specmesh import models as model_store
 
-    path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, folder)
+    path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, models_dir())
     told = model_store.inspect(Path(path))
     print_result(told, model_store.lines(told), as_json=json)

@@ -347,8 +347,7 @@ def way_to(address: str) -> Way:
 @json_option
 @click.pass_context
 def doctor_command(ctx: click.Context, json: bool) -> None:
-    """Check this machine, its settings, services and daemons, and their ways to verifiers; exit code 1 if a check
-    fails."""
+    """Check what is installed, set, running and reachable; exit code 1 if a check fails."""
     from specmesh import doctor, logs
 
     logs.configure("error")

@@ -44,14 +44,9 @@ def resolve(value: str, root: Path) -> str:
 
     Raise ConfigError otherwise, with what was tried.
     """
-    path = Path(value)
-    if path.is_absolute():
-        if _exists(path):
-            return value
-        raise ConfigError(f"no model file {value}: check the path")
     found = entries(root)
     named = [entry for entry in found if entry.name == value]
-    if not named and _exists(path):
+    if not named and os.path.exists(value):  # noqa: PTH110 - a folder that may not be read has none
         return value
     alike = named or [entry for entry in found if f"/{entry.name}".endswith((f"/{value}", f"/{value}.gguf"))]
     match alike:
@@ -59,23 +54,12 @@ def resolve(value: str, root: Path) -> str:
             return str(entry.path)
         case []:
             raise ConfigError(
-                f"no model {value!r}: tried the {len(found)} names in {root} and the path {path.absolute()}; "
+                f"no model {value!r}: tried the {len(found)} names in {root} and the path {Path(value).absolute()}; "
                 "`specmesh models list` shows the names"
             )
         case _:
             names = ", ".join(entry.name for entry in alike)
             raise ConfigError(f"{value!r} means {len(alike)} models in {root}: give one of {names}")
-
-
-def _exists(path: Path) -> bool:
-    """Whether there is such a file; raises ConfigError where this user cannot know."""
-    try:
-        return path.exists()
-    except PermissionError:
-        told = "this user may not look there, and a service of the system sees no home: keep models in /srv"
-        raise ConfigError(f"the model {path} cannot be read: {told}") from None
-    except OSError as error:
-        raise ConfigError(f"no model file {path}: {error.strerror}") from None
 
 
 def _found(root: Path) -> Iterator[Entry]:

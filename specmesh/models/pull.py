@@ -312,7 +312,7 @@ def _only_one(hub_id: str, folder: Path, root: Path) -> Iterator[None]:
         (root / ".partial").mkdir(parents=True, exist_ok=True)
         lock = (root / ".partial" / f"{name}.lock").open("a")
     except OSError as error:
-        raise ConfigError(f"{root} cannot be written ({error.strerror}): choose another --dir") from error
+        raise ConfigError(f"{root} cannot be written ({error.strerror}): choose another SPECMESH_MODELS_DIR") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

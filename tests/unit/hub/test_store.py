@@ -63,7 +63,7 @@ class TestResolve:
     def test_none_and_several(self, filled: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=rf"tried the 3 names in {filled} and the path /.*/nothing"):
             resolve("nothing", filled)
-        with pytest.raises(ConfigError, match="check the path"):
+        with pytest.raises(ConfigError, match="tried the 3 names"):
             resolve(str(tmp_path / "nothing"), filled)
         (filled / "you/tiny-F32.gguf").touch()
         with pytest.raises(ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"):
