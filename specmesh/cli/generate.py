@@ -27,12 +27,6 @@ from specmesh.cli.options import (
 from specmesh.client import RECONNECT_TIMEOUT, Client, Json, answer
 from specmesh.errors import RequestError, SpecmeshError
 
-_REPORT_KEYS = (  # noqa: SIM905
-    "prompt_tokens cached_tokens generated_tokens resumed_tokens seed rounds drafted accepted forced_drafted "
-    "forced_accepted acceptance_rate mean_acceptance_length time_s time_to_first_token_s tokens_per_second verify_ms "
-    "draft_ms network_ms wait_ms bytes_sent bytes_received draft_n_last accept_histogram drafter one_token_step_ms "
-    "speedup_vs_one_token_step strategy exact"
-).split()
 SEEDS = 2**32
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
@@ -86,7 +80,7 @@ class _Text:
             print("\n".join(_summary(self.report)), file=sys.stderr)
 
     def as_json(self) -> Json:
-        own: Json = {
+        return {
             "schema_version": 1,
             "text": self.text,
             "token_ids": self.ids,
@@ -95,8 +89,7 @@ class _Text:
             "generated_tokens": len(self.ids),
             "seed": self.seed,
             "logprobs": self.logprobs or None,
-        }
-        return own | {key: self.report.get(key, own.get(key)) for key in _REPORT_KEYS}
+        } | self.report
 
 
 @click.command()

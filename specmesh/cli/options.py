@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from specmesh.core.sampling import THRESHOLD, Strategy
-from specmesh.errors import ConfigError
 from specmesh.paths import read_text
 
 Command = Callable[..., None]
@@ -230,21 +229,14 @@ def _more(values: dict[str, Any]) -> dict[str, object]:
     if grammar is not None and schema is not None:
         raise click.UsageError("give --grammar-file or --json-schema, not both")
     if grammar is not None:
-        return found | {"grammar": _read("--grammar-file", grammar)}
+        return found | {"grammar": read_text(Path(grammar), MAX_FILE_BYTES, "a grammar")}
     if schema is None:
         return found
-    text = schema if schema.lstrip().startswith("{") else _read("--json-schema", schema)
+    text = schema if schema.lstrip().startswith("{") else read_text(Path(schema), MAX_FILE_BYTES, "a schema")
     try:
         return found | {"json_schema": json.loads(text)}
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"--json-schema is not JSON: {error}") from None
-
-
-def _read(flag: str, path: str) -> str:
-    try:
-        return read_text(Path(path), MAX_FILE_BYTES, "a grammar or a schema")
-    except ConfigError as error:
-        raise click.UsageError(f"{flag} {error}") from None
 
 
 _MORE: dict[str, Decorator] = {
