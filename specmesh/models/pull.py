@@ -139,9 +139,13 @@ MIN_RECONNECT_BYTES = 1 << 20  # a connection that broke after fewer is given up
 def fetch(file: RemoteFile, opened: Open, path: Path, advance: Advance) -> None:
     """Complete and verify the file at `path`; one that is not the hub's is removed.
 
-    Raise PullError, or TransferInterrupted if another attempt can go on.
+    Raise PullError, or TransferInterrupted if another attempt can go on, Busy while another one is at it.
     """
     with _disk_errors(path), path.open("ab") as out:
+        try:
+            fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Busy(f"another pull of {file.name} is running: wait for it") from error
         if out.tell() > file.size:
             _empty(out)
         advance(out.tell())
@@ -233,9 +237,8 @@ def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Pat
     hub = Hub()
     commit, listed = hub.listing(hub_id, revision)
     files, entry = choose(hub_id, listed, file)
-    with _only_one(hub_id, folder, root):
-        missing = [file for file in files if not matches(folder / file.name, file)]
-        _place(folder, _stage(hub, hub_id, commit, missing, root))
+    missing = [file for file in files if not matches(folder / file.name, file)]
+    _place(folder, _stage(hub, hub_id, commit, missing, root))
     return folder / entry
 
 
@@ -278,7 +281,12 @@ def _sizes(files: Iterable[RemoteFile]) -> list[str]:
 
 def _stage(hub: Hub, hub_id: str, commit: str, missing: list[RemoteFile], root: Path) -> dict[str, Path]:
     """Complete every missing file under `.partial`; by name, where each lies."""
-    staged = {file.name: root / ".partial" / _partial_name(hub_id, commit, file) for file in missing}
+    partials = root / ".partial"
+    try:
+        partials.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{root} cannot be written ({error.strerror}): choose another SPECMESH_MODELS_DIR") from error
+    staged = {file.name: partials / _partial_name(hub_id, commit, file) for file in missing}
     held = sum(path.stat().st_size for path in staged.values() if path.exists())
     needs = sum(file.size for file in missing) - held
     free = shutil.disk_usage(root).free
@@ -302,23 +310,6 @@ def _place(folder: Path, staged: dict[str, Path]) -> None:
             path.replace(folder / name)
     except OSError as error:
         raise PullError(f"{folder} cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def _only_one(hub_id: str, folder: Path, root: Path) -> Iterator[None]:
-    """Make the folders, and keep a second pull of the same model away."""
-    name = quote(folder.relative_to(root).as_posix(), safe="")
-    try:
-        (root / ".partial").mkdir(parents=True, exist_ok=True)
-        lock = (root / ".partial" / f"{name}.lock").open("a")
-    except OSError as error:
-        raise ConfigError(f"{root} cannot be written ({error.strerror}): choose another SPECMESH_MODELS_DIR") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Busy(f"another pull of {hub_id} is running: wait for it") from error
-        yield
 
 
 @contextmanager
