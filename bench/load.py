@@ -36,12 +36,13 @@ from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
 from specmesh.bench.load import LoadPlan, LoadText, crowd, levels, lines
-from specmesh.client import Client, Json
+from specmesh.client import Client, Fields, Json
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 
 CTX = 1024
 PORT = 7450
+DRAFTS = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
 
 Runs = dict[str, list[tuple[int, list[LoadText]]]]
 
@@ -60,8 +61,17 @@ class Server(Client):
         return str(told["data"][0]["id"])
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
-        """Ask for the numbers of tokens too."""
-        return self.stream("/v1/completions", body | {"stream": True, "stream_options": {"include_usage": True}})
+        """Yield chunks as ours are. One with text counts as a token until `usage` has their number; `timings` has
+        llama-server's drafts."""
+        known = 0
+        asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+        for chunk in map(Fields, self.stream("/v1/completions", asked)):
+            text = "".join(choice.text("text") for choice in chunk.parts("choices"))
+            count = max(int(chunk.number("usage", "completion_tokens") or 0) - known, int(bool(text)))
+            known += count
+            drafts = {ours: chunk.number("timings", theirs) for ours, theirs in DRAFTS.items()}
+            report = {"report": drafts} if chunk.part("timings").raw else {}
+            yield {"choices": chunk.raw["choices"], "specmesh": {"token_ids": [0] * count, **report}}
 
     def _connect(self) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self._port)

@@ -77,7 +77,7 @@ class Client:
                 if response.status == 200:
                     return response
                 with response, _went_away():
-                    raise _error(_json(response.read()), response.status)
+                    raise _error(_json(response.read()))
             except Starting as error:
                 if self._waits is None or time.monotonic() > until:
                     raise
@@ -242,13 +242,12 @@ def _json(raw: bytes) -> Json:
         raise DaemonUnreachable(f"the daemon's answer is not JSON: {raw[:80]!r}") from None
 
 
-def _error(answer: Json, status: int = 500) -> SpecmeshError:
-    """The error that an answer tells: a daemon names its class, another server has no place at 429 and 503."""
+def _error(answer: Json) -> SpecmeshError:
+    """The error that an answer tells, of the class that the daemon names."""
     told = answer.get("error")
     body = told if isinstance(told, dict) else {}
     ours = body.get("specmesh")
-    other = Busy if status in (429, 503) else SpecmeshError
-    cls = _CLASSES.get(str(ours.get("error")) if isinstance(ours, dict) else "", other)
+    cls = _CLASSES.get(str(ours.get("error")) if isinstance(ours, dict) else "", SpecmeshError)
     return cls(str(body.get("message", "the daemon refused without a reason")))
 
 

@@ -60,19 +60,15 @@ class LoadText:
         return self.arrivals[-1] if self.arrivals else self.begun
 
     def take(self, chunk: Json, now: float) -> None:
-        """Add a chunk. Another server's tells no token ids: one with text counts as one token until `usage` has the
-        number. Its drafts are known if it has llama-server's `timings`."""
         told = Fields(chunk)
-        text = "".join(str(choice.raw.get("text") or "") for choice in told.parts("choices")[:1])
-        tokens = len(told.numbers("specmesh", "token_ids")) if "specmesh" in chunk else int(bool(text))
+        tokens = len(told.numbers("specmesh", "token_ids"))
+        text = "".join(str(choice.raw.get("text") or "") for choice in told.parts("choices"))
         if tokens or text:
             self.arrivals.append(now)
         self.text += text
-        self.tokens = int(told.number("usage", "completion_tokens") or self.tokens + tokens)
-        ours, theirs = told.part("specmesh", "report"), told.part("timings")
-        for report, drafted, accepted in ((ours, "drafted", "accepted"), (theirs, "draft_n", "draft_n_accepted")):
-            if report.raw:
-                self.drafted, self.accepted = (int(report.number(name) or 0) for name in (drafted, accepted))
+        self.tokens += tokens
+        if (report := told.part("specmesh", "report")).raw:
+            self.drafted, self.accepted = (int(report.number(name) or 0) for name in ("drafted", "accepted"))
 
 
 def measure(source: Client, load: LoadPlan, advance: Callable[[], None]) -> list[tuple[int, list[LoadText]]]:

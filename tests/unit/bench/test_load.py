@@ -1,7 +1,6 @@
-"""Many clients at once: sums, and what is read of a text."""
+"""Many clients at once: sums."""
 
 from specmesh.bench.load import LoadText, levels
-from specmesh.client import Json
 
 
 def text(client: int = 0, prompt: int = 0, **change: object) -> LoadText:
@@ -19,19 +18,3 @@ def test_one_text():
         "first_token_ms": {"p50": 100.0, "p99": 100.0},
         "gap_ms": {"p50": 100.0, "p99": 300.0},
     }
-
-
-EVENTS: list[Json] = [
-    {"choices": [{"index": 0, "text": "He", "finish_reason": None}]},
-    {"choices": [{"index": 0, "text": "llo", "finish_reason": None}]},
-    {"choices": [{"index": 0, "text": "", "finish_reason": "length"}]},
-    {"choices": [], "usage": {"completion_tokens": 5}, "timings": {"draft_n": 3, "draft_n_accepted": 2}},
-]
-
-
-def test_another_servers_chunks():
-    """Its tokens are those of its usage, its drafts those of llama-server's timings."""
-    found = LoadText(0, 0, 0.0)
-    for number, chunk in enumerate(EVENTS):
-        found.take(chunk, float(number))
-    assert (found.text, found.tokens, found.drafted, found.accepted, found.arrivals) == ("Hello", 5, 3, 2, [0.0, 1.0])
