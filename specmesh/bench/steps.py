@@ -10,7 +10,6 @@ from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.errors import Busy, ConfigError
 
 MEASUREMENTS = 3  # that a median of a table counts for: a verifier takes so many before its first session
-NOISE = 0.02  # a wider step is cheaper only if it saves more than this share
 
 
 def measured(snapshot: Json) -> dict[int, dict[int, float]]:
@@ -66,16 +65,11 @@ def report(snapshot: Json) -> dict[str, Any]:
 
 
 def _table(costs: dict[int, float]) -> list[dict[str, Any]]:
-    """Return a row for each width, narrowest first. costs: milliseconds by rows.
-
-    relative: over one row's. cheaper: rows of the cheapest wider step, where one costs less; such a width is a cliff.
-    """
-    one, table = costs.get(1, 0.0), []
-    for rows, ms in sorted(costs.items()):
-        wider = [(cost, width) for width, cost in costs.items() if width > rows and cost < ms * (1 - NOISE)]
-        relative, cheaper = round(ms / one, 4) if one else None, min(wider)[1] if wider else None
-        table.append({"rows": rows, "ms": ms, "relative": relative, "cheaper": cheaper})
-    return table
+    """Return a row for each width, narrowest first. costs: milliseconds by rows. relative: over one row's."""
+    one = costs.get(1)
+    return [
+        {"rows": rows, "ms": ms, "relative": round(ms / one, 4) if one else None} for rows, ms in sorted(costs.items())
+    ]
 
 
 def lines(told: dict[str, Any]) -> list[str]:
@@ -84,8 +78,5 @@ def lines(told: dict[str, Any]) -> list[str]:
     for least, table in told["steps_by_context"].items():
         found += [f"context of {least} ids and more:"] if len(told["steps_by_context"]) > 1 else []
         found += [f"{'rows':>5}{'ms':>12}{'of one row':>13}"]
-        for row in table:
-            relative = "-" if row["relative"] is None else f"{row['relative']:.2f}"
-            mark = "" if row["cheaper"] is None else f"  ! {row['cheaper']} rows cost less"
-            found.append(f"{row['rows']:>5}{row['ms']:>12.4f}{relative:>13}{mark}")
+        found += [f"{row['rows']:>5}{row['ms']:>12.4f}{row['relative'] or 0:>13.2f}" for row in table]
     return found

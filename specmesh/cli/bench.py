@@ -56,7 +56,7 @@ def bench() -> None:
 @socket_option
 @json_option
 def steps(socket_path: Path | None, json: bool) -> None:
-    """Show how long the running verifier's steps take by number of rows; `!` marks one slower than a wider one."""
+    """Show how long the running verifier's steps take by number of rows."""
     from specmesh.bench.steps import lines, report
 
     told = report(daemon.Client(socket_path).get("/stats"))
