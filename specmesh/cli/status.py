@@ -126,9 +126,6 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
 
 def _verifier(told: Fields) -> list[tuple[str, str]]:
     positions = " ".join(f"{rate:.2f}" for rate in told.numbers("acceptance", "per_position"))
-    rates = [row.number("tokens_per_second") or 0.0 for row in told.parts("sessions", "rows")]
-    step = told.number("one_token_step_ms")
-    speedup = f"{sum(rates) / len(rates) * step / 1e3:.2f}x" if rates and step else "-"
     peer = (
         "{drafter} ({engine} {model}), {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
         "{promised_tokens_per_second} tokens/s, drafts for {sessions}"
@@ -138,7 +135,6 @@ def _verifier(told: Fields) -> list[tuple[str, str]]:
         ("mean length", _filled("{acceptance.mean_length}", told)),
         ("per position", positions or "-"),
         ("tokens/s", _filled("{tokens_per_second}, one-token step {one_token_step_ms} ms", told)),
-        ("speed-up", f"{speedup} over the one-token step"),
         ("generated", _filled("{totals.generated} tokens in {totals.rounds} rounds", told)),
         ("drafts", _filled("{totals.accepted} accepted of {totals.drafted}", told)),
         *([("drafter", _filled(peer, one)) for one in told.parts("peers")] or [("drafter", "none attached")]),
@@ -146,28 +142,18 @@ def _verifier(told: Fields) -> list[tuple[str, str]]:
 
 
 def _drafter(told: Fields) -> list[tuple[str, str]]:
-    several = told.parts("verifiers")
-    one = _where(told.part("verifier"), told.text("refusal"))
     totals = "{totals.drafted} drafted, {totals.accepted} accepted, {totals.committed} committed"
     return [
-        *(("verifier", text) for text in (map(_one_of, several) if len(several) > 1 else [one])),
+        *(("verifier", _verifier_of(one)) for one in told.parts("verifiers")),
         ("drafting", _filled("{draft_ms} ms per draft", told)),
         ("totals", _filled(totals, told)),
     ]
 
 
-def _where(verifier: Fields, refusal: str) -> str:
-    return _filled("{name} ({model})", verifier) if verifier.text("name") else refusal or "not connected"
-
-
-def _one_of(verifier: Fields) -> str:
-    told = _where(verifier, verifier.text("refusal")) + _filled(" at {address}", verifier)
-    if not verifier.text("name"):
-        return told
-    known = verifier.number("load", "max")
-    load = "{load.sessions} of {load.max} sessions" if known else "its load unknown"
-    own = f"{verifier.number('sessions', 'own') or 0:g} ours"
-    return ", ".join([told, _filled(load, verifier), own, _filled("{round_trip_ms.p50} ms away", verifier)])
+def _verifier_of(one: Fields) -> str:
+    if not one.text("name"):
+        return f"{one.text('refusal') or 'not connected'} at {one.text('address')}"
+    return _filled("{name} ({model}) at {address}, {load.sessions} of {load.max} sessions", one)
 
 
 def _busy(told: Fields) -> list[str]:
