@@ -122,7 +122,7 @@ class Welcome:
     vocab_fingerprint: str
     n_vocab: int
     n_ctx: int
-    eog_ids: list[int]
+    end_ids: list[int]
     probes: dict[str, object] = field(default_factory=dict)
     host: str = ""
     cpu_threads: int = 0

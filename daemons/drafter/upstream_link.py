@@ -150,7 +150,7 @@ class UpstreamLink:
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
         self.welcome, w = welcome, welcome
         info = VerifierInfo(
-            w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.eog_ids)
+            w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.end_ids)
         )
         if self.upstream.welcomed(info, now):
             self.dealer.next_look = now  # the last may have been before this connection, and have found none

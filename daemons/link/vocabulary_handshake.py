@@ -63,7 +63,7 @@ class VocabularyHandshake:
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
             return None
         self.vocabulary = self.engine = self.comparison = self._comparing = None
-        fetch = VocabularyFetch(welcome.vocab_fingerprint, welcome.n_vocab, welcome.eog_ids)
+        fetch = VocabularyFetch(welcome.vocab_fingerprint, welcome.n_vocab, welcome.end_ids)
         pieces = self._at_hand(welcome)
         if pieces is not None:
             self._compare(fetch.whole(pieces), welcome)
@@ -150,4 +150,4 @@ class VocabularyHandshake:
 
 def _key(welcome: Welcome) -> tuple[object, ...]:
     """What of a verifier decides how its ids are translated."""
-    return welcome.vocab_fingerprint, welcome.n_vocab, frozenset(welcome.eog_ids)
+    return welcome.vocab_fingerprint, welcome.n_vocab, frozenset(welcome.end_ids)

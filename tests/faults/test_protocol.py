@@ -59,7 +59,7 @@ def test_other_vocabulary_is_for_the_drafter_to_judge(peer: Peer):
     peer.say(m.Hello("x", "llama", "other-model", "0" * 64, 999, 4096))
     answer = peer.expect(m.Welcome)
     assert (answer.vocab_fingerprint, answer.n_vocab) == (VOCABULARY.fingerprint(), len(VOCABULARY))
-    assert answer.eog_ids == sorted(VOCABULARY.end_ids)
+    assert answer.end_ids == sorted(VOCABULARY.end_ids)
     assert answer.probes == {text: list(text.encode()) for text in PROBES}
 
 

@@ -364,7 +364,7 @@ def welcome(**changes: object) -> m.Welcome:
         "vocab_fingerprint": vocabulary.fingerprint(),
         "n_vocab": len(vocabulary),
         "n_ctx": 8192,
-        "eog_ids": [255],
+        "end_ids": [255],
     }
     return m.Welcome(**(fields | changes))
 

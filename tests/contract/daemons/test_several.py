@@ -179,7 +179,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
     """The others are served all the same; where none is left the drafter ends."""
     addresses = (bench.address, free_address())
     odd = Foreign(SimSettings()).vocabulary
-    fitting = {"vocab_fingerprint": odd.fingerprint(), "eog_ids": []}
+    fitting = {"vocab_fingerprint": odd.fingerprint(), "end_ids": []}
     routers = [bench.router(address) for address in addresses]
     drafter = bench.drafter(Foreign(SimSettings()), addresses=addresses)
     for router, said in zip(routers, ({}, fitting if count == 1 else {}), strict=True):
