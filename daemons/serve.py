@@ -25,8 +25,8 @@ from specmesh.engines.base import EngineInfo
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
 from specmesh.errors import SpecmeshError
 from specmesh.logs import leave
+from specmesh.security.curve import ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
-from specmesh.security.zap import ZapGuard
 
 log = structlog.get_logger("specmesh")
 
@@ -66,11 +66,11 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
     with DaemonProcess("verifier", reread, settings.drain) as process, ExitStack() as ends:
         mailbox: Mailbox[Order] = Mailbox()
         keys = _keys(settings)
-        guard = ZapGuard(process.context, keys, mailbox.wake) if keys is not None else None
+        guard = ZapGuard(process.context, keys) if keys is not None else None
         socket = bind_router(process.context, settings.bind, settings.insecure, guard)
         ends.callback(socket.close, linger=100)
         if guard is not None:
-            ends.callback(guard.close)
+            ends.callback(guard.stop)
         backend = LoopBackend(process.loading, mailbox.put)
         event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
         thread = ModelThread()

@@ -14,26 +14,21 @@ from specmesh.wire.codec import decode, encode, may_be_control
 
 MAX_FRAMES_PER_TURN = 64
 CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, and until a refused key is tried again
-LONGEST_RETRY = 1.0  # seconds between two tries that fail for another reason
 
-_NO_ANSWER = (
-    "nothing answers there with the key that is known for it: is it running, and is its key, which "
-    "`specmesh keys show` prints there, the one that `specmesh keys list` shows here?"
-)
 _MEANINGS = {
     Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
     "`specmesh keys show` prints here",
     Handshake.MECHANISM: "one of the two has keys and the other has none: run `specmesh pair` there and then here "
     "(or `specmesh keys new` where they are missing), or give both --insecure-no-auth",
-    Handshake.BROKEN: _NO_ANSWER,
-    Handshake.CRYPTOGRAPHY: _NO_ANSWER,
+    Handshake.BROKEN: "nothing answers there with the key that is known for it: is it running, and is its key, which "
+    "`specmesh keys show` prints there, the one that `specmesh keys list` shows here for this address?",
 }
 
 
 class Dealer:
     """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    traffic: where frames are counted, with others'. cut: the connection had ended at the last look, and libzmq makes
+    traffic: where frames are counted. cut: the connection had ended at the last look, and libzmq makes
     another, over which the verifier does not know who this is. What nobody repeats, OPEN and CLOSE, is kept in order
     where the verifier cannot take it at once.
     """
@@ -47,8 +42,7 @@ class Dealer:
         self.refusal: str | None = None
         self.cut = False
         self.next_look = 0.0
-        self._retry_at: float | None = None
-        self._pause = CHECK_INTERVAL
+        self._left = False
         self._backlog = Backlog()
 
     @property
@@ -76,23 +70,17 @@ class Dealer:
         if self._route.changed():
             self.reconnect()
             return f"the key known for the verifier at {self._route.address} was changed or revoked here"
-        if self._retry_at is not None:
-            if now >= self._retry_at:
-                self.reconnect()
+        if self._left:
+            self.reconnect()
             return None
         ended = self._newest_handshake()
         if ended is None or (ended is Handshake.BROKEN and not self.encrypted):
             return None  # without keys a broken handshake is a broken connection, and libzmq connects again
         if ended is Handshake.DONE:
-            self.refusal, self._pause = None, CHECK_INTERVAL
+            self.refusal = None
             return None
         self.traffic.refused[ended] += 1
         self._leave()
-        if ended in (Handshake.BROKEN, Handshake.CRYPTOGRAPHY) and self._route.next_key():
-            self._retry_at = now
-            return None
-        self._retry_at = now + self._pause
-        self._pause = CHECK_INTERVAL if ended is Handshake.KEY else min(2 * self._pause, LONGEST_RETRY)
         before, self.refusal = self.refusal, f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
         return self.refusal if self.refusal != before else None
 
@@ -140,13 +128,13 @@ class Dealer:
             fresh = self._route.open()
         except (ConfigError, OSError, zmq.ZMQError) as error:
             self._leave()
-            self.refusal, self._retry_at = str(error), 0.0
+            self.refusal = str(error)
             return
         self.close(linger=0)
         self.socket, self.inlet = fresh, Inlet(fresh)
         if self._heard is not None:
             self.inlet.listen(self._heard)
-        self._retry_at, self.cut = None, False
+        self._left = self.cut = False
 
     def close(self, linger: int = 100) -> None:
         """Close the connection; what is on its way has `linger` milliseconds to leave."""
@@ -162,6 +150,8 @@ class Dealer:
         return True
 
     def _leave(self) -> None:
+        """End the connection, until the next look begins another."""
+        self._left = True
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 

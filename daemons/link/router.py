@@ -15,8 +15,7 @@ from specmesh.core.link import Link
 from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount, PeerLimits, Throttle, check_room
 from specmesh.daemons.link.transport import MAX_BACKLOG, UPDATE, Backlog, Inlet, plain
 from specmesh.errors import FrameError
-from specmesh.security.curve import Socket, TcpConnection
-from specmesh.security.zap import BAN_SECONDS, NoKeys, ZapGuard
+from specmesh.security.curve import BAN_SECONDS, Socket, TcpConnection, ZapGuard, user_of
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, decode, encode, ids_in, may_be_control
 from specmesh.wire.messages import Hello, Kind
@@ -92,19 +91,17 @@ class PeerGate:
     by the identity of their connection, the oldest first. gone: who went away or was cut off, and why.
     """
 
-    def __init__(self, inlet: Inlet, guard: ZapGuard | NoKeys) -> None:
+    def __init__(self, inlet: Inlet, guard: ZapGuard | None) -> None:
         self._inlet, self._guard = inlet, guard
         self.peers: dict[bytes, DrafterPeer] = {}
         self.gone: dict[bytes, str] = {}
         self._numbers = itertools.count(1)
-        self._allowed = guard.allowed
         self._limits = LimitsByAccount()
         self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
-        self._tell_introduced()
 
     def attach(self, identity: bytes, hello: Hello, now: float) -> DrafterPeer:
         """Take the sender as a drafter; raises Busy where there are too many."""
-        key = self._proved_key()
+        key = self.proved_key()
         check_room([peer.key for peer in self.peers.values()], key)
         self.peers[identity] = peer = DrafterPeer(
             identity,
@@ -113,25 +110,20 @@ class PeerGate:
             next(self._numbers),
             self._inlet.sender(),
             key,
-            self._guard.names.get(key, ""),
+            self._name_of(key),
             TcpConnection.of(self._inlet.last()),
             self._limits[key or identity],
         )
-        self._tell_introduced()
         return peer
 
     def detach(self, identity: bytes) -> DrafterPeer | None:
-        peer = self.peers.pop(identity, None)
-        if peer is not None:
-            self._tell_introduced()
-        return peer
+        return self.peers.pop(identity, None)
 
     def take_gone(self) -> dict[bytes, str]:
         """Return those that went away or were cut off since the last call, and why; cut those whose key was revoked."""
-        if self._guard.allowed is not self._allowed:
-            self._allowed = self._guard.allowed
+        if self._guard is not None and self._guard.reread():
             for peer in self.peers.values():
-                if peer.key not in self._allowed:
+                if peer.key not in self._guard.allowed:
                     peer.hang_up()
                     self.gone[peer.identity] = "revoked"
         gone, self.gone = self.gone, {}
@@ -162,8 +154,8 @@ class PeerGate:
 
     def _admitted(self, identity: bytes, now: float) -> bool:
         """May the sender speak, and as this drafter? Identities are the peers' own choice."""
-        key = self._proved_key()
-        if not self._guard.admits(key):
+        key = self.proved_key()
+        if self._guard is not None and not self._guard.admits(key, now):
             self._cut_once(identity, now)
             return False
         known = self.peers.get(identity)
@@ -174,9 +166,10 @@ class PeerGate:
         if not self._cut_once(identity, now):
             return
         self.gone[identity] = "flooding"
-        key = self._proved_key()
-        self._guard.ban(key)
-        told = {"key": self._guard.names.get(key, key), "barred_s": BAN_SECONDS} if key else {}
+        key, told = self.proved_key(), dict[str, object]()
+        if self._guard is not None:
+            self._guard.ban(key, now)
+            told = {"key": self._name_of(key) or key, "barred_s": BAN_SECONDS}
         if self._logged.due(None, now):
             log.warning("peer_cut_off", address=self._inlet.sender(), meaning="it sent too much", **told)
 
@@ -190,20 +183,17 @@ class PeerGate:
             connection.cut()
         return True
 
-    def _proved_key(self) -> str:
-        """The key that the sender has proved; empty where keys are not used."""
-        return self._guard.key_of(self._inlet.last())
+    def proved_key(self) -> str:
+        """Return the key that the sender of the newest message has proved; empty where keys are not used."""
+        return user_of(self._inlet.last()) if self._guard is not None else ""
+
+    def _name_of(self, key: str) -> str:
+        return self._guard.names.get(key, "") if self._guard is not None else ""
 
     def _limits_of(self, identity: bytes) -> PeerLimits:
         """The limits that a peer uses up: its key's, so that more connections bring no more, or else its own."""
         peer = self.peers.get(identity)
-        return peer.limits if peer is not None else self._limits[self._proved_key() or identity]
-
-    def _tell_introduced(self) -> None:
-        """Tell the guard the drafters' connections; None while some is not known."""
-        connections = {peer.connection for peer in self.peers.values()}
-        known = frozenset(connection for connection in connections if connection is not None)
-        self._guard.introduced = known if None not in connections else None
+        return peer.limits if peer is not None else self._limits[self.proved_key() or identity]
 
 
 class Router:
@@ -217,9 +207,10 @@ class Router:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = Traffic()
-        self.encrypted, self._guard = guard is not None, guard or NoKeys()
-        self.gate = PeerGate(self.inlet, self._guard)
-        self.traffic.refused = self._guard.failures
+        self.encrypted, self._guard = guard is not None, guard
+        self.gate = PeerGate(self.inlet, guard)
+        if guard is not None:
+            self.traffic.refused = guard.failures
         self.behind = False  # frames are kept for a drafter that did not keep up
         self._paused_until = 0.0
         self._logged = Throttle(VERSION_INTERVAL)
@@ -227,7 +218,7 @@ class Router:
     @property
     def guarded(self) -> bool:
         """Strangers are kept out still, where they are to be."""
-        return self._guard.alive
+        return self._guard is None or self._guard.is_alive()
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a drafter and return the bytes handed over; 0 when it is gone or does not keep up."""

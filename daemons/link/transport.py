@@ -9,9 +9,8 @@ import zmq
 
 from specmesh.errors import ConfigError
 from specmesh.security import check_bind, check_connect
-from specmesh.security.curve import HANDSHAKES, Context, Socket, protect_client, unwatch, watch
+from specmesh.security.curve import HANDSHAKES, Context, Socket, ZapGuard, protect_client, unwatch, watch
 from specmesh.security.keys import KeyFolder, Listing
-from specmesh.security.zap import ZapGuard
 from specmesh.wire.codec import MAX_FRAME
 
 UPDATE = "update specmesh on the machine with the lower version"
@@ -76,7 +75,7 @@ def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard 
         socket.bind(address)
     except (ConfigError, zmq.ZMQError) as error:
         if guard is not None:
-            guard.close()
+            guard.stop()
         socket.close()
         if isinstance(error, ConfigError):
             raise
@@ -87,14 +86,13 @@ def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard 
 
 
 class Route:
-    """The way to one verifier, by the keys that it may prove as known now; `keys` is None where none are used."""
+    """The way to one verifier, by the key that it must prove as known now; `keys` is None where none are used."""
 
     def __init__(self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None) -> None:
         self.address = address
         self._context, self._insecure, self._keys = context, insecure, keys
         self._stamp: tuple[int, ...] = ()
-        self._known: list[bytes] = []
-        self._turn = 0
+        self._known: bytes | None = None
 
     def open(self) -> Socket:
         """Return a fresh DEALER that connects, and reconnects, to the verifier. Raises ConfigError for a missing key.
@@ -103,12 +101,12 @@ class Route:
         """
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
-            self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifiers_at(self.address)
-        check_connect(self.address, keyed=bool(self._known), insecure=self._insecure)
+            self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self.address)
+        check_connect(self.address, keyed=self._known is not None, insecure=self._insecure)
         socket = self._context.socket(zmq.DEALER)
         _configure(socket, _DEALER_OPTIONS)
-        if identity is not None and self._known:
-            protect_client(socket, identity, self._known[self._turn % len(self._known)])
+        if identity is not None and self._known is not None:
+            protect_client(socket, identity, self._known)
         watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
         try:
             socket.connect(self.address)
@@ -117,17 +115,12 @@ class Route:
             raise ConfigError(f"cannot connect to {self.address}: {error.strerror}") from None
         return socket
 
-    def next_key(self) -> bool:
-        """The verifier has not the key that it was asked for: ask for the next one. Return False after the last."""
-        self._turn += 1
-        return self._turn % max(len(self._known), 1) > 0
-
     def changed(self) -> bool:
-        """Return True if other keys are known than when it was opened; a damaged list changes nothing."""
+        """Return True if another key is known than when it was opened; a damaged list changes nothing."""
         if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
             return False
         try:
-            changed = self._keys.verifiers_at(self.address) != self._known
+            changed = self._keys.verifier_at(self.address) != self._known
         except (ConfigError, OSError):
             return False  # looked at again next time
         self._stamp = stamp
@@ -136,7 +129,7 @@ class Route:
 
 def close_dealer(socket: Socket, linger: int = 0) -> None:
     """Close a DEALER and its monitor; what is on its way has `linger` milliseconds to leave."""
-    unwatch(socket, socket.get_monitor_socket())
+    unwatch(socket)
     socket.close(linger=linger)
 
 

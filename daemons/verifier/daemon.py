@@ -42,7 +42,7 @@ from specmesh.daemons.verifier.drafters import Drafters
 from specmesh.daemons.verifier.prompts import PromptEncoder
 from specmesh.engines.base import VerifyEngine, limits_of, run_step
 from specmesh.errors import Busy, WentAway
-from specmesh.security.zap import ZapGuard
+from specmesh.security.curve import ZapGuard
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")

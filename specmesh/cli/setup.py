@@ -199,11 +199,8 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
             "first; a code is good once, for five minutes"
         ) from None
     address = f"tcp://{_bracketed(name)}:{theirs.port}"
-    same = [key for key, known in folder.entries(Listing.VERIFIERS) if Listing.VERIFIERS.same(known, address)]
     folder.allow(Listing.VERIFIERS, theirs.key, address, replace=True)
     click.echo(f"Paired with {theirs.name}. Start the drafter with --connect {address}")
-    for key in set(same) - {theirs.key}:
-        click.echo(f"The key known there before stays trusted. If it was replaced: specmesh keys revoke {key}")
 
 
 def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:

@@ -1,42 +1,47 @@
-"""CURVE on ZeroMQ sockets: the options for each side, and how a handshake ended, as the socket's monitor tells."""
+"""CURVE on ZeroMQ sockets: the options of each side, who is let in, how a handshake ended, who sent a message.
+
+Two locks keep strangers out of a verifier, and either holds alone. libzmq asks `ZapGuard` about each key in the
+handshake, and lets nobody in where no handler answers (ZAP_ENFORCE_DOMAIN). The router asks again about each message:
+only a handshake that the guard was asked about leaves a key with it.
+"""
 
 import contextlib
 import itertools
 import os
 import socket as sockets
+import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+import structlog
 import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from specmesh.security.keys import Identity
+from specmesh.core.peer_limits import Throttle
+from specmesh.errors import ConfigError
+from specmesh.security.keys import SECRET, Identity, KeyFolder, Listing
+
+log = structlog.get_logger("specmesh.auth")
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
 DOMAIN = "specmesh"  # the ZAP domain; libzmq asks no handler about a socket without one
+BAN_SECONDS = 30.0  # seconds that a key is kept out after one of its connections sent too much
+MAX_KEYS_LOGGED = 16  # refused keys that the log names in a minute: whoever invents keys must not fill a disk
 HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-CONNECTIONS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
 _watched = itertools.count()
-
-
-class Handshake(StrEnum):
-    """How one ended. The failures are labels of a counter."""
-
-    DONE = "done"
-    KEY = "key"  # the server does not allow the client's key
-    MECHANISM = "mechanism"  # one side has keys and the other has none
-    CRYPTOGRAPHY = "cryptography"  # as a server sees it: the client expects a server with another key
-    BROKEN = "broken"  # the other side left: cut, or, as a client sees it, a server with another key
 
 
 def protect_server(socket: Socket, identity: Identity) -> None:
@@ -53,26 +58,109 @@ def protect_client(socket: Socket, identity: Identity, server: bytes) -> None:
     socket.setsockopt(zmq.CURVE_SERVERKEY, server)
 
 
-def watch(socket: Socket, events: int = HANDSHAKES) -> Socket:
-    """Return a monitor of a socket that has not connected or bound yet; end it by `unwatch`.
+class ZapGuard(ThreadAuthenticator):
+    """Lets in the keys on the list of drafters, and this machine's own; pyzmq's thread answers libzmq.
 
-    It must be read: libzmq waits for its reader with everything else. Its name is used once, because a new reader could
-    else reach an old socket that is still being closed.
+    `allowed` is replaced as a whole by `reread`. names: what a key is called here. failures: of handshakes, by reason.
     """
-    return socket.get_monitor_socket(events, f"inproc://handshakes-{next(_watched)}")
+
+    def __init__(self, context: Context, keys: KeyFolder) -> None:
+        """Read the keys; raises ConfigError where they are wrong."""
+        super().__init__(context)
+        self._keys, self._identity, self._stamp = keys, keys.identity(), self._stamped(keys)
+        self.names: dict[str, str] = {}
+        self.allowed = self._read()
+        self.failures: Counter[str] = Counter()
+        self._banned: dict[str, float] = {}
+        self._logged = Throttle(60.0, MAX_KEYS_LOGGED)
+        self.configure_curve_callback(DOMAIN, self)
+
+    def protect(self, socket: Socket) -> None:
+        """Guard this socket, which is not bound yet, until `stop`."""
+        protect_server(socket, self._identity)
+        self.start()
+
+    def curve_user_id(self, client_public_key: bytes) -> str:
+        """Return the User-Id of its messages: the key, as we write keys."""
+        return client_public_key.hex()
+
+    def callback(self, _: str, key: bytes) -> bool:
+        """Answer libzmq, on pyzmq's thread. An error ends the thread, and then nobody gets in."""
+        written, now = z85.decode(key).hex(), time.monotonic()
+        if self.admits(written, now):
+            return True
+        self.failures["key"] += 1
+        if written not in self.allowed and self._logged.due(written, now):
+            log.warning("drafter_refused", key=written, meaning="to let it in: specmesh keys allow KEY --name NAME")
+        return False
+
+    def admits(self, key: str, now: float) -> bool:
+        """Return True if a key, as we write keys, may connect and speak."""
+        return key in self.allowed and now >= self._banned.get(key, 0.0)
+
+    def ban(self, key: str, now: float) -> None:
+        self._banned = {other: until for other, until in self._banned.items() if until > now} | {key: now + BAN_SECONDS}
+
+    def reread(self) -> bool:
+        """Take the list over when it has changed; return True if it was. A wrong one is logged, and changes nothing."""
+        stamp, before = self._stamped(self._keys), self.allowed
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self.allowed = self._read()
+        except (ConfigError, OSError) as error:
+            log.error("drafters_not_read", error=str(error), meaning="those allowed before still are")
+            return False
+        new, revoked = len(self.allowed - before), len(before - self.allowed)
+        log.info("drafters_read", allowed=len(self.names), new=new, revoked=revoked)
+        return True
+
+    @staticmethod
+    def _stamped(keys: KeyFolder) -> tuple[int, ...]:
+        return keys.stamp(Listing.DRAFTERS) + keys.stamp(SECRET)
+
+    def _read(self) -> frozenset[str]:
+        """The list, and this machine's own key unless it was replaced, perhaps because it leaked."""
+        names = self._keys.listed(Listing.DRAFTERS)
+        own = {self._identity.public.hex()}
+        if self._keys.identity() != self._identity:
+            log.warning("key_replaced", meaning="the old one lets nobody in; restart the verifier to use the new one")
+            own.clear()
+        self.names = names
+        return frozenset(names) | own
 
 
-def unwatch(socket: Socket, monitor: Socket) -> None:
+# --- as a client sees it
+
+
+class Handshake(StrEnum):
+    """How one ended. The failures are labels of a counter."""
+
+    DONE = "done"
+    KEY = "key"  # the server does not allow the client's key
+    MECHANISM = "mechanism"  # one side has keys and the other has none
+    BROKEN = "broken"  # the other side left: it has another key, or the connection was cut
+
+
+def watch(socket: Socket, events: int) -> None:
+    """Watch a socket that has not connected yet; end it by `unwatch`.
+
+    Its monitor must be read: libzmq waits for its reader with everything else. Its name is used once, because a new
+    reader could else reach an old socket that is still being closed.
+    """
+    socket.get_monitor_socket(events, f"inproc://handshakes-{next(_watched)}")
+
+
+def unwatch(socket: Socket) -> None:
+    monitor = socket.get_monitor_socket()
     socket.disable_monitor()  # first, or libzmq would wait for a reader that has gone
     monitor.close(linger=0)
 
 
-def next_event(monitor: Socket, patience: float = 0.0) -> Mapping[str, Any] | None:
-    """Wait at most `patience` seconds for the next event, as pyzmq parses it; None where there is none.
-
-    value: of a connection its descriptor. endpoint: where a listening socket listens.
-    """
-    return parse_monitor_message(monitor.recv_multipart()) if monitor.poll(int(patience * 1e3)) else None
+def next_event(monitor: Socket) -> Mapping[str, Any] | None:
+    """Return the next event, as pyzmq parses it; None where there is none now."""
+    return parse_monitor_message(monitor.recv_multipart()) if monitor.poll(0) else None
 
 
 def handshake(event: Mapping[str, Any]) -> Handshake:
@@ -83,9 +171,18 @@ def handshake(event: Mapping[str, Any]) -> Handshake:
             return Handshake.KEY
         case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
             return Handshake.MECHANISM
-        case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-            return Handshake.CRYPTOGRAPHY
     return Handshake.BROKEN
+
+
+# --- who sent a message
+
+
+def user_of(message: zmq.Frame) -> str:
+    """The key of a message's sender, as its handshake has proved it; empty where there was none."""
+    try:
+        return str(message.get("User-Id"))
+    except zmq.ZMQError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +195,12 @@ class TcpConnection:
     @classmethod
     def of(cls, message: zmq.Frame) -> Self | None:
         """The one a message came over; None where libzmq does not know, or another has its descriptor by now."""
-        with contextlib.suppress(zmq.ZMQError):
-            found = cls.at(int(message.get(zmq.SRCFD)))
-            if found is not None and found.end[0] == str(message.get("Peer-Address")).partition("%")[0]:
-                return found
-        return None
-
-    @classmethod
-    def at(cls, descriptor: int) -> Self | None:
-        with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
-            end = connection.getpeername()
-            if isinstance(end, tuple):  # else some other kind of socket has the descriptor now
-                return cls(descriptor, end)
+        with contextlib.suppress(zmq.ZMQError, OSError):
+            descriptor, host = int(message.get(zmq.SRCFD)), str(message.get("Peer-Address"))
+            with sockets.socket(fileno=os.dup(descriptor)) as connection:
+                end = connection.getpeername()
+                if isinstance(end, tuple) and end[0] == host.partition("%")[0]:
+                    return cls(descriptor, end)
         return None
 
     def cut(self) -> None:
@@ -120,11 +211,3 @@ class TcpConnection:
         with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(self.descriptor)) as connection:
             if connection.getpeername() == self.end:
                 connection.shutdown(sockets.SHUT_RDWR)
-
-
-def user_of(message: zmq.Frame) -> str:
-    """The key of a message's sender, as its handshake has proved it; empty where there was none."""
-    try:
-        return str(message.get("User-Id"))
-    except zmq.ZMQError:
-        return ""

@@ -2,7 +2,7 @@
 
 secret.key  this machine's secret key, Curve25519 in 64 hexadecimal digits
 drafters    who may connect to a verifier here: KEY NAME, one per line
-verifiers   whom a drafter here trusts: KEY ADDRESS, one per line; a key may have several addresses, and an address keys
+verifiers   whom a drafter here trusts: KEY ADDRESS, one per line; a key may have several addresses
 
 Only their owner may read and write them. The lists are no secret, but whoever writes them lets himself in.
 """
@@ -166,23 +166,18 @@ class KeyFolder:
             return ()
         return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
-    def verifiers_at(self, address: str) -> list[bytes]:
-        """Return the public keys that the verifier at an address may prove, the likeliest first.
-
-        Those listed for the address, else all that are trusted, its host's first, on this machine with our own: a
-        verifier may listen at another port, and its machine have another name.
-        """
-        found, (host, _) = self.entries(Listing.VERIFIERS), endpoint(address)
-        keys = [key for key, known in found if endpoint(known) == endpoint(address)]
-        if not keys:
-            own = [self.identity().public.hex()] if is_loopback(host_of(address, "--connect")) else []
-            keys = [*(key for key, known in found if endpoint(known)[0] == host), *own, *(key for key, _ in found)]
-        return [bytes.fromhex(key) for key in dict.fromkeys(keys)]
+    def verifier_at(self, address: str) -> bytes | None:
+        """Return the public key that the verifier at an address must prove: the one listed for it, else our own on this
+        machine; None if neither is known."""
+        for key, known in self.entries(Listing.VERIFIERS):
+            if Listing.VERIFIERS.same(known, address):
+                return bytes.fromhex(key)
+        return self.identity().public if is_loopback(host_of(address, "--connect")) else None
 
     def allow(self, listing: Listing, key: str, label: str, *, replace: bool = False) -> None:
         """Put a key on a list under a label. Raise ConfigError if the label is another key's and not `replace`.
 
-        A drafter's name has one key, a verifier's address may have several, the newest first.
+        A label has one key. A drafter's key has one name; a verifier's may have several addresses.
         """
         if not _LABEL.fullmatch(label):
             raise ConfigError(f"{label!r} is no name: give one word")
@@ -191,10 +186,9 @@ class KeyFolder:
             if not replace and any(listing.same(known, label) and other != key for other, known in found):
                 why = f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
                 raise ConfigError(why)
+            kept = [(other, known) for other, known in found if not listing.same(known, label)]
             if listing is Listing.DRAFTERS:
-                kept = [entry for entry in found if key != entry[0] and label != entry[1]]
-            else:
-                kept = [(other, known) for other, known in found if other != key or not listing.same(known, label)]
+                kept = [entry for entry in kept if entry[0] != key]
             self._write(listing, [(key, label), *kept])
 
     def revoke(self, word: str) -> list[tuple[Listing, str]]:
