@@ -70,10 +70,9 @@ fmt: $(STAMP)  ## format and fix what can be fixed
 bench: $(STAMP)  ## what a round costs on this machine
 	$(BIN)/python bench/overhead.py
 
-fuzz: $(STAMP)  ## codec and session machines under atheris (SECONDS=60), then a million damaged frames
+fuzz: $(STAMP)  ## codec and session machines under atheris (SECONDS=60)
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
-	$(BIN)/python -m fuzz.mutants
 
 soak: $(STAMP)  ## real pairs under load and faults, every text compared (MINUTES=20 SEED=1 MODELS=bundled)
 	$(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --models $(MODELS)

@@ -3,9 +3,8 @@ are the verifier's own, in whatever order and however often, what it learns is t
 
 from collections import Counter
 
-from fuzz.frames import decoded, frame_of
+from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
-from fuzz.tape import Tape
 from specmesh.core import events as ev
 from specmesh.core.draft_session import MAX_CREDIT, DrafterSession
 from specmesh.core.prefix import Prefix

@@ -1,10 +1,10 @@
-"""Frames that a peer might send, out of an input's bytes: true ones, and such as are nearly true."""
+"""An input's bytes as choices, and as frames that a peer might send: true ones, and such as are nearly true."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from fuzz.oracle import N_VOCAB
-from fuzz.tape import Tape
 from specmesh.core.prefix import Prefix
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
@@ -14,6 +14,34 @@ WILD_IDS = (-1, -(2**31), N_VOCAB, 2**31 - 1)
 STEPS = (0, 0, 0, 0, 1, 2, 4, 8, -1, -2, -4, -8)
 FLAWLESS, WRONG = 160, 96
 """Of 256 frames so many name a true place, and in so many an id may be wrong."""
+
+
+T = TypeVar("T")
+
+
+class Tape:
+    """Reads its bytes in order, and zeros for ever once they are used up: every input is a whole script."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    @property
+    def left(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, count: int) -> bytes:
+        taken = self._data[self._at : self._at + count]
+        self._at += count
+        return taken
+
+    def byte(self) -> int:
+        return self.number(1)
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def choice(self, options: Sequence[T]) -> T:
+        return options[self.byte() % len(options)]
 
 
 def frame_of(tape: Tape, truth: Prefix, session: int, frontier: int) -> bytes:

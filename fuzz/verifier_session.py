@@ -3,9 +3,8 @@
 from collections import Counter
 from functools import cache
 
-from fuzz.frames import decoded, frame_of
+from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
-from fuzz.tape import Tape
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
