@@ -16,7 +16,7 @@ One ZMTP frame per message, little-endian: a 20-byte header, a payload, the CRC-
 import json
 import math
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields
 from typing import TypeVar, cast, get_args, get_type_hints
 from zlib import crc32
@@ -29,6 +29,7 @@ U32_MAX = 2**32 - 1
 MAX_NAME = 1024
 MAX_DEPTH = 16  # objects and arrays within each other, in a field that is one: json writes less deep than it reads
 M = TypeVar("M", bound=ControlMessage)
+Check = Callable[[object], bool]
 
 _LONG_TEXT = frozenset({"prompt", "message", "grammar"})  # only MAX_BODY bounds these; every other string is a name
 
@@ -47,10 +48,8 @@ def encode_body(message: ControlMessage) -> bytes:
 def decode_body(cls: type[M], raw: bytes) -> M:
     """Parse a body into `cls`; raises FrameError (reason "body") on anything that does not fit its fields."""
     try:
-        text = raw.decode().strip(_SPACE)
-        body, end = _JSON.raw_decode(text)
-        if end < len(text):
-            raise FrameError("body", "more than one value")
+        text = raw.decode()
+        body = _JSON.decode(text)
         if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError) as error:
@@ -75,8 +74,6 @@ def _finite(literal: str) -> float:
     return value
 
 
-_CONTAINERS, _INTEGERS, _STRINGS = frozenset({dict, list}), frozenset({int}), frozenset({str})
-_SPACE = " \t\n\r"
 _JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
@@ -85,49 +82,43 @@ def _is_u32(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return type(value) is int and abs(value) <= U32_MAX
+    return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) <= U32_MAX)
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_flat(container: Collection[object], depth: int) -> bool:
-    """Whether containers are at most so many within each other, this being the first."""
-    items = container.values() if isinstance(container, dict) else container
-    if _CONTAINERS.isdisjoint(map(type, items)):
-        return True
-    return depth > 1 and all(_is_flat(inner, depth - 1) for inner in items if isinstance(inner, dict | list))
-
-
-def _is_ids(value: object) -> bool:
-    if not isinstance(value, list) or not _INTEGERS.issuperset(map(type, value)):
-        return False
-    return not value or (min(value) >= 0 and max(value) <= U32_MAX)
-
-
 def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and _STRINGS.issuperset(map(type, value))
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
 
 
-_CHECKS: dict[object, Callable[[object], bool]] = {
+def _is_flat(value: object, depth: int) -> bool:
+    """Whether containers are fewer than `depth` within each other, a value that is one being the first."""
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return depth > 1 and all(_is_flat(one, depth - 1) for one in inner)
+
+
+def _each(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+_CHECKS: dict[object, Check] = {
     int: _is_u32,
     float: _is_number,
     str: lambda value: isinstance(value, str) and len(value) <= MAX_NAME,
     bool: lambda value: isinstance(value, bool),
-    list[int]: _is_ids,
-    list[float]: lambda value: isinstance(value, list) and all(map(_is_number, value)),
-    list[str]: _is_texts,
-    list[dict[str, str]]: lambda value: (
-        isinstance(value, list) and all(isinstance(item, dict) and _is_texts([*item.values()]) for item in value)
-    ),
-    dict[str, object]: lambda value: isinstance(value, dict) and _is_flat(value, MAX_DEPTH),
+    list[int]: _each(_is_u32),
+    list[float]: _each(_is_number),
+    list[str]: _each(_is_text),
+    list[dict[str, str]]: _each(_is_texts),
+    dict[str, object]: lambda value: isinstance(value, dict) and _is_flat(value, MAX_DEPTH + 1),
 }
 
 
-def _fields(cls: type[ControlMessage]) -> dict[str, tuple[Callable[[object], bool], bool]]:
+def _fields(cls: type[ControlMessage]) -> dict[str, tuple[Check, bool]]:
     """For each field of a message: its check, and whether it must be present."""
     hints = get_type_hints(cls)
     return {
@@ -147,29 +138,9 @@ HEADER = struct.Struct("<2sBBIIIHH")
 CRC = struct.Struct("<I")
 MAX_FRAME = HEADER.size + MAX_BODY + CRC.size  # bytes of the longest frame; sockets are set to refuse more
 
-_TOKEN: dict[Kind, type[m.TokenMessage]] = {
-    Kind.DRAFT: m.Draft,
-    Kind.TRUTH: m.Truth,
-    Kind.SYNC: m.Sync,
-    Kind.NACK: m.Nack,
-    Kind.DRAFT_PROBS: m.DraftProbs,
-}
-_CONTROL: dict[Kind, type[ControlMessage]] = {
-    Kind.HELLO: m.Hello,
-    Kind.WELCOME: m.Welcome,
-    Kind.VOCAB: m.Vocab,
-    Kind.OPEN: m.Open,
-    Kind.OPENED: m.Opened,
-    Kind.CLOSE: m.Close,
-    Kind.DONE: m.Done,
-    Kind.ERROR: m.Error,
-    Kind.PING: m.Ping,
-    Kind.PONG: m.Pong,
-    Kind.ROUND: m.Round,
-    Kind.BYE: m.Bye,
-    Kind.LOGPROBS: m.Logprobs,
-}
-_KIND_OF: dict[type[Message], Kind] = {cls: kind for kinds in (_TOKEN, _CONTROL) for kind, cls in kinds.items()}
+_CLASSES: tuple[type[Message], ...] = get_args(m.TokenMessage) + get_args(ControlMessage)
+_KIND_OF: dict[type[Message], Kind] = dict(zip(_CLASSES, Kind, strict=True))  # both are in the order of their numbers
+_CONTROL: dict[Kind, type[ControlMessage]] = {_KIND_OF[cls]: cls for cls in get_args(ControlMessage)}
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
 _INTACT = 0x2144DF1C  # the CRC-32 of any bytes with their own CRC-32 behind them: one pass, and no copy
 
@@ -204,7 +175,7 @@ def decode(frame: bytes) -> Message:
     magic, version, kind_code, session, base, crc, count, extra = HEADER.unpack_from(frame)
     if magic != MAGIC:
         raise FrameError("magic", magic)
-    if crc32(frame) != _INTACT and not _is_first_version(frame):
+    if crc32(frame) != _INTACT:
         raise FrameError("checksum", len(frame))
     if version != PROTOCOL_VERSION:
         raise FrameError("version", version)
@@ -232,11 +203,6 @@ def may_be_control(frame: bytes, error: FrameError) -> bool:
     if error.reason not in ("magic", "checksum"):
         return False
     return frame[3] >= Kind.HELLO or not any(frame[4 : HEADER.size])
-
-
-def _is_first_version(frame: bytes) -> bool:
-    """Whether it is a control frame of version 1, which had a CRC of its body at offset 12 and no other."""
-    return frame[2] == 1 and frame[3] >= Kind.HELLO and frame[12:16] == CRC.pack(crc32(frame[HEADER.size :]))
 
 
 def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:

@@ -281,6 +281,7 @@ class Bye:
     """The sender stops: nothing more comes from it on this connection."""
 
 
+# In the order of `Kind`.
 TokenMessage = Draft | Truth | Sync | Nack | DraftProbs
-ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Logprobs | Bye
+ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Bye | Logprobs
 Message = TokenMessage | ControlMessage
