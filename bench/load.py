@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
@@ -35,7 +35,8 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.load import LoadPlan, LoadText, crowd, levels, lines
+from specmesh.bench.load import Crowd, LoadPlan, crowd, level
+from specmesh.cli.options import columns
 from specmesh.client import Client, Fields, Json
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
@@ -44,7 +45,8 @@ CTX = 1024
 PORT = 7450
 DRAFTS = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
 
-Runs = dict[str, list[tuple[int, list[LoadText]]]]
+Runs = dict[str, list[Crowd]]
+"""What each contender was measured with: a crowd for each count of clients and turn."""
 
 
 class Server(Client):
@@ -140,47 +142,42 @@ def with_options(load: LoadPlan, options: dict[str, object]) -> LoadPlan:
     return replace(load, options=options)
 
 
-def measure(contenders: dict[str, Contender], load: LoadPlan, repeats: int) -> Runs:
+def measure(contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int) -> Runs:
     """Every contender at every count, `repeats` times, after a text of each that is not counted."""
     names = list(contenders)
     runs: Runs = {name: [] for name in names}
     fresh = prompts(10**6)
 
-    def texts(name: str, count: int) -> list[LoadText]:
+    def texts(name: str, count: int) -> Crowd:
         one = contenders[name]
         return crowd(one.source, replace(one.load, prompts=tuple(islice(fresh, count))), count, lambda: None)
 
     for name in names:
         texts(name, 1)
-    for count, turn in product(load.sessions, range(repeats)):
+    for count, turn in product(sessions, range(repeats)):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            runs[name].append((count, texts(name, count)))
-            level = _level(runs[name][-1])
-            said = f"{name:20} {count:3} sessions {level['tokens_per_second']:8.1f} tokens/s, {level['fairness']:.2f}"
+            runs[name].append(texts(name, count))
+            found = level(runs[name][-1])
+            said = f"{name:20} {count:3} sessions {found['tokens_per_second']:8.1f} tokens/s, {found['fairness']:.2f}"
             print(said, file=sys.stderr, flush=True)
     return runs
-
-
-def _level(run: tuple[int, list[LoadText]]) -> dict[str, Any]:
-    """By itself: prompts of other turns are others."""
-    return levels([run])[0]
 
 
 def ratios(runs: Runs) -> list[dict[str, object]]:
     """By count: tokens per second, means over its turns; specmesh over the better of llama-server's; fairness, the
     lowest."""
     told: list[dict[str, object]] = []
-    for count in dict.fromkeys(count for run in runs.values() for count, _ in run):
-        of_count = {name: [_level(one) for one in run if one[0] == count] for name, run in runs.items()}
-        speeds = {name: fmean(level["tokens_per_second"] for level in found) for name, found in of_count.items()}
+    for count in dict.fromkeys(len(one) for run in runs.values() for one in run):
+        of_count = {name: [level(one) for one in run if len(one) == count] for name, run in runs.items()}
+        speeds = {name: fmean(one["tokens_per_second"] for one in found) for name, found in of_count.items()}
         theirs = max((speed for name, speed in speeds.items() if name.startswith("llama-server")), default=None)
         told.append(
             {
                 "sessions": count,
                 "tokens_per_second": {name: round(speed, 2) for name, speed in speeds.items()},
                 "over_llama_server": _over(speeds.get("specmesh auto"), theirs),
-                "fairness": {name: min(level["fairness"] for level in found) for name, found in of_count.items()},
+                "fairness": {name: min(one["fairness"] for one in found) for name, found in of_count.items()},
             }
         )
     return told
@@ -214,7 +211,7 @@ def main() -> None:
     """Start everything, measure, tell."""
     args = _arguments()
     logs.configure("error")
-    load = LoadPlan(args.sessions, (), 1, args.tokens, {})
+    load = LoadPlan((), 1, args.tokens, {})
     foreign, before = Foreign(), os.getloadavg()[0]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -223,15 +220,14 @@ def main() -> None:
             contenders |= stack.enter_context(llama_server(args, folder, load, drafts))
         if args.only:
             contenders = {name: one for name, one in contenders.items() if name.startswith(tuple(args.only))}
-        runs = measure(contenders, load, args.repeats)
-    found = {name: [_level(one) for one in run] for name, run in runs.items()}
+        runs = measure(contenders, args.sessions, args.repeats)
+    found = {name: [level(one) for one in run] for name, run in runs.items()}
     machine = {"foreign_cores": foreign.cores(), "load_before": round(before, 2)}
     if args.json:
-        told = {name: [asdict(level) for level in run] for name, run in found.items()}
-        print(json.dumps({"machine": machine, "contenders": told, "ratios": ratios(runs)}))
+        print(json.dumps({"machine": machine, "contenders": found, "ratios": ratios(runs)}))
         return
     for name, run in found.items():
-        print("\n".join([f"\n{name}", *lines(run)[: len(run) + 1]]))
+        print("\n".join([f"\n{name}", *columns(run)]))
     print(f"\nother programs kept {machine['foreign_cores']} cores busy")
     for one in ratios(runs):
         print(json.dumps(one))

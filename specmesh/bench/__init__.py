@@ -5,8 +5,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from specmesh.client import Client, Json
 from specmesh.errors import Busy, ConfigError, EngineError
@@ -27,28 +28,51 @@ BUILT_IN = (
 )
 
 
+@dataclass(slots=True)
+class BenchText:
+    """A text that was asked for. Times are seconds on the client's clock, `arrivals` those of its chunks with tokens.
+
+    report: the daemon's, when the text has ended.
+    """
+
+    begun: float
+    arrivals: list[float] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    prompt_ids: list[int] = field(default_factory=list)
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> float:
+        return self.arrivals[-1] if self.arrivals else self.begun
+
+    def take(self, chunk: dict[str, Any], now: float) -> None:
+        told = chunk["specmesh"]
+        self.logprobs += told.get("logprobs") or []
+        if ids := told.get("token_ids"):
+            self.ids += ids
+            self.arrivals.append(now)
+        self.report = told.get("report", self.report)
+        self.prompt_ids = told.get("prompt_token_ids", self.prompt_ids)
+
+
+def generate(client: Client, body: Json) -> BenchText:
+    """Generate one text. Raise what the daemon raises, EngineError where it ends the text without a report."""
+    text = BenchText(time.perf_counter())
+    with closing(client.complete(body)) as chunks:
+        for chunk in chunks:
+            text.take(chunk, time.perf_counter())
+    if not text.report:
+        raise EngineError("the daemon ended a text without its report: see its log")
+    return text
+
+
 def has_drafter(snapshot: Json) -> bool:
     """Whether the daemon of these /stats has a drafter, or is one that has found its verifier. Raise Busy while it
     loads."""
     if "loading" in snapshot:
         raise Busy("the daemon is still loading its model: try again in a moment")
     return bool(snapshot.get("verifier" if snapshot.get("role") == "drafter" else "peers"))
-
-
-def collect(client: Client, body: Json) -> tuple[list[int], float, dict[str, Any], list[Any]]:
-    """Generate: (ids, seconds to the last of them, what the last chunk tells, log-probabilities)."""
-    ids, entries, last = list[int](), list[Any](), dict[str, Any]()
-    begun = ended = time.perf_counter()
-    with closing(client.complete(body)) as chunks:
-        for chunk in chunks:
-            last = cast("dict[str, Any]", chunk["specmesh"])
-            entries += last.get("logprobs", [])
-            if new := last.get("token_ids"):
-                ids += new
-                ended = time.perf_counter()
-    if not isinstance(last.get("report"), dict):
-        raise EngineError("the daemon ended a text without its report: see its log")
-    return ids, ended - begun, last, entries
 
 
 @contextmanager
@@ -65,27 +89,14 @@ def bar(texts: int) -> Iterator[Callable[[], None]]:
 def read_prompts(path: Path) -> list[str]:
     """One prompt per line, or, where the first line is a JSON object, JSON lines with "prompt"; empty lines left out.
 
-    Raises ConfigError that names the file, and the line where one is wrong.
+    Raises ConfigError that names the file.
     """
-    text = read_text(path, MAX_PROMPTS, "a file of prompts")
-    lines = [line for line in enumerate(text.splitlines(), 1) if line[1].strip()]
+    lines = [line for line in read_text(path, MAX_PROMPTS, "a file of prompts").splitlines() if line.strip()]
     if not lines:
         raise ConfigError(f"--prompts: {path} has no prompts: write one on each line")
-    if not isinstance(_parsed(lines[0][1]), dict):
-        return [line for _, line in lines]
-    prompts = []
-    for number, line in lines:
-        match _parsed(line):
-            case {"prompt": str(prompt)} if prompt:
-                prompts.append(prompt)
-            case _:
-                where = f"--prompts: {path}, line {number}"
-                raise ConfigError(f'{where} is no JSON object with a text as "prompt": correct it')
-    return prompts
-
-
-def _parsed(line: str) -> object:
+    if not lines[0].startswith("{"):
+        return lines
     try:
-        return json.loads(line)
-    except ValueError:
-        return None
+        return [str(json.loads(line)["prompt"]) for line in lines]
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(f'--prompts: {path} has a line that is no JSON object with "prompt": correct it') from None

@@ -4,13 +4,12 @@ Before two texts part, the same ids precede each of their tokens, so their log-p
 of another width do. A divergence is a near tie where differences of that size can turn the choice, else an error.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from specmesh.bench import collect
-from specmesh.client import Client, Fields, Json
-from specmesh.errors import EngineError
+from specmesh.bench import BenchText, generate
+from specmesh.client import Client, Json
 
 TOP_LOGPROBS = 10
 """Tokens of a row that are compared: less likely ones move more, and a temperature lets them be chosen."""
@@ -18,6 +17,9 @@ MIN_PLACES = 16
 """Places at which a prompt's texts must agree to tell how noisy they are; below, the noise of all prompts counts."""
 MAX_NOISE = 0.5
 """Kernels change the log-probability of a token by less than this; a memory that holds wrong ids may not."""
+
+TextPair = tuple[BenchText, BenchText]
+"""A prompt's text alone, and one with drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,48 @@ class AuditPlan:
         return {"seed": number} | self.sampling | asked | {"cache_prompt": False}
 
 
-class AuditText(NamedTuple):
-    """A generated text. likeliest: for each id, log-probabilities by id, its own among them."""
+def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> dict[str, Any]:
+    """Run `plan`, one text at a time, calling `advance` after each; return what --json prints. Raise what the daemon
+    does. snapshot: its /stats. noise: the largest difference between log-probabilities of a token after the same ids.
 
-    prompt_ids: list[int]
-    ids: list[int]
-    likeliest: list[dict[int, float]]
-    drafted: int = 0
-    accepted: int = 0
+    Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
+    """
+    texts: dict[int | str, list[BenchText]] = {way: [] for way in (0, *plan.ways)}
+    for number in range(len(plan.prompts)):
+        for way, made in texts.items():
+            made.append(generate(client, plan.body(number) | {"draft_n": way}))
+            advance()
+    alone = texts.pop(0)
+    differences = [[row for made in texts.values() for row in _agreeing((one, made[n]))] for n, one in enumerate(alone)]
+    every = [row for rows in differences for row in rows]
+    model = snapshot.get("verifier" if snapshot.get("role") == "drafter" else "model")
+    largest = 0.0 if _reproducible(model) else max((max(row) for row in every), default=0.0)
+    divergences, ways = list[dict[str, Any]](), list[dict[str, Any]]()
+    for way, made in texts.items():
+        found = [
+            {"prompt": number, "draft_n": way}
+            | _divergence(client, plan.body(number), (alone[number], text), _noise(differences[number], largest))
+            for number, text in enumerate(made)
+            if text.ids != alone[number].ids
+        ]
+        divergences += found
+        ways.append({"draft_n": way} | _counts(made, found))
+    told = {"schema_version": 1, "prompts": len(plan.prompts), "max_tokens": plan.tokens, "sampling": plan.sampling}
+    noise = max((row[0] for row in every), default=0.0)
+    return judged(told | {"model": model, "noise": noise, "ways": ways, "divergences": divergences})
+
+
+def _counts(texts: list[BenchText], divergences: list[dict[str, Any]]) -> dict[str, int]:
+    errors = sum(one["verdict"] == "error" for one in divergences)
+    return {
+        "texts": len(texts),
+        "tokens": sum(len(text.ids) for text in texts),
+        "drafted": sum(text.report["drafted"] for text in texts),
+        "accepted": sum(text.report["accepted"] for text in texts),
+        "identical": len(texts) - len(divergences),
+        "near_ties": len(divergences) - errors,
+        "errors": errors,
+    }
 
 
 def judged(told: dict[str, Any]) -> dict[str, Any]:
@@ -61,27 +97,56 @@ def judged(told: dict[str, Any]) -> dict[str, Any]:
     return told | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
-def _reproducible(model: Json | None) -> bool:
+def _reproducible(model: Any) -> bool:
     return bool(model and model.get("reproducible"))
 
 
+def _noise(differences: list[list[float]], largest: float) -> float:
+    """Return the largest difference between log-probabilities of the likeliest tokens in the texts of one prompt.
+
+    `largest`, that of all prompts, would excuse errors of quiet ones. So it counts only where these texts agree at
+    fewer than MIN_PLACES places: one more of n such differences exceeds them with probability 1/(n + 1).
+    """
+    return min(max(map(max, differences)), largest) if len(differences) >= MIN_PLACES else largest
+
+
+def _agreeing(pair: TextPair) -> Iterator[list[float]]:
+    """For each token up to where a pair parts: by how much both rows' log-probabilities differ, its own first."""
+    one, other = pair
+    for token, theirs, entry, their_entry in zip(one.ids, other.ids, one.logprobs, other.logprobs, strict=False):
+        if token != theirs:
+            return
+        row, their_row = _likeliest(entry), _likeliest(their_entry)
+        yield [abs(row[found] - their_row[found]) for found in row if found in their_row]
+
+
+def _likeliest(entry: dict[str, Any]) -> dict[int, float]:
+    """Return a token's log-probability, and then those of the likeliest in its place, by id."""
+    return {one["id"]: one["logprob"] for one in (entry, *entry["top_logprobs"])}
+
+
+def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> dict[str, Any]:
+    """Ask the target alone where two texts part: does a bias of twice the noise turn it to what it said with drafts?"""
+    alone, drafted = pair
+    at = len(list(_agreeing(pair)))
+    tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]
+    body = body | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
+    given: Any = body.get("logit_bias", [])
+    # Away from its token alone too: that may have been the last one that a filter let in.
+    biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
+    asked = (body | {"logit_bias": [*given, bias]} for bias in biases)
+    tie = noise > 0 and any(generate(client, one).ids == drafted.ids[at : at + 1] for one in asked)
+    verdict = "near tie" if tie else "error"
+    return {"position": at, "alone": tokens[0], "drafted": tokens[1], "near_tie_up_to": 2 * noise, "verdict": verdict}
+
+
 def lines(told: dict[str, Any]) -> list[str]:
-    """Return what an audit has found as text."""
-    table = [[name.replace("_", " ") for name in told["ways"][0]], *(way.values() for way in told["ways"])]
-    model, reproducible = Fields(told["model"] or {}), _reproducible(told["model"])
-    name = model.text("model") or model.text("name") or "unknown model"
-    where = f"{model.text('backend') or model.text('name')}{', reproducible' if reproducible else ''}"
-    noisy = f"kernels do not differ by more than {MAX_NOISE:g}"
-    if reproducible:
-        noisy = "the verifier is reproducible, and yet its log-probabilities differ"
+    """Return the divergences, and what else is wrong, as text."""
+    found = [
+        "ERROR: log-probabilities of the same tokens differ by {noise:.2g}, more than kernels explain".format(**told)
+    ]
     return [
-        f"{name} on {where}: {told['prompts']} prompts, at most {told['max_tokens']} tokens",
-        "",
-        *("  ".join(f"{cell:>9}" for cell in row) for row in table),
-        "",
-        f"noise {told['noise']:.2g}: log-probabilities of the same tokens differ so much, at most",
-        f"near ties are within twice what the {TOP_LOGPROBS} likeliest differ by in the texts of one prompt",
-        *([f"ERROR: {noisy}"] if told["too_noisy"] else []),
+        *(found if told["too_noisy"] else []),
         *(f"ERROR: nothing was drafted with draft_n {way}: try more --tokens" for way in told["undrafted"]),
         *map(_line, told["divergences"]),
     ]
@@ -91,93 +156,3 @@ def _line(one: dict[str, Any]) -> str:
     said = " and ".join("the end" if token is None else str(token) for token in (one["alone"], one["drafted"]))
     where = f"prompt {one['prompt']}, draft_n {one['draft_n']}, token {one['position']}"
     return f"{one['verdict']}: {where}: {said}; near tie up to a margin of {one['near_tie_up_to']:.2g}"
-
-
-def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> dict[str, Any]:
-    """Run `plan`, one text at a time, calling `advance` after each; return what --json prints. Raise what the daemon
-    does. snapshot: its /stats. noise: the largest difference between log-probabilities of a token after the same ids.
-
-    Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
-    """
-    texts: dict[int | str, list[AuditText]] = {way: [] for way in (0, *plan.ways)}
-    for number in range(len(plan.prompts)):
-        for way, made in texts.items():
-            made.append(_generate(client, plan.body(number) | {"draft_n": way}))
-            advance()
-    alone = texts.pop(0)
-    pairs = [[(one, made[number]) for made in texts.values()] for number, one in enumerate(alone)]
-    rows = [list(_agreeing(own)) for own in pairs]
-    every = [differences for own in rows for differences in own]
-    model = snapshot.get("verifier" if snapshot.get("role") == "drafter" else "model")
-    known = model if isinstance(model, dict) else None
-    largest = max((max(differences.values()) for differences in every), default=0.0)
-    noises = [0.0 if _reproducible(known) else _noise(own, largest) for own in rows]
-    divergences, ways = list[dict[str, Any]](), list[dict[str, int | str]]()
-    for way, made in texts.items():
-        found = [
-            _divergence(client, plan, number, way, (alone[number], text), noises[number])
-            for number, text in enumerate(made)
-            if text.ids != alone[number].ids
-        ]
-        divergences += found
-        errors = sum(one["verdict"] == "error" for one in found)
-        ways.append(
-            {
-                "draft_n": way,
-                "texts": len(made),
-                "tokens": sum(len(text.ids) for text in made),
-                "drafted": sum(text.drafted for text in made),
-                "accepted": sum(text.accepted for text in made),
-                "identical": len(made) - len(found),
-                "near_ties": len(found) - errors,
-                "errors": errors,
-            }
-        )
-    noise = max((next(iter(differences.values())) for differences in every), default=0.0)
-    told = {"schema_version": 1, "prompts": len(plan.prompts), "max_tokens": plan.tokens, "sampling": plan.sampling}
-    return judged(told | {"model": known, "noise": noise, "ways": ways, "divergences": divergences})
-
-
-def _noise(rows: list[dict[int, float]], largest: float) -> float:
-    """Return the largest difference between log-probabilities of the likeliest tokens in the texts of one prompt.
-
-    The largest of all prompts would excuse errors of quiet ones. `largest`, which that is, counts only where these
-    texts agree at fewer than MIN_PLACES places: one more of n such differences exceeds them with probability 1/(n + 1).
-    """
-    found = [max(differences.values()) for differences in rows]
-    return max(found if len(found) >= MIN_PLACES else [*found, largest])
-
-
-def _agreeing(pairs: Iterable[tuple[AuditText, AuditText]]) -> Iterator[dict[int, float]]:
-    """For each token up to where its pair parts: by how much both rows' log-probabilities differ, its own first."""
-    for one, other in pairs:
-        for token, theirs, row, their_row in zip(one.ids, other.ids, one.likeliest, other.likeliest, strict=False):
-            if token != theirs:
-                break
-            yield {found: abs(row[found] - their_row[found]) for found in row if found in their_row}
-
-
-def _divergence(
-    client: Client, plan: AuditPlan, number: int, way: int | str, pair: tuple[AuditText, AuditText], noise: float
-) -> dict[str, Any]:
-    """Ask the target alone where two texts part: does a bias of twice the noise turn it to what it said with drafts?"""
-    alone, drafted = pair
-    at = len(list(_agreeing([pair])))
-    tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]
-    body = plan.body(number) | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
-    given: Any = body.get("logit_bias", [])
-    # Away from its token alone too: that may have been the last one that a filter let in.
-    biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
-    asked = (body | {"logit_bias": [*given, bias]} for bias in biases)
-    tie = noise > 0 and any(_generate(client, one).ids == drafted.ids[at : at + 1] for one in asked)
-    told = {"prompt": number, "draft_n": way, "position": at, "alone": tokens[0], "drafted": tokens[1]}
-    return told | {"near_tie_up_to": 2 * noise, "verdict": "near tie" if tie else "error"}
-
-
-def _generate(client: Client, body: Json) -> AuditText:
-    ids, _, last, entries = collect(client, body)
-    if len(entries) != len(ids):
-        raise EngineError("the daemon ended a text without its log-probabilities: see its log")
-    likeliest = [{one["id"]: one["logprob"] for one in (entry, *entry["top_logprobs"])} for entry in entries]
-    report = last["report"]
-    return AuditText(last["prompt_token_ids"], ids, likeliest, int(report["drafted"]), int(report["accepted"]))

@@ -15,6 +15,7 @@ from specmesh.cli.options import (
     MAX_DRAFT_N,
     SHARE,
     Decorator,
+    columns,
     counts_option,
     draft_n_option,
     gathered,
@@ -25,7 +26,7 @@ from specmesh.cli.options import (
     sampling_options,
     socket_option,
 )
-from specmesh.client import Fields, Json
+from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
 
 
@@ -75,18 +76,18 @@ def run(prompts: tuple[str, ...], iterations: int, max_tokens: int, socket_path:
     The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
     is run.
     """
-    from specmesh.bench.run import ALONE, VARIANTS, RunPlan, lines, measure, report
+    from specmesh.bench.run import ALONE, VARIANTS, measure, outcomes
 
     client = daemon.Client(socket_path)
-    drafted = has_drafter(client.get("/stats"))
-    if not drafted:
+    snapshot = client.get("/stats")
+    variants = [*VARIANTS] if has_drafter(snapshot) else [ALONE]
+    if len(variants) == 1:
         click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
-    variants = VARIANTS if drafted else (ALONE,)
-    plan = RunPlan(prompts, iterations, max_tokens, variants)
-    with bar(plan.texts) as advance:
-        samples = measure(client, plan, advance)
-    found = report(plan, samples, client.get("/stats"))
-    print_result(found, lines(found), as_json=json)
+    with bar(len(prompts) * iterations * len(variants)) as advance:
+        found = outcomes(measure(client, prompts, iterations, max_tokens, variants, advance))
+    told: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
+    told |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
+    print_result(told, columns(found), as_json=json)
 
 
 @bench.command()
@@ -111,19 +112,22 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import LoadPlan, levels, lines, measure
+    from specmesh.bench.load import LoadPlan, crowd, level, warm_up
 
     client = daemon.Client(socket_path)
-    about = Fields(client.get("/stats"))
-    plan = LoadPlan(sessions, prompts, iterations, max_tokens, {"draft_n": draft_n})
-    with bar(plan.texts) as advance:
-        found = levels(measure(client, plan, advance))
-    most = about.number("sessions", "max")
-    told: Json = {"schema_version": 1, "model": about.raw.get("model"), "max_sessions": most, "prompts": len(prompts)}
-    told |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
-    where = f"{about.text('model', 'name') or 'unknown model'}, {most or 0:g} sessions held at once"
-    what = f"prompts {len(prompts)}, iterations {iterations}, {max_tokens} tokens each; draft_n {draft_n}\n"
-    print_result(told, [where, what, *lines(found)], as_json=json)
+    snapshot = client.get("/stats")
+    plan = LoadPlan(prompts, iterations, max_tokens, {"draft_n": draft_n})
+    with bar(sum(sessions) * iterations) as advance:
+        warm_up(client, plan)
+        found = [level(crowd(client, plan, count, advance)) for count in sessions]
+    told: Json = {
+        "schema_version": 1,
+        "model": snapshot.get("model"),
+        "prompts": len(prompts),
+        "iterations": iterations,
+    }
+    told |= {"max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
+    print_result(told, columns(found), as_json=json)
 
 
 @click.command()
@@ -160,17 +164,12 @@ def audit(
     plan = AuditPlan(prompts, tokens, tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
         told = run(client, plan, snapshot, advance)
-    print_result(told, lines(told), as_json=json)
+    print_result(told, [*columns(told["ways"]), *lines(told)], as_json=json)
     ctx.exit(int(told["failed"]))
 
 
 PAYS = 1.02
 """Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
-
-_LEVEL = (
-    "{users:>6}{drafting[total]:>10.1f}{drafting[mean]:>8.2f}{drafting[slowest]:>9.2f}{alone[total]:>10.1f}"
-    "{alone[mean]:>8.2f}{speedup:>9.2f}x{drafting[drafts]:>8.2f}{accept:>8}{drafting[rows]:>7.1f}"
-)
 
 
 @click.command()
@@ -206,7 +205,7 @@ def plan(
     The verifier's own scheduler, sessions and policies decide; models, network and clocks are simulated. Steps of more
     rows than were measured are extrapolated.
     """
-    from specmesh.bench.steps import costs_of, measured, read_costs
+    from specmesh.bench.steps import costs_of, read_costs, report, tables
     from specmesh.core.simulation import Deployment, Workload, simulate
 
     def run(count: int, draft_n: int | None) -> dict[str, Any]:
@@ -217,7 +216,10 @@ def plan(
         rounded = {key: value and round(value, 4) for key, value in asdict(found).items() if key != "users"}
         return rounded | {"fairness": round(found.slowest / found.mean, 4) if found.mean else 0.0}
 
-    costs = costs_of(measured(daemon.Client(socket_path).get("/stats"))) if steps is None else read_costs(steps)
+    if steps is not None:
+        costs = read_costs(steps)
+    else:
+        costs = costs_of(tables(report(daemon.Client(socket_path).get("/stats"))))
     draft, round_trip, pause = (asked[name] / 1e3 for name in ("draft_ms", "rtt_ms", "pause_ms"))
     site = Deployment(costs, draft, round_trip, pause, drafters=asked["drafters"], places=asked["max_sessions"])
     levels: list[dict[str, Any]] = []
@@ -226,26 +228,9 @@ def plan(
             drafting, alone = run(count, None), run(count, 0)
             speedup = round(drafting["total"] / alone["total"], 4)
             levels.append({"users": count, "speedup": speedup, "drafting": drafting, "alone": alone})
-    paying = list(itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels))
-    most, stops = paying[-1]["users"] if paying else None, next(iter(levels[len(paying) :]), {}).get("users")
+    paying = [level["users"] for level in itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels)]
+    most = paying[-1] if paying else None
     told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
-    told |= {"round_trip_ms": asked.pop("rtt_ms"), **asked, "levels": levels}
-    told |= {"drafting_pays_up_to": most, "drafting_stops_paying_at": stops}
-    times = "one row {step_ms:.3g} ms, a draft {draft_ms:.3g} ms, round trip {round_trip_ms:.3g} ms"
-    shared = "a drafter for each user" if asked["drafters"] is None else "drafters {drafters}"
-    what = "texts of {tokens} tokens after prompts of {prompt_tokens}, one after the other; simulated\n"
-    lines = [
-        f"{times}, {{alpha:.0%}} of drafts accepted; {shared}".format(**told),
-        what.format(**told),
-        " users  tokens/s    each  slowest     alone    each  speed-up  drafts  accept   rows",
-        *map(_level_line, levels),
-        "each, slowest: tokens/s of a user; drafts: verified per token; rows: of a step with drafts\n",
-        ("Drafting does not pay" if most is None else f"Drafting pays up to {most} users")
-        + ("." if stops is None else f", and not with {stops}."),
-    ]
-    print_result(told, lines, as_json=json)
-
-
-def _level_line(level: dict[str, Any]) -> str:
-    acceptance = level["drafting"]["acceptance"]
-    return _LEVEL.format(accept="-" if acceptance is None else f"{acceptance:.0%}", **level)
+    told |= {"round_trip_ms": asked.pop("rtt_ms"), **asked, "levels": levels, "drafting_pays_up_to": most}
+    verdict = f"Drafting pays up to {most} users" if most is not None else "Drafting does not pay"
+    print_result(told, [*columns(levels), f"{verdict} of {max(users)}."], as_json=json)

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,20 @@ def aligned(rows: Iterable[tuple[object, ...]]) -> list[str]:
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return each row as a column; on the left the keys, as --json has them."""
+    flat = [dict(_flattened(row)) for row in rows]
+    return aligned((name, *(one[name] for one in flat)) for name in flat[0])
+
+
+def _flattened(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", f"{value:.2f}" if isinstance(value, float) else value
 
 
 def combined(*options: Decorator) -> Decorator:

@@ -28,16 +28,14 @@ def test_bench_run(mesh: Mesh):
     told = {one["variant"]: one for one in done.json["variants"]}
     assert list(told) == ["alone", "draft_n 2", "draft_n 4", "draft_n 8", "adaptive"]
     for one in told.values():
-        assert (one["texts"], one["tokens"], one["identical"], one["without_drafter"]) == (4, 4 * 24, 4, 0)
+        assert (one["texts"], one["tokens"], one["identical"]) == (4, 4 * 24, 4)
         assert one["tokens_per_second"]["low"] > 0
     assert told["alone"]["bytes_per_token"] == 0 == told["alone"]["mean_draft_n"]
     assert told["draft_n 4"]["draft_ms"] > 0
-    assert done.json["assessment"]
     steps = command("bench", "steps", "--socket", verifier.socket, "--json")
-    assert steps.json["steps"][0]["rows"] == 1
     file = mesh.folder / "steps.json"
     file.write_text(steps.out)
-    assert read_costs(file).seconds(1) == pytest.approx(steps.json["steps"][0]["ms"] / 1e3)
+    assert read_costs(file).seconds(1) == pytest.approx(steps.json["steps_ms"]["1"] / 1e3)
     verifier.stop()
     assert command("bench", "run", "--socket", verifier.socket).code == 69
 
@@ -58,9 +56,7 @@ def test_load_and_plan(mesh: Mesh):
     done = until(ran, "drafts stand")
     one, six = done.json["levels"]
     assert [(level["sessions"], level["texts"], level["tokens"]) for level in (one, six)] == [(1, 1, 24), (6, 6, 144)]
-    assert six["identical"] == six["compared"] == 1
     assert 0 < six["fairness"] <= 1
-    assert done.json["max_sessions"] == 3
     plan = command("plan", "--socket", verifier.socket, "--users", "2", "--tokens", 16, "--json")
     assert plan.code == 0
     assert plan.json["step_ms"] > 1

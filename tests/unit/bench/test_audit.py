@@ -80,7 +80,7 @@ def test_a_quiet_pair(sampling: dict[str, object]):
         ("auto", 3, 3, 9),
         (4, 3, 3, 9),
     ]
-    assert "m on CPU, reproducible" in lines(result)[0]
+    assert not lines(result)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 3.0, "top_k": 6}])
@@ -122,14 +122,13 @@ def test_what_is_promised_to_the_last_bit():
     assert {one["verdict"] for one in result["divergences"]} == {"error"}
     agreeing = judged(result | {"divergences": []})
     assert agreeing["failed"]
-    assert "ERROR: the verifier is reproducible, and yet its log-probabilities differ" in lines(agreeing)
 
 
 def test_too_much_noise():
     """Logits that differ by more than kernels explain are an error, whatever divergences are by them."""
     result = judged(audited(Daemon()) | {"noise": 0.6})
     assert result["failed"]
-    assert "ERROR: kernels do not differ by more than 0.5" in lines(result)
+    assert lines(result)[0].startswith("ERROR: log-probabilities")
 
 
 @pytest.mark.parametrize(("undrafted", "failed"), [(("auto",), []), ((4,), [4]), (("auto", 4), ["auto", 4])])
