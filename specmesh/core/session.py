@@ -6,7 +6,7 @@ depends on the target's logits, the sampler and the prompt only; events from a d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from specmesh.core import events as ev
@@ -316,9 +316,9 @@ class SessionContext:
     the verifier's own. name: to resume it by; key: it was opened with; either may be empty. unguided: the log has that
     its grammar can check no more drafts.
 
-    The drafter pool's: why it got its newest drafter, since when and for how many rounds; when it was last compared, in
-    rounds and time, and which other one promised more then; the acceptance of each seen here; asked: drafts were asked
-    for when drafters' loads were last counted."""
+    The drafter pool's: why it got its newest drafter, since when and for how many rounds; at which of them that is
+    compared with others; how often it moved to a better one; and whether drafts were asked for when drafters' loads
+    were last counted."""
 
     id: int
     machine: VerifierSession
@@ -332,9 +332,8 @@ class SessionContext:
     reason: vev.AttachReason | None = None
     since: float = 0.0
     rounds: int = 0
-    looked: tuple[int, float] = (0, 0.0)
-    rival: vev.DrafterId | None = None
-    acceptance: dict[vev.DrafterId, RollingAcceptance] = field(default_factory=dict)
+    compare_at: int = 0
+    moves: int = 0
     asked: bool = False
 
     @property

@@ -72,6 +72,13 @@ class Arrivals:
         self.interval: float | None = None
         self.restart: float | None = None
 
+    def forget(self) -> None:
+        """Measure anew how fast it is, and whether it pays: its machine may have other work by now, or none."""
+        self._restarts.clear()
+        self._intervals.clear()
+        self.interval = self.restart = None
+        self.gate = SpeculationGate()
+
     def share(self, load: int) -> None:
         if max(load, 1) != self.load:
             self.load = max(load, 1)
@@ -103,7 +110,6 @@ class Arrivals:
 
 UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is not known
 SILENCE, SILENT_RESTARTS = 0.25, 8  # seconds, and restarts besides, that a drafter may say nothing
-FIRST_SILENCE = 5.0  # seconds before its first drafts of all
 
 
 class ArrivalEstimate:
@@ -141,9 +147,8 @@ class ArrivalEstimate:
 
     def silent(self, now: float) -> bool:
         """Whether it says nothing for much longer than it takes to begin anew, although it is asked for drafts."""
-        restart = self._arrivals.restart
-        patience = FIRST_SILENCE if restart is None else SILENCE + SILENT_RESTARTS * restart
-        return self._silent_since is not None and now - self._silent_since > patience
+        since, restart = self._silent_since, self._arrivals.restart
+        return since is not None and restart is not None and now - since > SILENCE + SILENT_RESTARTS * restart
 
     def alive(self) -> None:
         self.drafting, self._silent_since = True, None
