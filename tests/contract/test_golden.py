@@ -8,7 +8,7 @@ import click
 import pytest
 from golden import check, check_facts
 from harness.ports import free_port
-from processes import Daemon, Mesh, Stream, body, command, generate, request_raw, until
+from processes import Daemon, Mesh, Stream, body, command, generate, until
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from served import Served
@@ -52,9 +52,8 @@ def pair(shared: Mesh) -> Pair:
 
 def ask(daemon: Daemon, resource: str, request: object = None) -> tuple[int, bytes]:
     """An answer at the daemon's socket; a request is sent as JSON, or as it is where it is bytes."""
-    raw = request if isinstance(request, bytes | None) else json.dumps(request).encode()
-    status, _, answer = request_raw(daemon.socket, "GET" if raw is None else "POST", resource, raw)
-    return status, answer
+    answer = Served(daemon).ask("GET" if request is None else "POST", resource, request)
+    return answer.status, answer.raw
 
 
 def answered(daemon: Daemon, resource: str, request: object = None) -> object:

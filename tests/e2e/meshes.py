@@ -1,7 +1,6 @@
 """Fixtures: daemons as processes, proxies between them, and their logs where a test fails."""
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import SPECMESH, STARTED, Mesh
+from processes import FORKED, STARTED, Daemon, Mesh
 from proxy import Proxy
 
 
 @contextmanager
 def _mesh() -> Iterator[Mesh]:
     folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
-    mesh = Mesh(folder, None if sys.platform == "linux" else SPECMESH)
+    mesh = Mesh(folder, FORKED)
     try:
         yield mesh
     finally:
@@ -41,10 +40,22 @@ def shared() -> Iterator[Mesh]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def pair(shared: Mesh) -> dict[str, Daemon]:
+    """A verifier and a drafter for tests that leave them as they are."""
+    return {"verifier": shared.verifier(), "drafter": shared.drafter()}
+
+
 @pytest.fixture(params=["verifier", "drafter"])
 def role(request: pytest.FixtureRequest) -> str:
     """Each daemon's."""
     return str(request.param)
+
+
+@pytest.fixture
+def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
+    """Each of the pair."""
+    return pair[role]
 
 
 @pytest.fixture

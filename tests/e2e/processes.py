@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self, TypeVar
 
 from harness.ports import free_port
@@ -22,6 +21,8 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.errors import SpecmeshError
 
 SPECMESH = [sys.executable, "-m", "specmesh"]
+FORKED = None if sys.platform == "linux" else SPECMESH
+"""What runs `specmesh` the fastest: a fork, where a process can be."""
 PATIENCE = 120.0
 """Most seconds anything is waited for: only a hang reaches them, on a busy machine too."""
 
@@ -83,17 +84,34 @@ def command(
     *args: object, stdin: str | None = None, cwd: Path | None = None, env: dict[str, str] | None = None, shell: str = ""
 ) -> Done:
     """Run `specmesh ARGS` to its end; `shell`: by this line of a shell, which has `"$@"` for it."""
-    ran = subprocess.run(
-        [*(("sh", "-c", shell, "sh") if shell else ()), *SPECMESH, *map(str, args)],
-        input=stdin,
-        cwd=cwd,
-        env=environment(env),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    return Done(ran.returncode, ran.stdout, ran.stderr)
+    program = ["sh", "-c", shell, "sh", *SPECMESH] if shell else FORKED
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        given.write(stdin or "")
+        given.seek(0)
+        streams = [one.fileno() for one in (given, out, err)]
+        process = started("command", program, list(map(str, args)), environment(env), streams, cwd)
+        try:
+            code = process.wait(PATIENCE)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return Done(code, out.read(), err.read())
+
+
+def started(
+    role: str,
+    program: Sequence[str] | None,
+    words: list[str],
+    env: dict[str, str],
+    streams: Sequence[int],
+    cwd: Path | None = None,
+) -> "subprocess.Popen[bytes] | Forked":
+    """`specmesh WORDS`, run by this program, or forked by the role's process where it is None."""
+    if program is None:
+        return Forked(role, words, env, streams, str(cwd or "."))
+    stdin, stdout, stderr = streams
+    return subprocess.Popen([*program, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
 
 
 def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
@@ -116,13 +134,9 @@ class Daemon:
     ) -> None:
         self.role, self.socket, self.log = role, socket_path, log
         words = [role, "--socket", str(socket_path), *map(str, args)]
-        self.process: subprocess.Popen[bytes] | Forked
-        with log.open("ab") as stderr:
-            env = environment(cache(log.parent))
-            if program is None:
-                self.process = Forked(words, stderr.fileno(), env)
-            else:
-                self.process = subprocess.Popen([*program, *words], stdin=subprocess.DEVNULL, stderr=stderr, env=env)
+        with log.open("ab") as stderr, Path(os.devnull).open("r+b") as null:
+            streams = null.fileno(), null.fileno(), stderr.fileno()
+            self.process = started(role, program, words, environment(cache(log.parent)), streams)
         self.client = Client(socket_path)
         self.shown = 0
         self.let_go = False
@@ -361,32 +375,3 @@ def sim_ids(prompt: str, count: int, params: SamplingParams | None = None) -> li
 def sim_text(prompt: str, count: int, params: SamplingParams | None = None) -> str:
     """The text of `sim_ids`."""
     return bytes(sim_ids(prompt, count, params)).decode("utf-8", "replace")
-
-
-def request_raw(
-    path: Path, method: str, resource: str, raw: bytes | None = None, accept: str = "*/*"
-) -> tuple[int, dict[str, str], bytes]:
-    """One HTTP request over a Unix socket, as `curl --unix-socket` sends it: (status, headers, body)."""
-    with closing(socket.socket(socket.AF_UNIX)) as connection:
-        connection.settimeout(PATIENCE)
-        connection.connect(os.fspath(path))
-        head = f"{method} {resource} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAccept: {accept}\r\n"
-        if raw is not None:
-            head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n"
-        connection.sendall(head.encode() + b"\r\n" + (raw or b""))
-        answer = b"".join(iter(lambda: connection.recv(65536), b""))
-    start, _, rest = answer.partition(b"\r\n\r\n")
-    first, *lines = start.decode().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if headers.get("transfer-encoding") == "chunked":
-        rest = _dechunked(rest)
-    return int(first.split()[1]), headers, rest
-
-
-def _dechunked(raw: bytes) -> bytes:
-    whole = b""
-    while raw:
-        size, _, raw = raw.partition(b"\r\n")
-        whole += raw[: int(size, 16)]
-        raw = raw[int(size, 16) + 2 :]
-    return whole

@@ -1,7 +1,8 @@
-"""Daemons with a TCP port, asked as their clients ask."""
+"""Daemons asked over HTTP as their clients ask, at a TCP port or at their sockets."""
 
 import http.client
 import json
+import socket
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -53,10 +54,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A daemon with a TCP port; it has a key, or none."""
+    """A daemon with a TCP port, or its socket where `port` is 0; it has a key, or none."""
 
     daemon: Daemon
-    port: int
+    port: int = 0
     key: str = ""
 
     @property
@@ -64,12 +65,17 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
-        """The answer to a request with its key, unless `headers` say otherwise; `body` as JSON."""
+        """The answer to a request with its key, unless `headers` say otherwise; `body` as JSON, or as its bytes."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.key:
             sent = {"Authorization": f"Bearer {self.key}"} | sent
+        raw = body if isinstance(body, bytes | None) else json.dumps(body)
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as connection:
-            connection.request(method, urlsplit(path).path, None if body is None else json.dumps(body), sent)
+            if not self.port:
+                connection.sock = socket.socket(socket.AF_UNIX)
+                connection.sock.settimeout(PATIENCE)
+                connection.sock.connect(str(self.daemon.socket))
+            connection.request(method, urlsplit(path).path, raw, sent)
             answer = connection.getresponse()
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
 

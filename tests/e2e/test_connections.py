@@ -7,13 +7,15 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
+from http.client import HTTPException
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from connections import HEAD, asking, many
-from processes import PATIENCE, Mesh, body, complete, few_descriptors, free_port, generate, request_raw, sim_text, until
-from served import Served
+from harness.ports import free_port
+from processes import PATIENCE, Mesh, Stream, body, complete, few_descriptors, generate, sim_text, until
+from served import Answer, Served
 
 from specmesh.core.request_router import AHEAD
 
@@ -31,27 +33,30 @@ def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):
     port = free_port()
     verifier = mesh.verifier("", "--http", f"127.0.0.1:{port}", program=few_descriptors(128))
     with many(("127.0.0.1", port), count, sent), many(verifier.socket, 150, sent):
-        for _ in range(3):
-            assert Served(verifier, port).ask("GET", "/health").status == 200
-            assert request_raw(verifier.socket, "GET", "/health")[0] == 200
+        for at in (port, 0) * 3:
+            assert Served(verifier, at).ask("GET", "/health").status == 200
         mesh.drafter()
         assert generate(verifier, PROMPT, "--max-tokens", 20).out == sim_text(PROMPT, 20) + "\n"
     assert not verifier.events("api_trouble")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.fault("E5.51")
 def test_no_descriptor_for_a_connection(mesh: Mesh):
     """What the wire's connections have taken is missing at the API: it tries once a second, says so as often, and
-    answers as soon as there is one."""
+    answers as soon as there is one. libzmq aborts in some places where it has none; not in those that we use."""
     verifier = mesh.verifier(program=few_descriptors(64))
     descriptors = Path(f"/proc/{verifier.pid}/fd")
-    with many(("127.0.0.1", mesh.port), 100):
+    with Stream(verifier, body(PROMPT, 800)) as stream, many(("127.0.0.1", mesh.port), 200, seconds=0.02):
         until(lambda: len([*descriptors.iterdir()]) == 64, "the wire has taken all there were")
         with many(verifier.socket, 30):
             until(lambda: len(verifier.events("api_trouble")) >= 3, "it says that it has no descriptor")
         times = [datetime.fromisoformat(str(one["timestamp"])).timestamp() for one in verifier.events("api_trouble")]
         assert all(later - sooner > 0.9 for sooner, later in pairwise(times))
-    assert request_raw(verifier.socket, "GET", "/health")[0] == 200
+        assert stream.read().text == sim_text(PROMPT, 800)
+    assert Served(verifier).ask("GET", "/health").status == 200
+    mesh.drafter()
+    assert complete(verifier, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40)
 
 
 @pytest.mark.fault("E5.56")
@@ -85,14 +90,13 @@ def test_a_drafter_that_ends(mesh: Mesh):
     One that does not read holds it up for no more than two seconds. The log is quiet about all of it."""
     verifier = mesh.verifier("step_ms=20,n_seq=3,n_ctx=60000")
     drafter = mesh.drafter("", "--drain", 0)
-    answers: list[tuple[int, dict[str, str], bytes]] = []
+    answers: list[Answer] = []
 
     def ask(stream: bool) -> None:
-        raw = json.dumps(body(PROMPT, 50_000, stream=stream)).encode()
-        answers.append(request_raw(drafter.socket, "POST", "/v1/completions", raw))
+        answers.append(Served(drafter).ask("POST", "/v1/completions", body(PROMPT, 50_000, stream=stream)))
 
     def ask_on(_: int) -> None:
-        with suppress(OSError, LookupError):  # until nobody listens any more, or answers
+        with suppress(OSError, HTTPException):  # until nobody listens any more, or answers
             while True:
                 ask(stream=False)
 
@@ -107,11 +111,11 @@ def test_a_drafter_that_ends(mesh: Mesh):
         for one in (*waiting, *late):
             one.result()
     assert len(answers) > 4
-    assert {status for status, _, _ in answers} == {200, 503}
-    for status, headers, answer in answers:
-        assert b"the drafter is stopping" in answer
-        assert status == 200 or headers["retry-after"] == "1"
-        assert status == 503 or answer.rstrip().splitlines()[-1].startswith(b'data: {"error"')
+    assert {answer.status for answer in answers} == {200, 503}
+    for answer in answers:
+        assert b"the drafter is stopping" in answer.raw
+        assert answer.status == 200 or answer.headers["retry-after"] == "1"
+        assert answer.status == 503 or answer.raw.rstrip().splitlines()[-1].startswith(b'data: {"error"')
     levels = {json.loads(line)["level"] for line in drafter.text().splitlines()}
     assert levels == {"info"}
 

@@ -1,30 +1,12 @@
 """The local API as `curl --unix-socket` sees it, on running daemons."""
 
-import json
-
 import pytest
-from processes import Daemon, Mesh, body, complete, drafted, request_raw, until
+from processes import Daemon, body, complete, drafted, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
+from served import Served
 
 PROMPT = "GET / HTTP/1.1"
-
-
-@pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
-    return {"verifier": shared.verifier("step_ms=2"), "drafter": shared.drafter()}
-
-
-@pytest.fixture
-def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
-    return pair[role]
-
-
-def post(daemon: Daemon, value: object) -> tuple[int, dict[str, object]]:
-    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
-    status, headers, answer = request_raw(daemon.socket, "POST", "/v1/completions", raw)
-    assert headers["content-type"].startswith("application/json")
-    return status, json.loads(answer)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +25,10 @@ def test_refusals(daemon: Daemon, sent: object, told: str, stream: bool):
     """What cannot be served is 400 with OpenAI's error object, streamed or not, and names the field."""
     if isinstance(sent, dict):
         sent = sent | {"stream": stream}
-    status, answer = post(daemon, sent)
-    error: dict[str, object] = answer["error"]
-    assert (status, error["type"]) == (400, "invalid_request_error")
+    answer = Served(daemon).ask("POST", "/v1/completions", sent)
+    error = answer.error
+    assert answer.headers["content-type"].startswith("application/json")
+    assert (answer.status, error["type"]) == (400, "invalid_request_error")
     assert told in str(error["message"])
     assert error.keys() >= {"message", "type", "param", "code"}
 
@@ -55,10 +38,10 @@ FORMATS = {"text/plain": read_text, "application/openmetrics-text; version=1.0.0
 
 def scraped(daemon: Daemon, accept: str) -> dict[tuple[object, ...], float]:
     """/metrics in this format: {(sample, its labels): value}."""
-    status, headers, raw = request_raw(daemon.socket, "GET", "/metrics", accept=accept)
-    assert status == 200
-    assert headers["content-type"].startswith(accept)
-    samples = [sample for family in FORMATS[accept](raw.decode()) for sample in family.samples]
+    answer = Served(daemon).ask("GET", "/metrics", Accept=accept)
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith(accept)
+    samples = [sample for family in FORMATS[accept](answer.raw.decode()) for sample in family.samples]
     return {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples}
 
 

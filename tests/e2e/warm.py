@@ -1,4 +1,4 @@
-"""Daemons that begin with everything imported: forked from a process that has done nothing else.
+"""Commands that begin with everything imported: forked from a process that has done nothing else.
 
 A daemon imports for most of a second before it does anything, and the tests start hundreds of them.
 """
@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -19,13 +20,19 @@ NUMBER = struct.Struct("i")
 
 
 class Forked:
-    """`specmesh WORDS` as a process, which is waited for and sent signals as a `subprocess.Popen` is."""
+    """`specmesh WORDS` as a process, which is waited for and sent signals as a `subprocess.Popen` is.
 
-    def __init__(self, words: list[str], stderr: int, env: dict[str, str]) -> None:
+    role: whose process forks it. streams: descriptors of its standard input, output and error.
+    """
+
+    def __init__(
+        self, role: str, words: list[str], env: dict[str, str], streams: Sequence[int], cwd: str = "."
+    ) -> None:
         self.returncode: int | None = None
         self._status, theirs = os.pipe()
+        asked = json.dumps([words, env, str(Path(cwd).resolve())]).encode()
         try:
-            socket.send_fds(_server(words[0])[0], [json.dumps([words, env]).encode()], [stderr, theirs])
+            socket.send_fds(_server(role)[0], [asked], [*streams, theirs])
         finally:
             os.close(theirs)
         self.pid = self._number()
@@ -63,9 +70,9 @@ class Forked:
 
 @cache
 def _server(role: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-    """The process that forks all daemons of a role; ends with this one. A role's own, or both daemons of a pair would
-    have the same seed of Python's hashes, which real ones do not share."""
-    ours, theirs = socket.socketpair()
+    """The process that forks all daemons of a role, or a command's; ends with this one. A role's own, or both daemons
+    of a pair would have the same seed of Python's hashes, which real ones do not share."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = subprocess.Popen([sys.executable, "-P", str(Path(__file__)), role], stdin=theirs.fileno())
     theirs.close()
     return ours, server
@@ -75,7 +82,7 @@ def serve(control: socket.socket) -> None:
     """Fork as asked, until nobody can ask any more; returns in each daemon."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for a daemon is waited for by nobody
     while True:
-        asked, passed, _, _ = socket.recv_fds(control, 2**20, 2)
+        asked, passed, _, _ = socket.recv_fds(control, 2**20, 4)
         if not asked:
             os._exit(0)
         if os.fork() == 0:
@@ -86,16 +93,18 @@ def serve(control: socket.socket) -> None:
             os.close(descriptor)
 
 
-def _begin(words: list[str], env: dict[str, str], stderr: int, status: int) -> None:
-    """Fork the daemon, and tell its process id and how it ends; returns in the daemon."""
+def _begin(words: list[str], env: dict[str, str], cwd: str, *passed: int) -> None:
+    """Fork the command, and tell its process id and how it ends; returns in the command."""
+    *streams, status = passed
     pid = os.fork()
+    for number, stream in enumerate(streams):
+        if not pid:
+            os.dup2(stream, number)
+        os.close(stream)
     if pid:
-        os.close(stderr)
         _tell(pid, status)
     os.close(status)
-    os.dup2(stderr, 2)
-    os.close(stderr)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.argv = ["specmesh", *words]
@@ -112,5 +121,13 @@ if __name__ == "__main__":
     import specmesh.engines.llama  # noqa: F401  (what daemons import when they are run)
     from specmesh.cli import main
 
+    role = sys.argv[1]
     serve(socket.socket(fileno=0))
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        if role == "command":  # to take the interpreter down takes ten times as long as what it did
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended.code)
+        raise
