@@ -7,9 +7,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
 
-from meshes import daemon, logs, mesh, pair, proxy, role, shared
+from meshes import daemon, logs, mesh, pair, proxy, role, served, server, shared
 
-__all__ = ["daemon", "logs", "mesh", "pair", "proxy", "role", "shared"]
+__all__ = ["daemon", "logs", "mesh", "pair", "proxy", "role", "served", "server", "shared"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from processes import FORKED, STARTED, Daemon, Mesh
 from proxy import Proxy
+from served import CONTEXT, PAGE, Served, serve
 
 
 @contextmanager
@@ -46,6 +47,12 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
     return {"verifier": shared.verifier(), "drafter": shared.drafter()}
 
 
+@pytest.fixture(scope="module")
+def served(shared: Mesh) -> dict[str, Served]:
+    """A verifier with a key and a page's origin, and a drafter with that alone, at TCP ports."""
+    return serve(shared, f"step_ms=3,n_ctx={CONTEXT}", "--allow-origin", PAGE)
+
+
 @pytest.fixture(params=["verifier", "drafter"])
 def role(request: pytest.FixtureRequest) -> str:
     """Each daemon's."""
@@ -56,6 +63,12 @@ def role(request: pytest.FixtureRequest) -> str:
 def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
     """Each of the pair."""
     return pair[role]
+
+
+@pytest.fixture
+def server(role: str, served: dict[str, Served]) -> Served:
+    """Each of those."""
+    return served[role]
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ from harness.ports import free_port
 from processes import PATIENCE, Daemon, Json, Mesh
 
 KEY = "sk-a-key-of-these-tests"
+CONTEXT = 2000
+PAGE = "https://page.example"
+"""Of the pair that `served` is."""
 SAID = [{"role": "user", "content": "Hi"}]
 
 

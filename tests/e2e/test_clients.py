@@ -1,23 +1,7 @@
 """What API clients send every day, at a verifier and at a drafter: taken, or refused in words that they know."""
 
-import pytest
-from processes import Mesh, sim_text
-from served import SAID, Served, serve
-
-CONTEXT = 600
-PAGE = "https://page.example"
-
-
-@pytest.fixture(scope="module")
-def served(shared: Mesh) -> dict[str, Served]:
-    """A verifier with a key and a page's origin, and a drafter with that alone."""
-    return serve(shared, f"step_ms=1,n_ctx={CONTEXT}", "--allow-origin", PAGE)
-
-
-@pytest.fixture
-def server(role: str, served: dict[str, Served]) -> Served:
-    return served[role]
-
+from processes import sim_text
+from served import CONTEXT, PAGE, SAID, Served
 
 NULLS = (
     *("model", "user", "seed", "stop", "stream", "stream_options", "logit_bias", "n", "logprobs", "top_p", "top_k"),
@@ -47,8 +31,6 @@ def test_seeds(served: dict[str, Served]):
     assert [len(one) for one in known] == [1] * len(known)
     assert len(set.union(*known)) == len(known)
     assert len(texts(-1)) > 1
-    for seed in (2**64, -(2**63) - 1, 1.5):
-        assert served["verifier"].complete(seed=seed).error["param"] == "seed"
 
 
 def test_max_tokens(server: Served):
@@ -69,8 +51,6 @@ def test_max_tokens(server: Served):
         server.complete(top_k=-1, temperature=100, seed=7).texts
         == server.complete(top_k=0, temperature=100, seed=7).texts
     )
-    for wrong in (-2, 1.5, "9", True):
-        assert server.complete(max_tokens=wrong).error["param"] == "max_tokens"
 
 
 def test_prompts(server: Served):
@@ -93,8 +73,6 @@ def test_prompts(server: Served):
         streamed[choice["index"]] += choice["text"]
     assert streamed == [echo + text for echo, text in zip(["once", "once", "hi", "hi", "", ""], told, strict=True)]
     assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == usage
-    assert server.complete(prompt=[["x"]]).error["param"] == "prompt"
-    assert server.complete(prompt=["x"] * 129).error["param"] == "prompt"
 
 
 def test_messages(server: Served):
@@ -102,7 +80,6 @@ def test_messages(server: Served):
     said = [{"role": "user", "name": "ann", "content": "Hi"}, {"role": "assistant", "content": None}, SAID[0]]
     rendered = "user: Hi\nassistant: \nuser: Hi\nassistant: "
     assert server.chat(*said).texts == [sim_text(rendered, 12)]
-    assert server.chat({"role": "user", "content": None}).status == 400
 
 
 def test_top_logprobs(server: Served):
@@ -127,26 +104,6 @@ def test_unknown_fields(server: Served):
     assert (told.isascii(), "\n" in told, len(told) < 400) == (True, False, True)
     [event] = server.daemon.events("fields_ignored")[before:]
     assert event["fields"] == told
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "neutral"),
-    [
-        *(("mirostat", 2, 0), ("dry_multiplier", 0.8, 0.0), ("xtc_probability", 0.5, 0), ("dynatemp_range", 0.5, 0.0)),
-        *(("top_n_sigma", 1.0, -1.0), ("guided_json", {"type": "object"}, None), ("guided_choice", ["a"], None)),
-        *(("repetition_penalty", 1.1, 1.0), ("min_tokens", 5, 0), ("n_predict", 5, None), ("stop_token_ids", [1], [])),
-        *(("prediction", {"type": "content", "content": "x"}, None), ("tools", [{"type": "function"}], [])),
-        ("chat_template_kwargs", {"enable_thinking": False}, {}),
-    ],
-)
-def test_what_would_change_the_text(server: Served, field: str, value: object, neutral: object):
-    """Refused by name, but for a value that changes nothing."""
-    error = server.chat(**{field: value}).error
-    assert (error["param"], error["type"]) == (field, "invalid_request_error")
-    assert field in str(error["message"])
-    answer = server.chat(**{field: neutral})
-    assert answer.texts == [sim_text("user: Hi\nassistant: ", 12)]
-    assert "x-specmesh-ignored" not in answer.headers
 
 
 def test_fingerprint(server: Served):
@@ -174,18 +131,6 @@ def test_a_trailing_assistant_message_goes_on(server: Served):
     assert "".join(one["choices"][0]["delta"].get("content") or "" for one in streamed) == goes_on[0]
 
 
-def test_what_cannot_go_on(server: Served):
-    """Two messages, nobody's, or both at once."""
-    begun = {"role": "assistant", "content": "The"}
-    assert server.chat(*SAID, begun, begun).error["param"] == "messages"
-    assert server.chat(*SAID, begun, begun, continue_final_message=False).status == 200
-    assert server.chat(continue_final_message=True).error["param"] == "continue_final_message"
-    assert server.chat(add_generation_prompt=False).error["param"] == "add_generation_prompt"
-    both = server.chat(*SAID, begun, continue_final_message=True, add_generation_prompt=True)
-    assert both.error["param"] == "continue_final_message"
-    assert server.chat(continue_final_message="yes").error["param"] == "continue_final_message"
-
-
 def test_errors_as_clients_know_them(server: Served):
     """OpenAI's types and codes; our own words for them stand apart."""
     error = server.complete(prompt="x" * CONTEXT).error
@@ -203,35 +148,6 @@ def test_errors_as_clients_know_them(server: Served):
     refused = server.ask("GET", "/v1/models", Authorization="Bearer sk-wrong", Origin="https://evil.example").error
     kind = "authentication_error" if server.key else "permission_error"
     assert (refused["type"], refused["code"]) == (kind, "invalid_api_key" if server.key else "forbidden")
-
-
-URL = {"url": "data:image/png;base64,iVBORw0KGgo="}
-
-
-@pytest.mark.parametrize(
-    ("part", "medium"),
-    [
-        ({"type": "image_url", "image_url": URL}, "image"),
-        ({"type": "image_url", "image_url": URL, "text": "see this"}, "image"),
-        ({"type": "text", "text": "see this", "image_url": URL}, "image"),
-        ({"text": "see this", "image": "iVBORw0KGgo="}, "image"),
-        ({"type": "input_image", "image_url": "http://x"}, "image"),
-        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "audio"),
-        ({"type": "file", "file": {"file_id": "x"}}, "file"),
-    ],
-)
-def test_no_images(server: Served, part: dict[str, object], medium: str):
-    """What a model without eyes is shown is refused, never dropped."""
-    answer = server.chat({"role": "user", "content": [{"type": "text", "text": "Hi"}, part]})
-    assert answer.status == 400
-    assert answer.error["message"] == f"{medium} input is not supported by this model"
-
-
-@pytest.mark.parametrize("message", [{"tool_calls": [{"id": "1"}]}, {"refusal": "no"}, {"content": [{"type": "odd"}]}])
-def test_nothing_of_a_message_is_dropped(server: Served, message: dict[str, object]):
-    """What it says besides text is refused."""
-    answer = server.chat({"role": "user", "content": "Hi"} | message)
-    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
 
 
 def test_a_container_asks_by_its_hosts_name(served: dict[str, Served]):

@@ -16,16 +16,6 @@ def openai_client(server: Served, key: str = "") -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key or server.key or "none", max_retries=0)
 
 
-@pytest.fixture(scope="module")
-def served(shared: Mesh) -> dict[str, Served]:
-    return serve(shared, "step_ms=3,n_ctx=2000")
-
-
-@pytest.fixture
-def server(role: str, served: dict[str, Served]) -> Served:
-    return served[role]
-
-
 @pytest.fixture
 def client(server: Served) -> Iterator[openai.OpenAI]:
     with openai_client(server) as made:

@@ -30,7 +30,13 @@ def test_every_field():
 REFUSED: dict[str, list[object]] = {
     "prompt": [None, 5, [], [1, "2"], [True], [1.0], ["a", 1], [["a"]], ["a"] * 129, {}],
     "prediction": [{"type": "content", "content": "x"}],
-    "mirostat": [True],
+    **{name: [1] for name in ("mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range", "top_n_sigma")},
+    **{name: [5] for name in ("min_tokens", "n_predict")},
+    "repetition_penalty": [1.1],
+    "guided_json": [{"type": "object"}],
+    "guided_choice": [["a"]],
+    "stop_token_ids": [[1]],
+    "chat_template_kwargs": [{"enable_thinking": False}],
     "max_tokens": [-2, 1.5, "9", True, 2**31],
     "temperature": [-0.1, 101, math.nan, math.inf, "1", True, 10**400],
     "top_p": [-0.1, 1.1],
@@ -84,6 +90,12 @@ def test_refused(name: str, value: object):
 
 
 TAKEN: dict[str, list[object]] = {
+    **{name: [0, None] for name in ("mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range", "min_tokens")},
+    "top_n_sigma": [-1.0],
+    **{name: [None] for name in ("guided_json", "guided_choice", "n_predict", "prediction")},
+    "repetition_penalty": [1.0],
+    **{name: [[]] for name in ("tools", "stop_token_ids")},
+    "chat_template_kwargs": [{}],
     "stop": [None, [], "", ["x"] * 16],
     "response_format": [{"type": "text"}],
     "metadata": [{"a": "b"}],
@@ -113,8 +125,8 @@ TAKEN: dict[str, list[object]] = {
 
 @pytest.mark.parametrize(("name", "value"), each(TAKEN))
 def test_taken(name: str, value: object):
-    """Neutral values of OpenAI's fields, nulls and values at the edge are taken."""
-    parse_completion({"prompt": "x"} | {name: value})
+    """Neutral values of OpenAI's, llama-server's and vLLM's fields, nulls and values at the edge are taken."""
+    assert not parse_completion({"prompt": "x"} | {name: value}).ignored
 
 
 def test_penalties_and_biases():
@@ -196,8 +208,9 @@ def test_chat():
 MESSAGES: list[object] = [
     *(None, [], "hi", ["hi"], [{"content": "hi"}], [{"role": 5, "content": "hi"}], [{"role": "user"}]),
     *([{"role": "user", "name": 5, "content": "hi"}], [{"role": "user", "content": ["hi"]}]),
-    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+    *([{"role": "user", "content": None}], [{"role": "user", "content": [{"type": "odd"}]}]),
     [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
+    [{"role": "user", "content": "Hi", "refusal": "no"}],
 ]
 
 
@@ -206,6 +219,45 @@ def test_no_messages(messages: object):
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages})
     assert str(refused.value.param).startswith("messages")
+
+
+@pytest.mark.parametrize(
+    ("part", "medium"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "image"),
+        ({"type": "image_url", "image_url": {"url": "x"}, "text": "see this"}, "image"),
+        ({"type": "text", "text": "see this", "image_url": {"url": "x"}}, "image"),
+        ({"text": "see this", "image": "iVBORw0KGgo="}, "image"),
+        ({"type": "input_image", "image_url": "http://x"}, "image"),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "audio"),
+        ({"type": "file", "file": {"file_id": "x"}}, "file"),
+    ],
+)
+def test_no_images(part: dict[str, object], medium: str):
+    """What a model without eyes is shown is refused, never dropped."""
+    with pytest.raises(RequestError, match=f"^{medium} input is not supported by this model$"):
+        parse_chat({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, part]}]})
+
+
+USER, BEGUN = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "param"),
+    [
+        ([USER, BEGUN, BEGUN], {}, "messages"),
+        ([USER], {"continue_final_message": True}, "continue_final_message"),
+        ([USER], {"add_generation_prompt": False}, "add_generation_prompt"),
+        ([USER, BEGUN], {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ([USER, BEGUN], {"continue_final_message": "yes"}, "continue_final_message"),
+    ],
+)
+def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], param: str):
+    """Two messages, nobody's, or both at once."""
+    with pytest.raises(RequestError) as refused:
+        parse_chat({"messages": messages} | fields)
+    assert refused.value.param == param
+    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).request.continued
 
 
 def test_several_answers():
