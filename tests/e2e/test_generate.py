@@ -1,5 +1,6 @@
 """`specmesh generate` against running daemons: the text is the target's own, and the numbers are sane."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,6 @@ from specmesh.core.sampling.sampler import Penalties, SamplingParams
 
 PROMPT = "Once upon a time"
 N = 200
-
-
-@pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
-    """A verifier and a drafter that guesses well."""
-    verifier = shared.verifier("step_ms=4")
-    return {"verifier": verifier, "drafter": shared.drafter("draft_ms=0.3,alpha=0.9")}
-
-
-@pytest.fixture
-def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
-    return pair[role]
 
 
 def drafting(daemon: Daemon, *options: object, drafts: str = "accepted", least: int = 1) -> Json:
@@ -49,12 +38,22 @@ def showing(word: str, daemon: Daemon, *options: object) -> Done:
     return ran[-1]
 
 
-def test_text_is_the_targets_own(daemon: Daemon):
+ODD = ["a\0b", "\x1b[31m", "e\u0301 \u200d \U0001f9d1\u200d\U0001f680", "\ufeffx"]
+"""NUL, an escape, joined emoji, a byte order mark."""
+
+
+@pytest.mark.parametrize("prompt", ["two lines\n\tand ümlauts", *ODD], ids=ascii)
+@pytest.mark.fault("E7.83")
+def test_text_is_the_targets_own(daemon: Daemon, prompt: str):
     """At either socket stdout is the target's own text and a newline, nothing else, and stderr is empty; `-` reads the
     prompt from standard input, unchanged."""
-    prompt = "two lines\n\tand ümlauts"
     done = generate(daemon, "-", "--max-tokens", N, stdin=prompt)
     assert (done.code, done.out, done.err) == (0, sim_text(prompt, N) + "\n", "")
+
+
+@pytest.mark.fault("E7.83")
+def test_a_prompt_that_is_no_text(pair: dict[str, Daemon]):
+    generate(pair["verifier"], os.fsdecode(b"caf\xe9")).refused(2)
 
 
 def test_json_has_sane_values(daemon: Daemon):

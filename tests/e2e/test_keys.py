@@ -78,13 +78,6 @@ def test_pair_with_keys(mesh: Mesh, keys: Keys):
     assert peers(verifier) == ["mac"]
 
 
-def test_one_machine_needs_no_lists(mesh: Mesh, keys: Keys):
-    """Both daemons of one user: the key that is there serves for both, and no list is needed."""
-    verifier = mesh.verifier("", "--keys", keys.verifier.path)
-    mesh.drafter("", "--keys", keys.verifier.path)
-    assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
-
-
 @pytest.mark.parametrize(
     ("reason", "said"),
     [("key", "specmesh keys allow"), ("mechanism", "specmesh keys new"), ("broken", "specmesh keys list")],

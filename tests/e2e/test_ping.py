@@ -24,12 +24,6 @@ def runtime(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
-    """A verifier and a drafter."""
-    return {"verifier": shared.verifier("step_ms=4"), "drafter": shared.drafter()}
-
-
-@pytest.fixture(scope="module")
 def found(shared: Mesh) -> dict[str, str]:
     """Variables by which they are found."""
     return runtime(shared.folder)

@@ -4,7 +4,7 @@ import re
 import signal
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, body, command, complete, generate, sim_text, until
+from processes import Daemon, Done, Mesh, Running, command, generate, sim_text, until
 
 from specmesh.core.sampling.sampler import SamplingParams
 
@@ -111,18 +111,6 @@ def test_resume_at_the_verifier_what_its_dead_drafter_began(mesh: Mesh):
     assert (after.code, after.out) == (2, "\n" if after.out else "")
     assert "no text of that name" in after.err
     nothing_left(verifier)
-
-
-@pytest.mark.fault("E3.37")
-def test_after_the_grace_nothing_is_left(mesh: Mesh):
-    """A drafter that does not come back: its session ends, and its place is free."""
-    verifier, drafter = mesh.verifier(TARGET, "--grace", 0.5, "--max-sessions", 1), mesh.drafter(DRAFT)
-    running = Running(drafter, PROMPT, "--max-tokens", 4000, "--reconnect-timeout", 0).read(40)
-    drafter.kill()
-    running.end()
-    until(lambda: verifier.events("session_kept"), "it is kept")
-    nothing_left(verifier)
-    assert complete(verifier, body(PROMPT, 20)).text == text(GREEDY, 20)
 
 
 def generate_again(daemon: Daemon, name: str, *more: object) -> Done:

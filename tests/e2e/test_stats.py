@@ -6,13 +6,7 @@ import re
 import signal
 import subprocess
 
-import pytest
-from processes import PATIENCE, SPECMESH, Daemon, Mesh, command, environment
-
-
-@pytest.fixture(scope="module")
-def pair(shared: Mesh) -> dict[str, Daemon]:
-    return {"verifier": shared.verifier("step_ms=1"), "drafter": shared.drafter()}
+from processes import PATIENCE, SPECMESH, Daemon, command, environment
 
 
 def test_stats(pair: dict[str, Daemon]):

@@ -128,6 +128,7 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
     """Too few tokens in common: exit 78, the reason, and the first differing ids in both spellings."""
     daemon = beside.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)
     assert daemon.wait() == 78
+    assert not daemon.socket.exists()
     last = daemon.text().splitlines()[-1]
     first = "262 is 'x00' for the drafter, 'w00' for the verifier"
     for words in ("vocabulary", "stranger", "target-words", "81.81 %", "90 % are needed", first, "same family"):

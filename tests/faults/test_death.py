@@ -1,10 +1,10 @@
-"""E3: processes die, freeze, come late and come back: the text stays the target's own."""
+"""E3: processes die, freeze, come late and come back, and clocks jump: the text stays the target's own."""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
-from processes import Daemon, Mesh, Running, Stream, body, complete, drafted, sim_text, until
+from processes import Daemon, Mesh, Running, Stream, body, complete, drafted, edited, sim_text, until
 
 fault = pytest.mark.fault
 PROMPT = "It was a dark and stormy night"
@@ -25,13 +25,6 @@ def drafters(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
     for daemon in shared.daemons[before:]:
         daemon.signal(signal.SIGCONT)
         daemon.kill()
-
-
-def drafts_for(verifier: Daemon, drafter: Daemon) -> int:
-    """For how many sessions the verifier has this drafter draft."""
-    peers: list[dict[str, int]] = verifier.stats()["peers"]
-    (sessions,) = [peer["sessions"] for peer in peers if str(peer["drafter"]).endswith(f":{drafter.pid}")]
-    return sessions
 
 
 def drafted_for(stream: Stream) -> bool:
@@ -108,18 +101,6 @@ def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh):
         until(lambda: verifier.live() == 0, "the session is cancelled")
 
 
-def test_two_drafters_share_the_sessions(verifier: Daemon, drafters: Mesh):
-    both = [drafters.drafter(name="first"), drafters.drafter(name="second")]
-    with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
-        stream.read(while_=lambda: not drafted_for(stream))
-        (busy,) = until(lambda: [daemon for daemon in both if drafts_for(verifier, daemon)], "one of them drafts")
-        busy.kill()
-        known = len(stream.accepted)
-        until(lambda: len(verifier.stats()["peers"]) == 1, "the verifier notices")
-        stream.read(while_=lambda: sum(stream.accepted[known:]) < 30)
-    assert sim_text(PROMPT, len(stream.ids)) == stream.text
-
-
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
 @fault("E3.38")
 def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.Signals):
@@ -134,3 +115,21 @@ def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.S
     mesh.attached(daemons["drafter"].ready())
     for daemon in daemons.values():
         assert complete(daemon, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+JUMPS = """
+import itertools, time
+true, hours = time.time, itertools.cycle((3600, -3600))
+time.time = lambda: true() + next(hours)
+"""
+
+
+@fault("E8.95")
+def test_a_clock_that_jumps(mesh: Mesh):
+    """The clock of both is set an hour forth or back at each look."""
+    verifier = mesh.verifier(program=edited(JUMPS))
+    drafter = mesh.drafter(program=edited(JUMPS))
+    for daemon in (verifier, drafter):
+        assert drafted(daemon, body(PROMPT, 100, draft_n=4)).text == sim_text(PROMPT, 100)
+    assert not verifier.events("drafter_gone")
+    assert not drafter.events("verifier_lost")
