@@ -12,15 +12,14 @@ from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, Ping
 from specmesh.caches import VocabularyCache
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE
-from specmesh.core.daemon_statistics import Traffic
+from specmesh.core.daemon_statistics import DrafterStats, Traffic
 from specmesh.core.drafter import DrafterCore, DraftLimits
 from specmesh.core.request_router import RequestRouter
-from specmesh.core.requests import Failed, VerifierInfo
+from specmesh.core.requests import Failed, RequestState, VerifierInfo
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
 from specmesh.daemons.link.transport import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -207,13 +206,13 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def _drained(self, now: float) -> bool:
         assert self._stopping is not None, "asked only once it is to end"
-        self._router.refuse(self._refusal)
+        self._router.refuse(self._refusal, RequestState.QUEUED)
         return not any(one.upstream.sessions.own for one in self._active) or now >= self._stopping + self._drain
 
     def _leave(self) -> None:
-        self._router.stop(self._refusal)
+        self._router.refuse(self._refusal, *set(RequestState) - {RequestState.GIVEN_UP, RequestState.OVER})
         for one in self._links:
-            one.stop(self._refusal)
+            one.stop()
 
     def _close(self) -> bool:
         """Free the model too, on its thread, where it is idle."""
@@ -239,17 +238,18 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         first = self._router.first
         link = self._links[first.number]
         return self.stats.snapshot(
-            self._engine.info,
+            self._engine.info.named(),
+            self._engine.info.n_seq,
             first.info,
             link.introduction.comparison,
             link.link,
             [live.draft_n for one in self._sessions for live in one.live.values()],
             self._traffic,
             now,
-            len(self._router.retries.waiting),
+            len(self._router.in_state(RequestState.WAITING)),
             address=first.address,
             encrypted=link.dealer.encrypted,
             **process_facts(),
             refusal=first.refusal,
-            verifiers=[one.describe(now) for one in self._links],
+            verifiers=[one.describe() for one in self._links],
         )

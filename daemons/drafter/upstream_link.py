@@ -10,18 +10,16 @@ import structlog
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.client_session import RoundTold
-from specmesh.core.daemon_statistics import Traffic
-from specmesh.core.drafting.verifier_choice import ReportedLoad
+from specmesh.core.daemon_statistics import DrafterStats, Traffic
 from specmesh.core.link import U32, Link
-from specmesh.core.requests import PendingRequest, VerifierInfo, error_of
+from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import unflattened
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
-from specmesh.core.upstream import Upstream
+from specmesh.core.upstream import ReportedLoad, Upstream
 from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, grammar_of, params_of
 from specmesh.daemons.link.transport import UPDATE, Route
@@ -73,10 +71,9 @@ class UpstreamLink:
         info = self.upstream.info
         return Peer(info.name, self.upstream.address) if info is not None else None
 
-    def describe(self, now: float) -> Json:
+    def describe(self) -> Json:
         comparison, link = self.introduction.comparison, self.link
         return self.upstream.describe(
-            now,
             encrypted=self.upstream.given_up is None and self.dealer.encrypted,
             stuck=link.stuck,
             vocabulary=str(comparison.verdict) if comparison is not None else None,
@@ -160,8 +157,8 @@ class UpstreamLink:
 
     def _loaded(self, message: m.Ping | m.Pong) -> None:
         step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3
-        load = ReportedLoad(message.sessions, message.queued, message.places, step_s, row_s)
-        self.upstream.loaded(load, stuck=self.link.stuck)
+        self.upstream.load = ReportedLoad(message.sessions, message.queued, message.places, step_s, row_s)
+        self.upstream.stuck = self.link.stuck
 
     # --- what is due
 
@@ -172,8 +169,7 @@ class UpstreamLink:
         self.upstream.look(now, refused=refused, cut=self.dealer.cut, silent=self.link.silent(now))
         self.dealer.flush()
         if self.upstream.says_hello(now):
-            sent = self.dealer.send(self.introduction.hello(self._name))
-            self.upstream.greeting.said(now, sent=sent > 0)
+            self.dealer.send(self.introduction.hello(self._name))
         elif self.upstream.info is not None and now >= self.link.next_ping:
             self.dealer.send(m.Ping(self.link.ping(now), *self._state(now)))
         if self.introduction.engine is None:
@@ -191,8 +187,7 @@ class UpstreamLink:
         self.upstream.give_up(error, now)
         self.dealer.close()
 
-    def stop(self, error: SpecmeshError) -> None:
-        self.upstream.sessions.stop(error)
+    def stop(self) -> None:
         self._grammars.close()
         if self.upstream.given_up is None:
             self.dealer.send(m.Bye())
@@ -217,7 +212,7 @@ class UpstreamLink:
     def refusal(self) -> str | None:
         return self.dealer.refusal
 
-    def ask(self, pending: PendingRequest, ref: int) -> SpecmeshError | None:
+    def ask(self, pending: DrafterRequest, ref: int) -> SpecmeshError | None:
         try:
             sent = self.dealer.send(open_of(pending, ref))
         except ValueError as error:
@@ -269,7 +264,7 @@ def note(noted: ev.Noted) -> None:
     getattr(log, noted.level)(noted.name, **noted.fields)
 
 
-def open_of(pending: PendingRequest, ref: int) -> m.Open:
+def open_of(pending: DrafterRequest, ref: int) -> m.Open:
     request, params = pending.request, pending.request.params
     prompt = request.prompt_ids or ()
     return m.Open(

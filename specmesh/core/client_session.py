@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned
 from specmesh.core.report import Report, with_drafting
-from specmesh.core.requests import Finished, PendingRequest, Started, Tokens, VerifierInfo
+from specmesh.core.requests import DrafterRequest, Finished, RequestState, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.verifier_events import LogprobsTold
 from specmesh.errors import SpecmeshError
@@ -99,14 +99,14 @@ class ClientSession:
     """A session and, where a client here asked for it, its request.
 
     key: in the core. ref: of the OPEN that asked for it, or 0. draft_n: as last told. n_truth: ids learned, which are
-    kept for a client. broken: the verifier's ERROR about it. verifier: that had it in the end.
+    kept for a client. broken: the verifier's ERROR about it.
     """
 
     id: int
     key: int
     n_prompt: int
     end_ids: Collection[int]
-    pending: PendingRequest | None
+    pending: DrafterRequest | None
     ref: int = 0
     draft_n: int = 0
     drafted: int = 0
@@ -115,7 +115,6 @@ class ClientSession:
     bytes_received: int = 0
     n_truth: int = 0
     broken: SpecmeshError | None = None
-    verifier: VerifierInfo | None = None
     _truth: list[int] = field(default_factory=list)
     _buffer: EventBuffer = field(init=False)
 
@@ -161,18 +160,18 @@ class ClientSession:
         self._send_ready()
         report = with_drafting(report, self.drafted, self.draft_seconds)
         report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
-        self.pending.client.on_event(Finished(reason, self._prompt_ids, report))
+        self._finish(self.pending, Finished(reason, self._prompt_ids, report))
 
     def cancelled(self) -> None:
         if self.pending is not None:
-            self.pending.client.on_event(Finished("cancelled", self._prompt_ids, {}))
+            self._finish(self.pending, Finished("cancelled", self._prompt_ids, {}))
 
     def failed(self, error: SpecmeshError) -> None:
-        if self.pending is not None:
-            self.pending.fail(error)
-            self.pending = None
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.fail(error)
 
-    def interrupted(self) -> PendingRequest | None:
+    def interrupted(self) -> DrafterRequest | None:
         """Return the request, changed to resume after what the client has been sent; nothing is sent here any more."""
         if self.pending is None:
             return None
@@ -180,17 +179,22 @@ class ClientSession:
         self._send_ready()
         pending, self.pending = self.pending, None
         request = pending.request
-        if self.n_truth < self.n_prompt:
-            return pending
-        sent = tuple(self._truth[self.n_prompt : self._buffer.first])  # what lacks its log-probabilities comes again
-        generated = sent if len(sent) > len(request.generated) else request.generated
-        known = max(request.known, len(sent))
-        return replace(pending, request=replace(request, prompt_ids=self._prompt_ids, generated=generated, known=known))
+        if self.n_truth >= self.n_prompt:
+            # what lacks its log-probabilities comes again
+            sent = tuple(self._truth[self.n_prompt : self._buffer.first])
+            generated, known = max(sent, request.generated, key=len), max(request.known, len(sent))
+            pending.request = replace(request, prompt_ids=self._prompt_ids, generated=generated, known=known)
+        return pending
 
-    def _start(self, pending: PendingRequest) -> None:
+    def _start(self, pending: DrafterRequest) -> None:
         if not pending.started:
-            self.pending = replace(pending, started=True)
+            pending.started = True
             pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params))
+
+    def _finish(self, pending: DrafterRequest, end: Finished) -> None:
+        self.pending = None
+        pending.enter(RequestState.OVER)
+        pending.client.on_event(end)
 
     def _send_ready(self) -> None:
         for one in self._buffer.ready():  # only the last can have an end id

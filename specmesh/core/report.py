@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.drafting.verifier_choice import step_and_row
 from specmesh.core.sampling import is_exact
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session import SessionContext, VerifierSession
@@ -84,7 +83,8 @@ def core_report(
         lives[-1].machine.draft_n if lives else None,
         slots.snapshot(),
         totals,
-        *step_and_row(costs),
+        costs.seconds(1),
+        max(costs.seconds(5) - costs.seconds(1), 0.0) / 4,
         costs.tables(),
     )
 

@@ -1,68 +1,28 @@
 """Which verifier gets a request of the drafter's clients: another one where the first refuses or goes away."""
 
-from array import array
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE, QueueLimits
-from specmesh.core.drafting.verifier_choice import rank_verifiers
-from specmesh.core.requests import EventSink, PendingRequest, Request, VerifierInfo
+from specmesh.core.requests import DrafterRequest, EventSink, Request, RequestState, VerifierInfo, is_wrong
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, NoSuchText, SpecmeshError, Starting
+from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, RemoteProtocolError, SpecmeshError, Starting
 
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
-MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
+MAX_GIVEN_UP = 16  # most requests that are remembered after they were given up
 AHEAD = 32  # most requests that verifiers are asked for and have not begun; the others wait here
+NEAR = 1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
 
 _FETCHING = "the vocabulary is still being fetched from the verifier: try again in a moment"
 
 
-class RetryQueue:
-    """Requests that wait for a verifier, and by id those given up, which a client may still resume."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[float, PendingRequest]] = []
-        self._given_up: dict[str, tuple[PendingRequest, array[int], array[int]]] = {}
-
-    def add(self, pending: PendingRequest, now: float) -> None:
-        """Wait for a verifier until the client's timeout; one that has waited before pauses first."""
-        due = now if pending.until is None else now + RETRY_S
-        until = now + pending.request.reconnect_timeout if pending.until is None else pending.until
-        self.waiting.append((due, replace(pending, until=until)))
-
-    def take(self, wanted: Callable[[PendingRequest], object], now: float = inf) -> list[PendingRequest]:
-        """Remove and return those wanted whose pause is over."""
-        taken = [one for one in self.waiting if now >= one[0] and wanted(one[1])]
-        self.waiting = [one for one in self.waiting if one not in taken]
-        return [pending for _, pending in taken]
-
-    def remember(self, pending: PendingRequest) -> None:
-        """Keep a request that is given up, its ids in int32: it may be kept for long."""
-        request = pending.request
-        if request.id and request.prompt_ids:
-            small = replace(pending, request=replace(request, prompt_ids=None, generated=()))
-            self._given_up[request.id] = small, array("i", request.prompt_ids), array("i", request.generated)
-            if len(self._given_up) > MAX_GIVEN_UP:
-                self._given_up.pop(next(iter(self._given_up)))
-
-    def recalled(self, pending: PendingRequest) -> PendingRequest:
-        """Return a request that resumes by id with what is remembered of it, if anything."""
-        new = pending.request
-        found = self._given_up.pop(new.id, None) if new.named_only else None
-        if found is None:
-            return pending
-        before, prompt_ids, generated = found
-        request = replace(before.request, prompt_ids=tuple(prompt_ids), generated=tuple(generated), known=new.known)
-        request = replace(request, rounds=new.rounds, reconnect_timeout=new.reconnect_timeout)
-        return replace(pending, home=before.home, began=before.began, request=request)
-
-
 class RequestRouter:
-    """The requests of a drafter's clients, from their arrival to their end.
+    """The requests of a drafter's clients, in the order of their arrival: see `NEXT_STATES`.
 
     upstreams: the verifiers, in the order of the settings. max_queue: most requests that wait here until a verifier is
     asked.
@@ -72,13 +32,11 @@ class RequestRouter:
         self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float, max_queue: int = MAX_QUEUE
     ) -> None:
         self.upstreams = upstreams
+        self.requests: list[DrafterRequest] = []
         self._note, self._begun = note, now
-        self.retries = RetryQueue()
-        self.queue: list[PendingRequest] = []
-        self._room = QueueLimits(max_queue)
-        self._most_ahead = AHEAD  # fewer while verifiers take no more
-        self._full: float = inf  # with so many of ours, all begun, they did not: ask again once one of these has ended
-        self._arrived = 0
+        self._room, self._numbers = QueueLimits(max_queue), itertools.count(1)
+        self._most_asked = AHEAD  # fewer while verifiers take no more
+        self._full = inf  # with so many of ours, all begun, they did not: ask again once one of these has ended
 
     # --- what is served
 
@@ -127,169 +85,163 @@ class RequestRouter:
 
     # --- requests
 
+    def in_state(self, *states: RequestState) -> list[DrafterRequest]:
+        return [one for one in self.requests if one.state in states]
+
     def ask(self, request: Request, client: EventSink, now: float) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
+        new = DrafterRequest(request, client, next(self._numbers))
         if self.first.info is None:
-            PendingRequest(request, client).fail(DaemonUnreachable(self.trouble))
+            new.fail(DaemonUnreachable(self.trouble))
             return
-        self._arrived += 1
-        pending = PendingRequest(request, client, self._arrived)
-        if request.id:
-            had = [one.address for one in self.upstreams if one.sessions.take_over(request.id, now)]
-            pending = replace(pending, home=had[0]) if had else pending
-        pending = self.retries.recalled(pending)
-        if not self.queue:
-            self._most_ahead, self._full = AHEAD, inf
-        if not self.queue and self._ahead() < self._most_ahead:
-            self._put(pending, now)
+        for had in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP) if request.id else ():
+            if had.request.id == request.id:
+                self._resume(new, had, now)
+        queued = self.in_state(RequestState.QUEUED)
+        self.requests.append(new)
+        if not queued:
+            self._most_asked, self._full = AHEAD, inf
+        if queued or self._asked() >= self._most_asked:
+            self._enqueue(new, now)
         else:
-            self._enqueue(pending, now)
+            self._place(new, now)
 
     def cancel_of(self, client: EventSink, now: float) -> None:
-        self.queue = [pending for pending in self.queue if pending.client is not client]
-        self.retries.take(lambda pending: pending.client is client)
-        for upstream in self.upstreams:
-            upstream.sessions.cancel_of(client, now)
+        for one in self.requests:
+            if one.client is not client or one.state is RequestState.GIVEN_UP:
+                continue
+            if one.state in (RequestState.ASKED, RequestState.OPEN):
+                for upstream in self.upstreams:
+                    upstream.sessions.cancel(one, now)
+            elif one.state is not RequestState.OVER:
+                one.enter(RequestState.OVER)
 
-    def refuse(self, error: SpecmeshError) -> None:
-        for pending in self.queue:
-            pending.fail(error)
-        self.queue.clear()
-
-    def stop(self, error: SpecmeshError) -> None:
-        self.refuse(error)
-        for pending in self.retries.take(lambda _: True):
-            pending.fail(error)
+    def refuse(self, error: SpecmeshError, *states: RequestState) -> None:
+        for one in self.in_state(*states):
+            one.fail(error)
 
     def look(self, now: float) -> None:
-        """Take back what is no verifier's any more, and do what is due."""
-        for upstream in self.upstreams:
-            while upstream.sessions.returned:
-                one = upstream.sessions.returned.popleft()
-                if one.refused:
-                    self._refused(one.pending, one.error, now, upstream)
-                else:
-                    self._lost(one.pending, one.error, now, again=one.again)
-        if self.retries.waiting:
-            self._expire(now)
-        if self.queue or self.retries.waiting:
-            self._reopen(now)
+        """Find verifiers for what has none any more, and do what is due."""
+        if not self.requests:
+            return
+        for one in self.in_state(RequestState.RETURNED):
+            self._place(one, now)
+        for one in self.in_state(RequestState.WAITING):
+            self._retry(one, now)
+        self._ask_queued(now)
+        given_up = self.in_state(RequestState.GIVEN_UP)
+        for one in given_up[: max(len(given_up) - MAX_GIVEN_UP, 0)]:
+            one.enter(RequestState.OVER)
+        self.requests = [one for one in self.requests if one.state is not RequestState.OVER]
 
-    def _refused(self, pending: PendingRequest, error: SpecmeshError, now: float, by: Upstream) -> None:
-        """Try another verifier. An invalid request is invalid everywhere, but for a prompt too long for this one."""
-        tried, busy = (*pending.tried, by.address), isinstance(pending.error, Busy)
-        if pending.began is None and not isinstance(error, Busy | NoSuchText | DaemonUnreachable):
-            larger = [one.address for one in self.upstreams if one.n_ctx > by.n_ctx]
-            busy = busy and any(address in larger for address in pending.tried)
-            tried = (*tried, *(one.address for one in self.upstreams if one.info and one.address not in larger))
-        self._put(replace(pending, tried=tried, error=pending.error if busy else error), now)
+    def _resume(self, new: DrafterRequest, had: DrafterRequest, now: float) -> None:
+        """Let a request go on with the text of one that was here, at its verifier if that has it."""
+        new.home = had.home
+        if had.state is RequestState.OPEN:
+            for upstream in self.upstreams:
+                upstream.sessions.take_over(had, now)
+            return
+        if new.request.named_only:
+            known, rounds, timeout = new.request.known, new.request.rounds, new.request.reconnect_timeout
+            new.request = replace(had.request, known=known, rounds=rounds, reconnect_timeout=timeout)
+            new.verifier = had.verifier
+        had.enter(RequestState.OVER)
 
-    def _lost(self, pending: PendingRequest, error: SpecmeshError, now: float, *, again: bool) -> None:
-        """Resume at another verifier where one can, else wait for one."""
-        request = pending.request
-        waits = bool(request.id) and request.reconnect_timeout > 0
-        elsewhere = replace(pending, tried=(), error=None)
-        found = [one for one in self._candidates(elsewhere, now) if one.address != pending.home and not again]
-        if found:
-            where: dict[str, object] = {"request": request.label, "verifier": found[0].address}
-            self._note(ev.Noted("session_goes_elsewhere", where))
-            until = now + request.reconnect_timeout if waits and pending.until is None else pending.until
-            self._ask(found[0], replace(elsewhere, until=until), now)
-        elif waits:
-            self.retries.add(elsewhere, now)
+    def _place(self, one: DrafterRequest, now: float) -> None:
+        """Ask the best verifier that has not refused; where all have, let it wait or fail."""
+        while found := self._candidates(one):
+            if one.began is not None and found[0].address != one.home:
+                where: dict[str, object] = {"request": one.request.label, "verifier": found[0].address}
+                self._note(ev.Noted("session_goes_elsewhere", where))
+            if found[0].sessions.ask(one):
+                return
+        error = one.error or DaemonUnreachable("no verifier is there that could have this text")
+        # Those that refused were others: its own may come back, and take it.
+        others_only = one.began is not None and one.home not in one.tried
+        gone = isinstance(error, DaemonUnreachable | RemoteProtocolError)
+        if one.until is not None and (others_only or gone or isinstance(error, Busy)):
+            one.due = now + RETRY_S if one.tried else now
+            one.tried, one.error = (), None
+            one.enter(RequestState.WAITING)
+        elif isinstance(error, Busy) and self._own():
+            # Others of this drafter's fill it: after one of them.
+            one.tried, one.error = (), None
+            self._most_asked = max(self._asked(), 1)
+            self._full = inf if self._asked() else self._own()
+            self._enqueue(one, now)
+        elif gone:
+            self._give_up(one, error)
         else:
-            self._give_up(pending, error)
+            one.fail(error)
 
-    def _reopen(self, now: float) -> None:
-        while self.queue and self._ahead() < self._most_ahead and self._own() < self._full:
+    def _retry(self, one: DrafterRequest, now: float) -> None:
+        """Ask again for a request that waits, or end it after long enough, or where it waits in vain."""
+        assert one.until is not None, "what waits has its time"
+        if self._hopeless(one):
+            one.fail(DaemonUnreachable("the verifier came back with another model: the text ends here"))
+        elif now >= one.until:
+            why = next((upstream.refusal for upstream in self.upstreams if upstream.address == one.home), None)
+            seconds = one.request.reconnect_timeout
+            went = f"the verifier at {one.home} went away and was not back within {seconds:g} s"
+            self._give_up(one, DaemonUnreachable(why or went))
+        elif now >= one.due and self._candidates(one):
+            self._place(one, now)
+
+    def _ask_queued(self, now: float) -> None:
+        while queued := self.in_state(RequestState.QUEUED):
+            if self._asked() >= self._most_asked or self._own() >= self._full:
+                return
             self._full = inf
             self._room.left(now)
-            pending = self.queue.pop(0)
-            if self._candidates(pending, now):
-                self._put(pending, now)
-            else:
-                self._lost(pending, DaemonUnreachable("the verifier went away"), now, again=False)
-        for pending in self.retries.take(lambda pending: self._candidates(pending, now), now):
-            self._put(pending, now)
+            one = min(queued, key=lambda one: (one.request.priority, one.number))
+            if not self._candidates(one):
+                one.lost(DaemonUnreachable("the verifier went away"), now)
+            self._place(one, now)
 
-    def _expire(self, now: float) -> None:
-        """End what has waited long enough, or in vain: its verifier came back with another model."""
-        for pending in self.retries.take(self._hopeless):
-            other = "the verifier came back with another model: the text ends here"
-            pending.fail(DaemonUnreachable(other))
-        for pending in self.retries.take(lambda one: one.until is not None and now >= one.until):
-            seconds = pending.request.reconnect_timeout
-            why = next((one.refusal for one in self.upstreams if one.address == pending.home), None)
-            went = f"the verifier at {pending.home} went away and was not back within {seconds:g} s"
-            self._give_up(pending, DaemonUnreachable(why or went))
+    def _enqueue(self, one: DrafterRequest, now: float) -> None:
+        queued = [other for other in self.in_state(RequestState.QUEUED) if other is not one]
+        full = f"{len(queued)} requests wait at this drafter: try again, or start it with a larger --max-queue"
+        try:
+            self._room.check([other.request.size for other in queued], one.request.size, now, full)
+        except Busy as error:
+            one.fail(error)
+        else:
+            one.enter(RequestState.QUEUED)
 
-    def _ahead(self) -> int:
-        return sum(len(one.sessions.asked) + len(one.sessions.returned) for one in self.upstreams)
+    def _asked(self) -> int:
+        return len(self.in_state(RequestState.ASKED))
 
     def _own(self) -> int:
-        return sum(one.sessions.own for one in self.upstreams)
+        return len(self.in_state(RequestState.ASKED, RequestState.OPEN))
 
-    def _enqueue(self, pending: PendingRequest, now: float) -> None:
-        full = f"{len(self.queue)} requests wait at this drafter: try again, or start it with a larger --max-queue"
-        try:
-            self._room.check([one.request.size for one in self.queue], pending.request.size, now, full)
-        except Busy as error:
-            pending.fail(error)
-            return
-        self.queue.append(pending)
-        self.queue.sort(key=lambda one: (one.request.priority, one.number))
-
-    def _put(self, pending: PendingRequest, now: float) -> None:
-        """Ask the best verifier that has not refused; where all have, wait or fail."""
-        found = self._candidates(pending, now)
-        if found:
-            self._ask(found[0], pending, now)
-            return
-        error = pending.error or DaemonUnreachable("no verifier is there that could have this text")
-        # Those that refused were others: its own may come back, and take it.
-        others_only = pending.began is not None and pending.home not in pending.tried
-        fresh = replace(pending, tried=(), error=None)
-        if pending.until is not None and (others_only or isinstance(error, Busy)):
-            self.retries.add(fresh, now)
-        elif isinstance(error, Busy) and self._own() and (self._ahead() or self.queue):
-            # Others of this drafter's fill it: after one of them.
-            self._most_ahead = max(self._ahead(), 1)
-            self._full = inf if self._ahead() else self._own()
-            self._enqueue(fresh, now)
-        elif isinstance(error, DaemonUnreachable):
-            self._give_up(pending, error)
-        else:
-            pending.fail(error)
-
-    def _ask(self, upstream: Upstream, pending: PendingRequest, now: float) -> None:
-        if (error := upstream.sessions.ask(pending)) is not None:
-            self._refused(pending, error, now, upstream)
-
-    def _candidates(self, pending: PendingRequest, now: float) -> list[Upstream]:
+    def _candidates(self, one: DrafterRequest) -> list[Upstream]:
         """Return the verifiers that may have a request and have not refused it, the best first: the one that had it,
-        then those that are not stuck, by when they would have finished."""
-        fit = [one for one in self.upstreams if one.address not in pending.tried and self._fits(pending, one)]
+        then those that are not stuck, by how soon they would tell its next token."""
+        fit = [upstream for upstream in self.upstreams if self._fits(one, upstream)]
         if len(fit) < 2:
             return fit
-        order = rank_verifiers([one.outlook(now) for one in fit], pending.request.params.max_tokens)
-        return sorted((fit[index] for index in order), key=lambda one: (one.address != pending.home, one.stuck))
+        seconds = {upstream.address: upstream.load.token_seconds(upstream.sessions.own) for upstream in fit}
+        near = NEAR * min(seconds.values())
+        rank = {address: 0.0 if expected <= near else expected for address, expected in seconds.items()}
+        return sorted(fit, key=lambda upstream: (upstream.address != one.home, upstream.stuck, rank[upstream.address]))
 
-    def _fits(self, pending: PendingRequest, upstream: Upstream) -> bool:
-        """Return True where the verifier has the model that was asked for, or that the text began with."""
-        info, began = upstream.info, pending.began
-        if info is None:
+    def _fits(self, one: DrafterRequest, upstream: Upstream) -> bool:
+        """Return True where the verifier has not refused, and has the model that was asked for, or that the text began
+        with."""
+        info, began = upstream.info, one.began
+        if info is None or upstream.address in one.tried:
             return False
         if began is None:
-            return pending.request.target in ("", info.target)
-        if upstream.address == pending.home:
+            return not is_wrong(one.error) and one.request.target in ("", info.target)
+        if upstream.address == one.home:
             return began.same_model(info)
         return began.same_file(info) and info.n_ctx >= began.n_ctx  # a shorter one would end the text early
 
-    def _hopeless(self, pending: PendingRequest) -> bool:
+    def _hopeless(self, one: DrafterRequest) -> bool:
         """Return True where the verifier that began a text has another model now, and no other has that one."""
-        began, there = pending.began, {one.address: one.info for one in self.upstreams if one.info is not None}
-        return began is not None and pending.home in there and not any(map(began.same_model, there.values()))
+        began, there = one.began, {other.address: other.info for other in self.upstreams if other.info is not None}
+        return began is not None and one.home in there and not any(map(began.same_model, there.values()))
 
-    def _give_up(self, pending: PendingRequest, error: SpecmeshError) -> None:
-        self.retries.remember(pending)
-        pending.fail(error)
+    def _give_up(self, one: DrafterRequest, error: SpecmeshError) -> None:
+        resumable = bool(one.request.id and one.request.prompt_ids)
+        one.fail(error, RequestState.GIVEN_UP if resumable else RequestState.OVER)

@@ -1,14 +1,24 @@
 """Requests of clients, and the events that answer them."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
 from typing import Protocol
 
 from specmesh.core.report import Report
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.errors import Busy, EngineError, NoSuchText, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import (
+    Busy,
+    EngineError,
+    LocalProtocolError,
+    NoSuchText,
+    PromptTooLong,
+    RequestError,
+    SpecmeshError,
+)
 
 ID_BYTES = 36
 """Memory of an id in a tuple."""
@@ -124,47 +134,85 @@ class VerifierInfo:
         return known and (self.fingerprint, self.n_vocab) == (other.fingerprint, other.n_vocab)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRequest:
-    """A request of a local client.
+class RequestState(Enum):
+    """Of a request of a drafter's client."""
 
-    number: order of arrival. started: the client has been sent Started. until: when to give up without a verifier.
-    home: address of the verifier that had the request, and began: what that was, where the text has begun.
-    tried: addresses that have refused the request since, with `error`.
+    QUEUED = "queued"  # waits here for its turn
+    ASKED = "asked"  # a verifier was sent an OPEN for it
+    OPEN = "open"  # has a session of that verifier
+    RETURNED = "returned"  # its verifier has refused or lost it: another is to be found
+    WAITING = "waiting"  # no verifier is there, or takes it now
+    GIVEN_UP = "given up"  # its client was told so, and may resume it by its id
+    OVER = "over"
+
+
+_PLACED = frozenset(RequestState) - {RequestState.OPEN, RequestState.RETURNED}
+NEXT_STATES: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
+    {
+        RequestState.QUEUED: _PLACED,
+        RequestState.ASKED: frozenset((RequestState.OPEN, RequestState.RETURNED, RequestState.OVER)),
+        RequestState.OPEN: frozenset((RequestState.RETURNED, RequestState.OVER)),
+        RequestState.RETURNED: _PLACED,
+        RequestState.WAITING: _PLACED,
+        RequestState.GIVEN_UP: frozenset((RequestState.OVER,)),
+        RequestState.OVER: frozenset(),
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class DrafterRequest:
+    """A request of a drafter's client, from its arrival to its end.
+
+    number: order of arrival. home: address of the verifier that had it last; verifier: what that was, where the text
+    has begun. started: the client has been sent Started. until: when to give up without a verifier. due: not asked for
+    before. tried: addresses that have refused it since it had a verifier, with `error`.
     """
 
     request: Request
     client: EventSink
     number: int = 0
+    state: RequestState = RequestState.QUEUED
+    home: str = ""
+    verifier: VerifierInfo | None = None
     started: bool = False
     until: float | None = None
-    home: str = ""
-    began: VerifierInfo | None = None
+    due: float = 0.0
     tried: tuple[str, ...] = ()
     error: SpecmeshError | None = None
 
     @property
-    def resumes(self) -> bool:
-        return self.started or bool(self.request.generated) or self.request.named_only
+    def began(self) -> VerifierInfo | None:
+        """What verifier the text began at."""
+        return self.verifier if self.started or self.request.generated else None
 
-    def opened(self, params: SessionParams) -> "PendingRequest":
-        """Return the request as its verifier opened it; one that resumes by name learns its parameters here."""
+    def enter(self, state: RequestState) -> None:
+        if state not in NEXT_STATES[self.state]:
+            raise LocalProtocolError(f"a request that is {self.state.value} cannot be {state.value}")
+        self.state = state
+
+    def opened(self, params: SessionParams, by: VerifierInfo | None, address: str) -> None:
+        """Note that a verifier has a session for it; one that resumes by name learns its parameters here."""
+        self.enter(RequestState.OPEN)
         params = params if self.request.named_only else self.request.params
-        request = replace(self.request, params=params, named_only=False)
-        return replace(self, request=request, until=None, tried=(), error=None)
+        self.request = replace(self.request, params=params, named_only=False)
+        self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None
 
-    def fail(self, error: SpecmeshError) -> None:
+    def refused(self, by: str, error: SpecmeshError) -> None:
+        """Note a refusal. Where one verifier is busy, this says more than why another cannot have the request."""
+        self.tried += (by,)
+        if is_wrong(error) or not isinstance(self.error, Busy):
+            self.error = error
+
+    def lost(self, error: SpecmeshError, now: float) -> None:
+        """Note that its verifier is gone: from now on the client's timeout counts."""
+        if self.until is None and self.request.id and self.request.reconnect_timeout > 0:
+            self.until = now + self.request.reconnect_timeout
+        self.tried, self.error = (), error
+
+    def fail(self, error: SpecmeshError, state: RequestState = RequestState.OVER) -> None:
+        self.enter(state)
         self.client.on_event(Failed(error))
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnedRequest:
-    """A request that a verifier has refused, or begun and lost. again: it may be asked at once for the rest."""
-
-    pending: PendingRequest
-    error: SpecmeshError
-    refused: bool = False
-    again: bool = False
 
 
 _REFUSALS: dict[str, type[SpecmeshError]] = {
@@ -174,6 +222,11 @@ _REFUSALS: dict[str, type[SpecmeshError]] = {
     "engine": EngineError,
 }
 """What verifiers and drafters call errors of a request; any other is "request"."""
+
+
+def is_wrong(error: SpecmeshError | None) -> bool:
+    """Return True where a request is refused for what no other verifier can change."""
+    return isinstance(error, RequestError) and not isinstance(error, NoSuchText | PromptTooLong)
 
 
 def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.daemon_statistics import Traffic, VerifierStats
+from specmesh.core.daemon_statistics import DrafterStats, Traffic, VerifierStats
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.link import Link
 from specmesh.core.report import session_row
@@ -16,7 +16,6 @@ from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
 from specmesh.core.statistics import RoundCounts
-from specmesh.daemons.drafter.statistics import DrafterStats
 from specmesh.daemons.link.router import DrafterPeer
 from specmesh.daemons.runtime.process import process_facts
 from specmesh.engines.base import EngineInfo
@@ -125,7 +124,9 @@ def drafter(now=152.0, *, connected=True):
     stats.round_trips.record(0.005)
     there = VerifierInfo("spark:1", "big.gguf", "", "", 5, 4096, ()) if connected else None
     stats.reuse = REUSE
-    return stats.snapshot(INFO, there, None, peer().link, [0], traffic(), now, refusal=None, verifiers=[], **TOLD)
+    return stats.snapshot(
+        INFO.named(), INFO.n_seq, there, None, peer().link, [0], traffic(), now, refusal=None, verifiers=[], **TOLD
+    )
 
 
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)

@@ -8,8 +8,7 @@ import pytest
 from specmesh.core import admission
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
-from specmesh.core.request_router import AHEAD, RequestRouter
-from specmesh.core.requests import ClientEvent, Failed, Request, VerifierInfo
+from specmesh.core.requests import ClientEvent, Failed, Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import Busy
@@ -71,32 +70,3 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     queue.ask()
     alone.ask(ids=None, text="x" * 200_000)
     alone.refusal()
-
-
-def test_a_drafters_queue():
-    """What its verifier is not asked for yet waits by priority, then in the order it came; who is one too many is told
-    when those will have been asked for."""
-    asked, refusals = list[int](), list[ClientEvent]()
-    sessions = SimpleNamespace(own=0, asked=asked, returned=(), ask=lambda one: asked.append(one.request.priority))
-    info = VerifierInfo("v", "m", "", "", 256, 16, ())
-    upstream = SimpleNamespace(address="a", info=info, sessions=sessions)
-    router = RequestRouter([upstream], lambda _: None, 0.0, 4)
-    sink = SimpleNamespace(on_event=refusals.append)
-    ask = lambda priority: router.ask(Request(None, (1,), PARAMS, priority=priority), sink, now)  # noqa: E731
-    now = 1000.0
-    for priority in (*range(100, 100 + AHEAD), 9, 7, 8, 7):
-        ask(priority)
-    assert asked == [*range(100, 100 + AHEAD)]
-    for pause, left in ((0.0, 1.0), (0.5, 2.0), (3.5, 8.0)):
-        now += pause
-        if pause:
-            asked.pop(0)
-            router.look(now)
-            ask(6)
-        ask(1)
-        refused = refusals.pop()
-        assert isinstance(refused, Failed)
-        assert isinstance(refused.error, Busy)
-        assert refused.error.retry_after == left
-    assert asked[-2:] == [7, 6]
-    assert not refusals

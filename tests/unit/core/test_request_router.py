@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core.request_router import RETRY_S, RequestRouter
-from specmesh.core.requests import ClientEvent, Failed, Request, VerifierInfo
+from specmesh.core.daemon_statistics import DrafterStats
+from specmesh.core.request_router import AHEAD, RETRY_S, RequestRouter
+from specmesh.core.requests import NEXT_STATES, ClientEvent, DrafterRequest, Failed, Request, RequestState, VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.core.snapshot import DraftTotals
-from specmesh.core.upstream import NEXT_STATES, Upstream, UpstreamState
+from specmesh.core.upstream import Upstream
 from specmesh.errors import Busy, DaemonUnreachable, LocalProtocolError, RequestError
 
 PARAMS = SessionParams(SamplingParams(), 20)
@@ -50,23 +50,26 @@ class Wire:
 class Mesh:
     """A drafter's requests, and verifiers a, b, ... that are there."""
 
-    def __init__(self, *wires: Wire) -> None:
-        counts = SimpleNamespace(opened=0, resumed=0, totals=DraftTotals(), peer_lost=int, peer_came=int)
+    def __init__(self, *wires: Wire, max_queue: int = 256) -> None:
+        stats = DrafterStats(0.0)
         self.wires, self.heard, self.client = wires, list[ClientEvent](), SimpleNamespace()
         self.client.on_event = self.heard.append
         self.upstreams = [
-            Upstream("abc"[number], (number, len(wires)), wire, counts, lambda: 0.0, 0.0)
+            Upstream("abc"[number], (number, len(wires)), wire, stats, lambda: 0.0, 0.0)
             for number, wire in enumerate(wires)
         ]
         for upstream in self.upstreams:
             self.there(upstream)
-        self.router = RequestRouter(self.upstreams, wires[0].note, 0.0)
+        self.router = RequestRouter(self.upstreams, wires[0].note, 0.0, max_queue)
 
     def there(self, upstream: Upstream, model_hash: str = "f", now: float = 0.0) -> None:
         assert upstream.welcomed(VerifierInfo(upstream.address, "m", model_hash, "", 256, 4096, ()), now)
 
-    def ask(self, **changes: object) -> None:
-        self.router.ask(Request(None, PROMPT, PARAMS, **changes), self.client, 1.0)
+    def ask(self, now: float = 1.0, **changes: object) -> None:
+        self.router.ask(Request(None, PROMPT, PARAMS, **changes), self.client, now)
+
+    def numbers(self, state: RequestState) -> list[int]:
+        return [one.number for one in self.router.in_state(state)]
 
     def error(self) -> Exception:
         [event] = self.heard
@@ -100,7 +103,7 @@ def test_who_was_asked_for_later_does_not_overtake():
     assert wire.withdrawn == [3]
     mesh.router.look(1.0)
     assert not mesh.heard
-    assert [pending.number for pending in mesh.router.queue] == [2, 3]
+    assert mesh.numbers(RequestState.QUEUED) == [2, 3]
     assert wire.asked == [1, 2, 3]
 
 
@@ -112,7 +115,7 @@ def test_a_wire_that_takes_nothing():
     assert mesh.wires[1].asked == [1]
     mesh.wires[1].full = True
     mesh.ask()
-    assert [pending.number for pending in mesh.router.queue] == [2]
+    assert mesh.numbers(RequestState.QUEUED) == [2]
     mesh.upstreams[1].refused("request", RequestError("no"), 1, 1.0)
     mesh.router.look(1.0)
     assert [type(event.error) for event in mesh.heard if isinstance(event, Failed)] == [RequestError, Busy]
@@ -125,7 +128,7 @@ def test_an_interrupted_request_waits_for_its_verifier():
     [upstream], [wire] = mesh.upstreams, mesh.wires
     upstream.lost("silent", 2.0)
     mesh.router.look(2.0)
-    assert len(mesh.router.retries.waiting) == 1
+    assert mesh.numbers(RequestState.WAITING) == [1]
     mesh.there(upstream, now=3.0)
     mesh.router.look(3.0)
     assert wire.asked == [1, 2]
@@ -142,41 +145,40 @@ def test_an_interrupted_request_waits_for_its_verifier():
     assert isinstance(mesh.error(), DaemonUnreachable)
 
 
-def in_state(state: UpstreamState) -> tuple[Mesh, Upstream]:
-    """A verifier that has come so far."""
-    mesh = Mesh(Wire())
+def test_requests_wait_in_order():
+    """What no verifier is asked for yet waits by priority, then in the order it came; who is one too many is told when
+    those will have been asked for."""
+    mesh = Mesh(Wire(), max_queue=4)
     [upstream] = mesh.upstreams
-    if state is UpstreamState.AWAY:
-        upstream.lost("silent", 1.0)
-    elif state is UpstreamState.GIVEN_UP:
-        upstream.give_up(RequestError("no"), 1.0)
-    assert upstream.state is state
-    return mesh, upstream
+    now, ref = 1000.0, 0
+    for priority in (*range(100, 100 + AHEAD), 9, 7, 8, 7):
+        mesh.ask(now, priority=priority)
+    assert mesh.numbers(RequestState.QUEUED) == [AHEAD + more for more in (1, 2, 3, 4)]
+    for pause, left in ((0.0, 1.0), (0.5, 2.0), (3.5, 8.0)):
+        now += pause
+        if pause:
+            ref += 1
+            upstream.sessions.opened(ref, ref, len(PROMPT), PARAMS, now)
+            mesh.router.look(now)
+            mesh.ask(now, priority=6)
+        mesh.ask(now, priority=1)
+        refused = mesh.heard.pop()
+        assert isinstance(refused, Failed)
+        assert isinstance(refused.error, Busy)
+        assert refused.error.retry_after == left
+    assert [one.request.priority for one in upstream.sessions.asked.values()][-2:] == [7, 6]
+    assert not mesh.heard
 
 
-@pytest.mark.parametrize("state", UpstreamState)
-@pytest.mark.parametrize("to", UpstreamState)
-def test_states_of_a_verifier_are_a_table(state: UpstreamState, to: UpstreamState):
-    """What the table does not list is refused, and changes nothing; what is away stays so when it is lost again."""
-    mesh, upstream = in_state(state)
-    before = upstream.info, upstream.given_up, mesh.wires[0].renewed
-
-    def act() -> None:
-        match to:
-            case UpstreamState.THERE:
-                upstream.welcomed(VerifierInfo("another", "m", "", "", 256, 4096, ()), 2.0)
-            case UpstreamState.AWAY:
-                upstream.lost("stopped", 2.0)
-            case UpstreamState.GIVEN_UP:
-                upstream.give_up(RequestError("no"), 2.0)
-
+@pytest.mark.parametrize("state", RequestState)
+@pytest.mark.parametrize("to", RequestState)
+def test_states_of_a_request_are_a_table(state: RequestState, to: RequestState):
+    """What the table does not list is refused, and changes nothing."""
+    one = DrafterRequest(Request(None, PROMPT, PARAMS), SimpleNamespace(), state=state)
     if to in NEXT_STATES[state]:
-        act()
-        assert upstream.state is to
-    elif to is UpstreamState.AWAY:
-        act()
-        assert (upstream.info, upstream.given_up, mesh.wires[0].renewed) == before
+        one.enter(to)
+        assert one.state is to
     else:
         with pytest.raises(LocalProtocolError):
-            act()
-        assert (upstream.info, upstream.given_up, mesh.wires[0].renewed) == before
+            one.enter(to)
+        assert one.state is state

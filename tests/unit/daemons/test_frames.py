@@ -6,7 +6,7 @@ import pytest
 
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import PendingRequest, Request
+from specmesh.core.requests import DrafterRequest, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
@@ -30,7 +30,7 @@ def test_what_is_asked_for():
     assert requested(more) == Request("hi", (1, 2), params, True, (ChatMessage("user", ""),))
     chat = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
     asked = Request("", None, params, messages=chat, continued=True)
-    assert requested(decode_one(open_of(PendingRequest(asked, None), 9))) == asked
+    assert requested(decode_one(open_of(DrafterRequest(asked, None), 9))) == asked
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
     assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
     for wrong in (
