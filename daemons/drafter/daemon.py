@@ -116,8 +116,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             )
             for number, route in enumerate(routes)
         )
-        self._sessions = tuple(one.upstream.sessions for one in self._links)
-        self._router = RequestRouter([one.upstream for one in self._links], note, time.monotonic(), max_queue)
+        self._upstreams = [one.upstream for one in self._links]
+        self._router = RequestRouter(self._upstreams, note, time.monotonic(), max_queue)
         self._active = list(self._links)
         self._welcomes: list[m.Welcome] = []  # that the threads follow
 
@@ -158,7 +158,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case CoreSays(effects):
                 for effect in effects:
                     if isinstance(effect, tuple):  # a session's key tells its verifier
-                        self._due |= self._sessions[effect[0] % len(self._sessions)].carry_out(*effect, now)
+                        self._due |= self._upstreams[effect[0] % len(self._upstreams)].carry_out(*effect, now)
                     else:
                         self._record(effect)
                 return
@@ -186,7 +186,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case ev.Worked():
                 self.stats.worked(effect)
                 for key, drafted in effect.sessions.items():
-                    self._sessions[key % len(self._sessions)].drafted(key, *drafted)
+                    self._upstreams[key % len(self._upstreams)].drafted(key, *drafted)
             case ReuseSection():
                 self.stats.reuse = effect
             case _:
@@ -207,7 +207,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def _drained(self, now: float) -> bool:
         assert self._stopping is not None, "asked only once it is to end"
         self._router.refuse(self._refusal, RequestState.QUEUED)
-        return not any(one.upstream.sessions.own for one in self._active) or now >= self._stopping + self._drain
+        return not any(one.upstream.own for one in self._active) or now >= self._stopping + self._drain
 
     def _leave(self) -> None:
         self._router.refuse(self._refusal, *set(RequestState) - {RequestState.GIVEN_UP, RequestState.OVER})
@@ -243,7 +243,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             first.info,
             link.introduction.comparison,
             link.link,
-            [live.draft_n for one in self._sessions for live in one.live.values()],
+            [live.draft_n for one in self._upstreams for live in one.live.values()],
             self._traffic,
             now,
             len(self._router.in_state(RequestState.WAITING)),

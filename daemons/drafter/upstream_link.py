@@ -32,6 +32,9 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
+HELLO_INTERVAL = 0.5  # most seconds between two HELLOs
+UNANSWERED = 3.0  # seconds without an answer after which somebody should be told
+RENEW = 30.0  # seconds without an answer after which the connection itself is in doubt
 MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
 
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
@@ -59,11 +62,13 @@ class UpstreamLink:
         now = time.monotonic()
         self.dealer, self.introduction, self.link = Dealer(route, traffic), introduction, Link(now)
         self.welcome: m.Welcome | None = None
-        self.tell, self.reconnect, self.note = core.put, self.dealer.reconnect, note  # of `Outlet`
-        self.upstream = Upstream(route.address, place, self, stats, random.random, now)
+        self.tell, self.note = core.put, note  # of `Outlet`
+        self.upstream = Upstream(route.address, place, self, stats)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._progress, self._unheard = core, progress, 0
         self._grammars = DraftGrammars(core)
+        self._version_refused = self._silence_told = False
+        self._next_hello = self._lost_at = self._renewed = now
 
     @property
     def peer(self) -> Peer | None:
@@ -91,7 +96,7 @@ class UpstreamLink:
             self.link.last_heard = now = time.monotonic()
             if isinstance(message, m.Truth | m.Sync | m.Nack):
                 if self._has_room(message.session, size):
-                    self.upstream.sessions.heard(message.session, from_verifier(message), size, now)
+                    self.upstream.heard(message.session, from_verifier(message), size, now)
             elif message is not None:
                 more = True
                 self._message(message, size, now)
@@ -100,7 +105,7 @@ class UpstreamLink:
     def _has_room(self, session: int, size: int) -> bool:
         """Return False for a frame that cannot be kept for the core, which has been in a step for too many of them, or
         that is of no session here."""
-        if session not in self.upstream.sessions.live:
+        if session not in self.upstream.live:
             return False
         self._unheard = self._unheard + size if self._core.behind else size
         if self._unheard <= MAX_UNHEARD:
@@ -109,28 +114,27 @@ class UpstreamLink:
         return False
 
     def _message(self, message: m.Message, size: int, now: float) -> None:
-        upstream, sessions = self.upstream, self.upstream.sessions
+        upstream = self.upstream
         match message:
             case m.Round(session, drafts, accepted):
                 if self._has_room(session, size):
-                    sessions.aside(session, RoundTold(tuple(drafts), accepted), now)
+                    upstream.aside(session, RoundTold(tuple(drafts), accepted), now)
             case m.Logprobs(session, base):
                 if self._has_room(session, size):
                     flat = message.chosen, message.top_ids, message.top
-                    sessions.aside(session, LogprobsTold(base, tuple(unflattened(flat))), now)
+                    upstream.aside(session, LogprobsTold(base, tuple(unflattened(flat))), now)
             case m.Done(session, reason, length, report):
-                sessions.done(session, Over(reason, length, report), now)
+                upstream.done(session, Over(reason, length, report), now)
             case m.Opened(session, ref, n_prompt):
-                sessions.opened(session, ref, n_prompt, _session_params(message), now)
+                upstream.opened(session, ref, n_prompt, _session_params(message), now)
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
                 self._ask_vocabulary(self.introduction.answered(message, now))
             case m.Error(code, text, ref, param):
-                if upstream.refused(code, error_of(code, text, param), ref, now):
-                    raise ConfigError(f"the verifier at {upstream.address} refused this drafter: {text}: {UPDATE}")
+                self._error(code, error_of(code, text, param), ref, now)
             case m.Bye():
-                upstream.lost("stopped", now)
+                self._lost("stopped", now)
             case m.Ping(number, progress, busy):
                 self.link.told(progress, busy, now)
                 self._loaded(message)
@@ -150,6 +154,7 @@ class UpstreamLink:
             w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.end_ids)
         )
         if self.upstream.welcomed(info, now):
+            self._version_refused = False
             self.dealer.next_look = now  # the last may have been before this connection, and have found none
             self.link.next_ping = now
             self._ask_vocabulary(self.introduction.welcomed(welcome, now))
@@ -165,12 +170,15 @@ class UpstreamLink:
     def tick(self, now: float) -> bool:
         """Send what is due. Raises as `receive` does."""
         refused = self.dealer.look(now)
-        # Silence is judged with the socket just emptied.
-        self.upstream.look(now, refused=refused, cut=self.dealer.cut, silent=self.link.silent(now))
+        if refused is not None:
+            log.warning("refused", error=refused)
+            self._lost("refused", now)
+        elif self.dealer.cut or self.link.silent(now):  # silence is judged with the socket just emptied
+            self._lost("disconnected" if self.dealer.cut else "silent", now)
         self.dealer.flush()
-        if self.upstream.says_hello(now):
-            self.dealer.send(self.introduction.hello(self._name))
-        elif self.upstream.info is not None and now >= self.link.next_ping:
+        if self.upstream.info is None:
+            self._greet(now)
+        elif now >= self.link.next_ping:
             self.dealer.send(m.Ping(self.link.ping(now), *self._state(now)))
         if self.introduction.engine is None:
             self.introduction.settle()
@@ -192,6 +200,45 @@ class UpstreamLink:
         if self.upstream.given_up is None:
             self.dealer.send(m.Bye())
             self.dealer.close()
+
+    def _greet(self, now: float) -> None:
+        """Say HELLO where it is due; random pauses keep drafters from speaking in chorus."""
+        if now < self._next_hello:
+            return
+        self._next_hello = now + HELLO_INTERVAL * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
+        if self.dealer.refusal is None:
+            if now - self._lost_at >= UNANSWERED and not self._silence_told:
+                self._silence_told = True
+                meaning = "trying on; is it running there?"
+                log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
+            if now - self._renewed >= RENEW:
+                self._renewed = now
+                self.dealer.reconnect()
+        self.dealer.send(self.introduction.hello(self._name))
+
+    def _lost(self, reason: str, now: float) -> None:
+        """Note that the verifier went away, if it was there."""
+        if self.upstream.info is not None:
+            self.upstream.lost(reason, now)
+            self.dealer.reconnect()
+            self._lost_at, self._renewed, self._silence_told = now, now, False
+
+    def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
+        """Handle an ERROR. Raises ConfigError for another version that is told again on a fresh connection."""
+        if ref and self.upstream.request_failed(ref, error):
+            return
+        if code == "hello":
+            self._lost(str(error), now)
+        elif code != "version":
+            log.warning("verifier_error", code=code, message=str(error))
+        elif self.upstream.info is None:
+            if self._version_refused:
+                address = self.upstream.address
+                raise ConfigError(f"the verifier at {address} refused this drafter: {error}: {UPDATE}")
+            self._version_refused = True
+            log.warning("other_version", error=str(error), meaning="asking again on a fresh connection")
+            self.dealer.reconnect()
+            self._next_hello = now
 
     def _state(self, now: float) -> tuple[int, float]:
         return self._progress() & U32, self._stats.minute.busy(now)

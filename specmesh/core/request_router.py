@@ -80,7 +80,7 @@ class RequestRouter:
                 return info, vocabulary
         if name in self.models:
             raise Starting(_FETCHING)
-        away = [one.trouble for one in self.upstreams if (known := one.sessions.known) and known.model == name]
+        away = [one.trouble for one in self.upstreams if (known := one.known) and known.model == name]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
 
     # --- requests
@@ -112,7 +112,7 @@ class RequestRouter:
                 continue
             if one.state in (RequestState.ASKED, RequestState.OPEN):
                 for upstream in self.upstreams:
-                    upstream.sessions.cancel(one, now)
+                    upstream.cancel(one, now)
             elif one.state is not RequestState.OVER:
                 one.enter(RequestState.OVER)
 
@@ -139,7 +139,7 @@ class RequestRouter:
         new.home = had.home
         if had.state is RequestState.OPEN:
             for upstream in self.upstreams:
-                upstream.sessions.take_over(had, now)
+                upstream.take_over(had, now)
             return
         if new.request.named_only:
             known, rounds, timeout = new.request.known, new.request.rounds, new.request.reconnect_timeout
@@ -153,7 +153,7 @@ class RequestRouter:
             if one.began is not None and found[0].address != one.home:
                 where: dict[str, object] = {"request": one.request.label, "verifier": found[0].address}
                 self._note(ev.Noted("session_goes_elsewhere", where))
-            if found[0].sessions.ask(one):
+            if found[0].ask(one):
                 return
         error = one.error or DaemonUnreachable("no verifier is there that could have this text")
         # Those that refused were others: its own may come back, and take it.
@@ -220,7 +220,7 @@ class RequestRouter:
         fit = [upstream for upstream in self.upstreams if self._fits(one, upstream)]
         if len(fit) < 2:
             return fit
-        seconds = {upstream.address: upstream.load.token_seconds(upstream.sessions.own) for upstream in fit}
+        seconds = {upstream.address: upstream.load.token_seconds(upstream.own) for upstream in fit}
         near = NEAR * min(seconds.values())
         rank = {address: 0.0 if expected <= near else expected for address, expected in seconds.items()}
         return sorted(fit, key=lambda upstream: (upstream.address != one.home, upstream.stuck, rank[upstream.address]))

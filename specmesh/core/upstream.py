@@ -1,21 +1,52 @@
-"""A verifier of a drafter: whether it is there, and what it has said of itself."""
+"""A verifier of a drafter: what it has said of itself, and the requests and sessions that it has.
 
-from collections.abc import Callable
+Frames come as calls, in the order in which they were received; what follows is carried out at once by an `Outlet`.
+"""
+
+import itertools
 from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
 
 from specmesh.core import events as ev
+from specmesh.core.client_session import ClientSession, RoundTold
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.requests import VerifierInfo
+from specmesh.core.requests import DrafterRequest, RequestState, VerifierInfo
+from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
-from specmesh.core.upstream_sessions import Outlet, UpstreamSessions
+from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import DaemonUnreachable, SpecmeshError
+from specmesh.errors import Busy, DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
 
-HELLO_INTERVAL = 0.5  # most seconds between two HELLOs
-UNANSWERED = 3.0  # seconds without an answer after which somebody should be told
-RENEW = 30.0  # seconds without an answer after which the connection itself is in doubt
+MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 ROWS = 4  # rows that each other session is expected to add to a step, drafts included
+
+
+class Outlet(Protocol):
+    """The connection to a verifier, and the core that drafts."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the verifier or our own keys keep this drafter out."""
+
+    def ask(self, pending: DrafterRequest, ref: int) -> SpecmeshError | None:
+        """Ask the verifier for a session; return why that cannot be."""
+
+    def send(self, session: int, what: ev.Drafted | ev.Nacked) -> int:
+        """Return how many bytes were sent."""
+
+    def close(self, session: int, drafted: int = 0, draft_seconds: float = 0.0, ref: int = 0) -> None:
+        """Leave a session, or withdraw the request `ref`."""
+
+    def compile(self, grammar: Grammar, key: int) -> None:
+        """Tell the core of a session's grammar once it is compiled."""
+
+    def tell(self, event: ev.CoreEvent, at: float, /) -> None:
+        """Hand an event to the core that drafts."""
+
+    def note(self, noted: ev.Noted) -> None:
+        """Log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +70,28 @@ class ReportedLoad:
 
 
 class Upstream:
-    """The verifier at `address`, number `place[0]` of `place[1]`.
+    """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is that number modulo so
+    many.
 
-    info: what it says of itself; None while it is away. vocabulary: its own, once known. given_up: why nothing more is
-    tried. stuck: its loop does not turn. luck: in [0, 1), shortens pauses: drafters must not speak in chorus.
+    info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its own,
+    once known. given_up: why nothing more is tried. stuck: its loop does not turn. live: sessions by its ids. asked: by
+    ref, requests that have no session yet.
     """
 
-    def __init__(
-        self,
-        address: str,
-        place: tuple[int, int],
-        outlet: Outlet,
-        stats: DrafterStats,
-        luck: Callable[[], float],
-        now: float,
-    ) -> None:
+    def __init__(self, address: str, place: tuple[int, int], outlet: Outlet, stats: DrafterStats) -> None:
         self.address, self.number = address, place[0]
         self.info: VerifierInfo | None = None
+        self.known: VerifierInfo | None = None
         self.vocabulary: Vocabulary | None = None
         self.given_up: SpecmeshError | None = None
         self.round_trip, self.stuck = 0.0, False
         self.load = ReportedLoad()
-        self.sessions = UpstreamSessions(address, place, outlet, stats)
-        self._out, self._stats, self._luck = outlet, stats, luck
+        self.live: dict[int, ClientSession] = {}
+        self.asked: dict[int, DrafterRequest] = {}
+        self._out, self._stats = outlet, stats
+        self._keys, self._refs = itertools.count(*place), itertools.count(1)
+        self._sessions: dict[int, ClientSession] = {}  # by key; also those that are ending
         self._told = ev.UpstreamChanged(self.number, 0.0, speaks=False)
-        self._met = self._version_refused = self._silence_told = False
-        self._next_hello = self._lost_at = self._renewed = now
 
     # --- what it is
 
@@ -87,48 +114,25 @@ class Upstream:
             "model": info.model if info is not None else None,
             "refusal": self.refusal,
             **link,
-            "sessions": {"live": len(self.sessions.live), "own": self.sessions.own},
+            "sessions": {"live": len(self.live), "own": self.own},
             "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
         }
 
     # --- whether it is there
 
-    def look(self, now: float, *, refused: str | None, cut: bool, silent: bool) -> None:
-        """Judge the connection: refused now, ended, or without a frame for too long."""
-        if refused is not None:
-            self._note("refused", "warning", error=refused)
-            self.lost("refused", now)
-        elif cut or silent:
-            self.lost("disconnected" if cut else "silent", now)
-
-    def says_hello(self, now: float) -> bool:
-        """Return True where a HELLO is to be sent now."""
-        if self.info is not None or now < self._next_hello:
-            return False
-        self._next_hello = now + HELLO_INTERVAL * (1 - self._luck() / 2)
-        if self._out.refusal is None:
-            if now - self._lost_at >= UNANSWERED and not self._silence_told:
-                self._silence_told = True
-                meaning = "trying on; is it running there?"
-                self._note("verifier_not_answering", "warning", connect=self.address, meaning=meaning)
-            if now - self._renewed >= RENEW:
-                self._renewed = now
-                self._out.reconnect()
-        return True
-
     def welcomed(self, info: VerifierInfo, now: float) -> bool:
         """Begin with a verifier; return False where it is the one that was there: it got more than one HELLO, or knows
         its file's hash by now."""
-        before, known = self.info, self.sessions.known
+        before, known = self.info, self.known
         if before is not None and before.name == info.name:
-            self.info = self.sessions.known = replace(before, model_hash=info.model_hash or before.model_hash)
+            self.info = self.known = replace(before, model_hash=info.model_hash or before.model_hash)
             return False
-        self.sessions.interrupt(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
-        self.info = self.sessions.known = info
-        if known is not None and not known.same_model(info):
-            self._out.tell(ev.ForgetSlots(), now)
-        self._stats.reconnects += self._met
-        self._met, self._version_refused = True, False
+        self._interrupt_all(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
+        self.info = self.known = info
+        if known is not None:
+            self._stats.reconnects += 1
+            if not known.same_model(info):
+                self._out.tell(ev.ForgetSlots(), now)
         self._note("verifier_found", verifier=info.name, model=info.model)
         return True
 
@@ -140,30 +144,9 @@ class Upstream:
             self._told = changed
             self._out.tell(changed, now)
 
-    def refused(self, code: str, error: SpecmeshError, ref: int, now: float) -> bool:
-        """Handle an ERROR. Return True for another version: the verifier says so again on a fresh connection."""
-        if ref and self.sessions.request_failed(ref, error):
-            return False
-        if code == "hello":
-            self.lost(str(error), now)
-        elif code != "version":
-            self._note("verifier_error", "warning", code=code, message=str(error))
-        elif self.info is None:
-            if self._version_refused:
-                return True
-            self._version_refused = True
-            self._note("other_version", "warning", error=str(error), meaning="asking again on a fresh connection")
-            self._out.reconnect()
-            self._next_hello = now
-        return False
-
     def lost(self, reason: str, now: float) -> None:
-        """Note that it went away, if it was there."""
-        if self.info is not None:
-            self._note("verifier_lost", "warning", reason=reason)
-            self._away(DaemonUnreachable(f"the verifier at {self.address} went away"), now)
-            self._out.reconnect()
-            self._lost_at, self._renewed, self._silence_told = now, now, False
+        self._note("verifier_lost", "warning", reason=reason)
+        self._away(DaemonUnreachable(f"the verifier at {self.address} went away"), now)
 
     def give_up(self, error: SpecmeshError, now: float) -> None:
         self.given_up = error
@@ -171,7 +154,196 @@ class Upstream:
 
     def _away(self, error: SpecmeshError, now: float) -> None:
         self.info, self.load = None, ReportedLoad()
-        self.sessions.interrupt(error, now)
+        self._interrupt_all(error, now)
+
+    @property
+    def own(self) -> int:
+        """Number of requests of clients here that the verifier has, or was asked for."""
+        return len(self.asked) + sum(live.pending is not None for live in self._sessions.values())
+
+    # --- requests of clients here
+
+    def ask(self, pending: DrafterRequest) -> bool:
+        """Ask the verifier, which is there, for a session; return False where it cannot be asked."""
+        ref = next(self._refs) & MAX_REF
+        error = self._out.ask(pending, ref)
+        if error is not None:
+            pending.refused(self.address, error)
+            return False
+        pending.enter(RequestState.ASKED)
+        self.asked[ref] = pending
+        return True
+
+    def take_over(self, pending: DrafterRequest, now: float) -> None:
+        """End the session of a request, whose text another client resumes."""
+        for live in [one for one in self.live.values() if one.pending is pending]:
+            self._taken_over(live, now)
+
+    def cancel(self, pending: DrafterRequest, now: float) -> None:
+        for ref in [ref for ref, one in self.asked.items() if one is pending]:
+            del self.asked[ref]
+            self._out.close(0, ref=ref)
+            pending.enter(RequestState.OVER)
+        for live in [one for one in self._sessions.values() if one.pending is pending]:
+            self._close(live)
+            live.cancelled()
+            self._forget(live, now)
+
+    def request_failed(self, ref: int, error: SpecmeshError) -> bool:
+        """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
+        if ref in self.asked:
+            self._refused(ref, error)
+            # What was asked for later would overtake the request that there was no room for.
+            for later in [one for one in self.asked if one > ref] if isinstance(error, Busy) else ():
+                self._out.close(0, ref=later)
+                self._refused(later, error)
+            return True
+        broken = [live for live in self.live.values() if live.ref == ref]
+        for live in broken:
+            live.broken = error
+        return bool(broken)
+
+    def _refused(self, ref: int, error: SpecmeshError) -> None:
+        pending = self.asked.pop(ref)
+        pending.refused(self.address, error)
+        pending.enter(RequestState.RETURNED)
+
+    # --- sessions
+
+    def opened(self, session: int, ref: int, n_prompt: int, params: SessionParams, now: float) -> None:
+        """Take up a session; ref: of the request for it, or 0."""
+        pending = self.asked.pop(ref, None) if ref else None
+        if ref and pending is None:
+            self._out.close(session)  # its client left before it was opened
+            return
+        if session in self.live:
+            self._taken_over(self.live[session], now)
+        end_ids, n_vocab = (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)
+        named = dict[str, str]()
+        if pending is not None:
+            named = {"request": pending.request.label}
+            self._stats.resumed += pending.started or bool(pending.request.generated) or pending.request.named_only
+            pending.opened(params, self.known, self.address)
+        live = ClientSession(session, next(self._keys), n_prompt, end_ids, pending, ref)
+        self.live[live.id] = self._sessions[live.key] = live
+        place = live.key, self.number, n_vocab, n_prompt
+        self._out.tell(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt), now)
+        self._stats.opened += 1
+        self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
+
+    def heard(self, session: int, what: ev.Told | ev.Nacked, size: int, now: float) -> None:
+        """Pass on what the verifier says to a session, in so many bytes."""
+        live = self.live.get(session)
+        if live is not None:
+            live.bytes_received += size
+            if isinstance(what, ev.Told):
+                live.draft_n = what.draft_n
+            self._out.tell(ev.Heard(live.key, what), now)
+
+    def aside(self, session: int, what: RoundTold | LogprobsTold, now: float) -> None:
+        """Pass on what belongs to committed ids, unless it names an id that is none."""
+        live, n_vocab = self.live.get(session), self.known.n_vocab if self.known is not None else 0
+        logprobs = what.logprobs if isinstance(what, LogprobsTold) else ()
+        if live is not None and all(token < n_vocab for one in logprobs if one is not None for token in one.ids):
+            self._out.tell(ev.Aside(live.key, what), now)
+
+    def done(self, session: int, over: Over, now: float) -> None:
+        live = self.live.get(session)
+        if live is None:
+            return  # closed from this side
+        if over.reason == "moved":
+            self._taken_over(live, now)
+        else:
+            self._end(live, over, now)
+
+    def carry_out(self, key: int, effect: ev.SessionEffect, now: float) -> bool:
+        """Carry out what the core says to a session, unless that is over here; return whether it ended by that."""
+        live = self._sessions.get(key)
+        if live is None:
+            return False
+        match effect:
+            case ev.Drafted() | ev.Nacked():
+                live.bytes_sent += self._out.send(live.id, effect)
+            case ev.Learned():
+                if new := live.learned(effect):
+                    self._stats.round(min(effect.accepted, new), new, now)
+            case ev.Aside(what=RoundTold() | LogprobsTold() as told):
+                live.add(told)
+            case ev.Aside(what=Over() | SpecmeshError() as why):
+                self._ended(live, why, now)
+                return True
+            case ev.Aside():
+                raise AssertionError(f"{effect.what} was not put aside here")
+            case Grammar():
+                self._out.compile(effect, key)
+            case ev.Noted(name, fields, level):
+                self._note(name, level, session=live.id, **fields)
+            case _:
+                assert_never(effect)
+        return False
+
+    def drafted(self, key: int, count: int, seconds: float) -> None:
+        """Note how many drafts a session has got."""
+        live = self._sessions.get(key)
+        if live is not None:
+            live.drafted, live.draft_seconds = count, seconds
+
+    def _end(self, live: ClientSession, why: Over | SpecmeshError, now: float) -> None:
+        """End a session once all is learned that it was told before."""
+        if live.pending is not None:
+            live.pending.verifier = self.known  # its file's hash may have become known meanwhile
+        del self.live[live.id]
+        self._out.tell(ev.Aside(live.key, why), now)
+        self._out.tell(ev.Dropped(live.key), now)
+
+    def _ended(self, live: ClientSession, why: Over | SpecmeshError, now: float) -> None:
+        if isinstance(why, SpecmeshError):
+            self._interrupt(live, why, now)
+        elif why.reason == "shutdown":
+            stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
+            self._interrupt(live, stopping, now, tried=(self.address,))
+        elif live.n_truth < why.length:
+            lost = "the end of the text was lost on its way from the verifier: ask again"
+            self._interrupt(live, RemoteProtocolError(lost), now)
+        else:
+            self._close(live)
+            self._note("session_finished", session=live.id, reason=why.reason, drafted=live.drafted)
+            if why.reason == "error":
+                live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
+            live.done(why.reason, why.report)
+            self._forget(live, now)
+
+    def _interrupt(self, live: ClientSession, error: SpecmeshError, now: float, tried: tuple[str, ...] = ()) -> None:
+        pending = live.interrupted()
+        self._forget(live, now)
+        if pending is not None:
+            self._note("session_interrupted", session=live.id, generated=len(pending.request.generated))
+            pending.lost(error, now)
+            pending.tried = tried
+            pending.enter(RequestState.RETURNED)
+
+    def _taken_over(self, live: ClientSession, now: float) -> None:
+        live.failed(RequestError("somebody else has asked for this text by its name"))
+        self._forget(live, now)
+
+    def _close(self, live: ClientSession) -> None:
+        self._out.close(live.id, live.drafted, live.draft_seconds)
+
+    def _forget(self, live: ClientSession, now: float) -> None:
+        del self._sessions[live.key]
+        if self.live.get(live.id) is live:
+            del self.live[live.id]
+            self._out.tell(ev.Dropped(live.key), now)
+
+    def _interrupt_all(self, error: SpecmeshError, now: float) -> None:
+        for live in list(self.live.values()):
+            self._end(live, error, now)
+        for pending in self.asked.values():
+            if pending.began is None:
+                pending.home = self.address
+            pending.lost(error, now)
+            pending.enter(RequestState.RETURNED)
+        self.asked.clear()
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:
         self._out.note(ev.Noted(event, fields, level))

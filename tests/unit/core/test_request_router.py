@@ -19,7 +19,7 @@ NAME = "cmpl-" + 32 * "a"
 
 
 class Wire:
-    """What a verifier was asked for by ref, which requests were withdrawn, and how often the connection was renewed."""
+    """What a verifier was asked for by ref, and which requests were withdrawn."""
 
     refusal = None
 
@@ -27,7 +27,7 @@ class Wire:
         self.asked: list[int] = []
         self.withdrawn: list[int] = []
         self.told: list[object] = []
-        self.renewed, self.full = 0, full
+        self.full = full
 
     def ask(self, _: object, ref: int) -> Busy | None:
         if not self.full:
@@ -36,9 +36,6 @@ class Wire:
 
     def close(self, session: int, drafted: int = 0, draft_seconds: float = 0.0, ref: int = 0) -> None:
         self.withdrawn.append(ref)
-
-    def reconnect(self) -> None:
-        self.renewed += 1
 
     def tell(self, event: object, _: float) -> None:
         self.told.append(event)
@@ -55,8 +52,7 @@ class Mesh:
         self.wires, self.heard, self.client = wires, list[ClientEvent](), SimpleNamespace()
         self.client.on_event = self.heard.append
         self.upstreams = [
-            Upstream("abc"[number], (number, len(wires)), wire, stats, lambda: 0.0, 0.0)
-            for number, wire in enumerate(wires)
+            Upstream("abc"[number], (number, len(wires)), wire, stats) for number, wire in enumerate(wires)
         ]
         for upstream in self.upstreams:
             self.there(upstream)
@@ -77,29 +73,14 @@ class Mesh:
         return event.error
 
 
-@pytest.mark.parametrize("sign", ["refused", "cut", "silent"])
-def test_a_connection_that_ends(sign: str):
-    """Whatever shows it: its requests come back, and it is greeted over a fresh one."""
-    mesh = Mesh(Wire())
-    mesh.ask()
-    [upstream] = mesh.upstreams
-    signs = {"refused": None, "cut": False, "silent": False}
-    upstream.look(2.0, **signs)
-    assert (upstream.info is None, upstream.says_hello(2.0)) == (False, False)
-    upstream.look(10.0, **(signs | {sign: "by its key" if sign == "refused" else True}))
-    assert (upstream.info, mesh.wires[0].renewed, upstream.says_hello(10.0)) == (None, 1, True)
-    mesh.router.look(10.0)
-    assert isinstance(mesh.error(), DaemonUnreachable)
-
-
 def test_who_was_asked_for_later_does_not_overtake():
     """A verifier without room for one request is not left with those that came after it."""
     mesh = Mesh(Wire())
     for _ in range(3):
         mesh.ask()
     [upstream], [wire] = mesh.upstreams, mesh.wires
-    upstream.sessions.opened(9, 1, len(PROMPT), PARAMS, 1.0)
-    upstream.refused("busy", Busy("full"), 2, 1.0)
+    upstream.opened(9, 1, len(PROMPT), PARAMS, 1.0)
+    upstream.request_failed(2, Busy("full"))
     assert wire.withdrawn == [3]
     mesh.router.look(1.0)
     assert not mesh.heard
@@ -116,7 +97,7 @@ def test_a_wire_that_takes_nothing():
     mesh.wires[1].full = True
     mesh.ask()
     assert mesh.numbers(RequestState.QUEUED) == [2]
-    mesh.upstreams[1].refused("request", RequestError("no"), 1, 1.0)
+    mesh.upstreams[1].request_failed(1, RequestError("no"))
     mesh.router.look(1.0)
     assert [type(event.error) for event in mesh.heard if isinstance(event, Failed)] == [RequestError, Busy]
 
@@ -132,7 +113,7 @@ def test_an_interrupted_request_waits_for_its_verifier():
     mesh.there(upstream, now=3.0)
     mesh.router.look(3.0)
     assert wire.asked == [1, 2]
-    upstream.refused("busy", Busy("full"), 2, 4.0)
+    upstream.request_failed(2, Busy("full"))
     mesh.router.look(4.0)
     mesh.router.look(4.0 + RETRY_S / 2)
     assert wire.asked == [1, 2]
@@ -158,7 +139,7 @@ def test_requests_wait_in_order():
         now += pause
         if pause:
             ref += 1
-            upstream.sessions.opened(ref, ref, len(PROMPT), PARAMS, now)
+            upstream.opened(ref, ref, len(PROMPT), PARAMS, now)
             mesh.router.look(now)
             mesh.ask(now, priority=6)
         mesh.ask(now, priority=1)
@@ -166,7 +147,7 @@ def test_requests_wait_in_order():
         assert isinstance(refused, Failed)
         assert isinstance(refused.error, Busy)
         assert refused.error.retry_after == left
-    assert [one.request.priority for one in upstream.sessions.asked.values()][-2:] == [7, 6]
+    assert [one.request.priority for one in upstream.asked.values()][-2:] == [7, 6]
     assert not mesh.heard
 
 
