@@ -6,7 +6,7 @@ from collections import Counter
 from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
-from specmesh.core.draft_session import MAX_CREDIT, DrafterSession
+from specmesh.core.draft_session import MAX_CREDIT, DrafterSession, DraftLimits
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -35,7 +35,9 @@ class _World:
         self.honest, self.samples = bool(how & 1), bool(how & 2)
         self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
         self.can_trim, round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
-        self.session = DrafterSession(N_VOCAB, self.n_ctx, self.n_batch, round_trip=round_trip)
+        asked = ev.DraftFor(0, 0, N_VOCAB, 0, SamplingParams())
+        self.session = DrafterSession(asked, DraftLimits(self.n_ctx, self.n_batch), round_trip=round_trip)
+        self.session.seq = 0
         self.truth = Prefix(TEXT)
         self.memory = Memory(self.n_ctx)
         self.learned: list[int] = []
@@ -90,7 +92,7 @@ class _World:
         assert list(plan.ids) == self.session._known[held : held + len(plan.ids)], "not where the memory ends"
         self.memory.append(plan.ids)
         began = self.now
-        guess = self.guess() if plan.guess else None
+        guess = self.guess() if plan.sampler is not None else None
         sampler = ProposalSampler(Sampler(SamplingParams()), 0)
         sampler.proposal = self.proposal(guess) if self.samples else None
         self.memory.trim(held)
@@ -99,7 +101,7 @@ class _World:
             self.tell()
         if len(self.memory.held) == held:  # else what was cut meanwhile is cut after the step
             self.memory.append(plan.ids)
-        row = ev.DraftRow(0, 0, held, plan.ids, sampler if plan.guess else None)
+        row = ev.DraftRow(0, 0, held, plan.ids, sampler if plan.sampler is not None else None)
         self.did(self.session.predicted(row, guess, began, self.now))
 
     def guess(self) -> int | None:
@@ -147,7 +149,7 @@ class _World:
                     assert (base, crc) == (self.session.n_truth, known.crc_at(base))
                 case ev.Trim(length):
                     self.memory.trim(length if self.can_trim else 0)
-                    self.session.relocated(len(self.memory.held))
+                    self.session.held = len(self.memory.held)
                 case ev.Learned(ids, accepted):
                     assert 0 <= accepted <= len(ids)
                     assert ids

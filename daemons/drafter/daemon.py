@@ -13,7 +13,8 @@ from specmesh.caches import VocabularyCache
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.daemon_statistics import DrafterStats, Traffic
-from specmesh.core.drafter import DrafterCore, DraftLimits
+from specmesh.core.draft_session import DraftLimits
+from specmesh.core.drafter import DrafterCore
 from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import Failed, RequestState, VerifierInfo
 from specmesh.core.scheduling.kv_slots import KVSlots

@@ -4,11 +4,16 @@ The chain goes on past what was asked for, assuming acceptance, up to a credit t
 cuts it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
 """
 
+from dataclasses import dataclass
 from math import ceil, inf, log
 
 from specmesh.core import events as ev
+from specmesh.core.accept import uses_proposals
 from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
+from specmesh.core.sampling.sampler import Sampler
+from specmesh.errors import SpecmeshError
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
 COALESCE = 1.5e-3  # seconds a finished draft may wait for company: frames cost more than ids
@@ -23,19 +28,37 @@ CHUNK_SECONDS = 0.1
 NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
 
-class DrafterSession:
-    """n_vocab bounds the ids a peer may name; n_ctx what the draft model can hold; n_batch what it takes at once.
-    round_trip: to the verifier, in seconds."""
+@dataclass(frozen=True, slots=True)
+class DraftLimits:
+    """What a step of the draft model can be. batches: of rows of several sequences."""
 
-    def __init__(self, n_vocab: int, n_ctx: int, n_batch: int, *, round_trip: float = 0.0) -> None:
+    n_ctx: int
+    n_batch: int
+    batches: bool = False
+
+
+class DrafterSession:
+    """asked: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds.
+
+    seq: its sequence in the draft model's memory, if any, which holds `held` ids. guided: drafts keep to its grammar.
+    undraftable: drafting for it has failed.
+    """
+
+    def __init__(self, asked: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
+        self.asked, self._limits = asked, limits
+        self.seq: int | None = None
+        self.grammar = asked.grammar  # until others are told to compile it
+        self.guided: DraftConstraint | None = None
+        self.undraftable = False
+        self._grammar_error: str | None = None
+        self._sampler = Sampler(asked.params)
+        self._samples = uses_proposals(asked.params)  # and says from what
+        self._plain = not self._sampler.looks_back and not self._samples  # one sampler does for every position
         self.draft_n = 0
         self._round_trip = round_trip
         self.drafted = 0
         self.draft_seconds = 0.0
-        self._n_vocab = n_vocab
-        self._n_ctx = n_ctx
-        self._n_batch = n_batch
-        self._chunk = min(FIRST_CHUNK, n_batch)
+        self._chunk = min(FIRST_CHUNK, limits.n_batch)
         self._known = Prefix()  # the truth, then the chain
         self._ids = self._known.ids
         self._proposals: dict[int, Proposal] = {}  # by position, what drafts beyond the truth were sampled from
@@ -57,48 +80,55 @@ class DrafterSession:
     def handle(self, event: ev.Told | ev.Nacked, now: float) -> list[ev.DrafterEffect]:
         return self._told(event, now) if isinstance(event, ev.Told) else self._asked(event.base, event.crc, now)
 
-    def plan(self) -> ev.Predict | None:
+    def plan(self, room: int | None = None) -> ev.DraftRow | None:
         """What the draft model should do next: take in what it has not seen, then guess. None: nothing, as where no
-        drafts are asked for."""
-        ids = self._ids
+        drafts are asked for. room: ids that others leave in their step, which only a guess may join."""
+        ids, held = self._ids, self.held
         if not self.draft_n:
             return None
         drafts = len(ids) < self._most and not self._stuck
-        missing = (len(ids) if drafts else self.n_truth - 1) - self.held
-        if missing <= 0 or self.n_truth > self._n_ctx:
+        missing = (len(ids) if drafts else self.n_truth - 1) - held
+        if missing <= 0 or self.n_truth > self._limits.n_ctx:
             return None
         guess = drafts and missing <= self._chunk
-        return ev.Predict(tuple(ids[self.held : self.held + min(missing, self._chunk)]), guess)
+        if room is not None and not (guess and missing <= room):
+            return None
+        assert self.seq is not None, "only who has a sequence has a plan"
+        end = held + min(missing, self._chunk)
+        sampler = self._sampler if self._plain and self.guided is None else self._sampler_at(end)
+        return ev.DraftRow(self.asked.key, self.seq, held, tuple(ids[held:end]), sampler if guess else None)
+
+    def _sampler_at(self, end: int) -> Sampler:
+        """Return what chooses the id at this position."""
+        sampler, back = self._sampler, self._sampler.looks_back
+        if back:
+            sampler = sampler.after(self._before(end, back))
+        if self.guided is not None:
+            try:
+                return self.guided.sampler(sampler, end - self.asked.n_prompt, lambda count: self._before(end, count))
+            except SpecmeshError as error:
+                self._grammar_error = str(error)
+        return ProposalSampler(sampler, self._known.crc_at(end)) if self._samples else sampler
+
+    def _before(self, end: int, most: int) -> list[int]:
+        return self._ids[0 if most < 0 else max(end - most, 0) : end]
+
+    def give_up_grammar(self) -> str | None:
+        """Draft without the grammar where it has failed or taken too long; return why, once."""
+        why = None
+        if self.guided is not None and (why := self._grammar_error or self.guided.exhausted) is not None:
+            self.guided = None
+        return why
 
     def set_round_trip(self, seconds: float) -> None:
         self._round_trip = seconds
         self._set_most()
 
-    def end(self, plan: ev.Predict) -> int:
-        """The position of the guess of a plan."""
-        return self.held + len(plan.ids)
-
-    def before(self, plan: ev.Predict, most: int) -> list[int]:
-        end = self.end(plan)
-        return self._ids[0 if most < 0 else max(end - most, 0) : end]
-
-    def crc_after(self, plan: ev.Predict) -> int:
-        return self._known.crc_at(self.end(plan))
-
-    @property
-    def active(self) -> bool:
-        """Whether the draft model has, or has had, anything to do for it."""
-        return self.draft_n > 0 or self.held > 0
-
-    def relocated(self, held: int) -> None:
-        """The draft model's memory holds so many ids, whatever was believed."""
-        self.held = held
-
     # --- the truth
 
     def _told(self, event: ev.Told, now: float) -> list[ev.DrafterEffect]:
         ids, known = event.ids, self._ids
-        impossible = ids and (min(ids) < 0 or max(ids) >= self._n_vocab)
+        impossible = ids and (min(ids) < 0 or max(ids) >= self.asked.n_vocab)
         if impossible or not self._known.holds(event.base, event.crc):
             return self._nack(now)
         end = event.base + len(ids)
@@ -131,7 +161,7 @@ class DrafterSession:
         self._unsent_since = None
         if self.held <= length:
             return []
-        self.relocated(length)
+        self.held = length
         return [ev.Trim(length)]
 
     def _learn(self, accepted: int, *, sync: bool) -> list[ev.DrafterEffect]:
@@ -157,7 +187,7 @@ class DrafterSession:
 
     def _set_most(self) -> None:
         asked = self.draft_n > 0 and self.n_truth > 0
-        self._most = min(self.n_truth + self._credit(), self._n_ctx) if asked else 0
+        self._most = min(self.n_truth + self._credit(), self._limits.n_ctx) if asked else 0
 
     def _credit(self) -> int:
         """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
@@ -202,7 +232,7 @@ class DrafterSession:
     def _next_chunk(self, seconds: float) -> int:
         if seconds > 2 * CHUNK_SECONDS:
             return max(self._chunk // 2, 1)
-        return min(self._chunk * 2, self._n_batch) if seconds < CHUNK_SECONDS / 2 else self._chunk
+        return min(self._chunk * 2, self._limits.n_batch) if seconds < CHUNK_SECONDS / 2 else self._chunk
 
     def _send(self, now: float = inf) -> list[ev.DrafterEffect]:
         """Send what is not sent: all that the next step wants, or beyond it more than a step consumes, or what has

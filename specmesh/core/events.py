@@ -200,14 +200,6 @@ Plan = Prefill | Verify | Wait
 
 
 @dataclass(frozen=True, slots=True)
-class Predict:
-    """Take in `ids`, and perhaps guess the next one."""
-
-    ids: tuple[int, ...]
-    guess: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Learned:
     """Truth grew by `ids`; `accepted` of them were in this drafter's own chain. sync: SYNC told so, of any rounds."""
 

@@ -19,7 +19,8 @@ from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.drafter import DrafterCore, DraftLimits
+from specmesh.core.draft_session import DraftLimits
+from specmesh.core.drafter import DrafterCore
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits

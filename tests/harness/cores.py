@@ -12,7 +12,8 @@ from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import solve
-from specmesh.core.drafter import DrafterCore, DraftLimits
+from specmesh.core.draft_session import DraftLimits
+from specmesh.core.drafter import DrafterCore
 from specmesh.core.drafting.drafter_pool import RemoteDrafter
 from specmesh.core.events import Step
 from specmesh.core.prefix import Prefix
@@ -281,7 +282,7 @@ class Drafter:
         self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._core.handle(ev.DraftFor(session, 0, n_vocab, 0, params), 0.0)
-        self._session = self._core._seats[session].session
+        self._session = self._core._sessions[session]
         self._held = 0  # ids in the draft model's memory
         self._step: ev.DraftStep | None = None
 
