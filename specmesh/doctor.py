@@ -152,11 +152,11 @@ def judge_daemon(one: Found) -> Check:
         return warn(name, told, f"specmesh service restart {name}  # or stop and start it by hand")
     if stats.number("loading") is not None:
         return ok(name, told)
-    if name == "drafter" and not stats.part("verifier").raw:
+    if name == "drafter" and not any(one.text("name") for one in stats.parts("verifiers")):
         return warn(name, f"{told}, has no verifier", "specmesh stats  # and see below: network")
     if name == "verifier" and not stats.parts("peers"):
         return warn(name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
-    if stats.text("vocabulary", "verdict") == "partial":
+    if any(one.text("vocabulary", "verdict") == "partial" for one in stats.parts("verifiers")):
         fix = "specmesh models pull OWNER/NAME  # a draft model of the same family"
         return warn(name, f"{told}, whose vocabulary fits its verifier's in part", fix)
     return ok(name, told)

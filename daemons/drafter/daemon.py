@@ -236,21 +236,16 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             self._due = True
 
     def snapshot(self, now: float) -> DrafterSnapshot:
-        first = self._router.first
-        link = self._links[first.number]
+        first = self._links[self._router.first.number]
         return self.stats.snapshot(
             self._engine.info.named(),
             self._engine.info.n_seq,
-            first.info,
-            link.introduction.comparison,
-            link.link,
             [live.draft_n for one in self._upstreams for live in one.live.values()],
             self._traffic,
             now,
             len(self._router.in_state(RequestState.WAITING)),
-            address=first.address,
-            encrypted=link.dealer.encrypted,
+            address=first.upstream.address,
+            encrypted=first.dealer.encrypted,
             **process_facts(),
-            refusal=first.refusal,
             verifiers=[one.describe() for one in self._links],
         )

@@ -77,11 +77,11 @@ class UpstreamLink:
         return Peer(info.name, self.upstream.address) if info is not None else None
 
     def describe(self) -> Json:
-        comparison, link = self.introduction.comparison, self.link
+        match, link = self.introduction.comparison, self.link
         return self.upstream.describe(
             encrypted=self.upstream.given_up is None and self.dealer.encrypted,
             stuck=link.stuck,
-            vocabulary=str(comparison.verdict) if comparison is not None else None,
+            vocabulary={"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
             round_trip_ms=link.round_trip_ms(),
             busy=round(link.busy, 3),
         )

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from specmesh import __version__
-from specmesh.core.snapshot import DrafterSnapshot, LoadingSnapshot, RunningSnapshot, Snapshot, VerifierSnapshot
+from specmesh.core.snapshot import DrafterSnapshot, LoadingSnapshot, Snapshot, VerifierSnapshot
 from specmesh.core.statistics import HistogramCounts, MetricSpec
 
 PREFIX = "specmesh_"
@@ -31,21 +31,11 @@ class _SnapshotCollector(Collector):
         loaded = snapshot.loading if isinstance(snapshot, LoadingSnapshot) else 1.0
         yield _gauge("loading_ratio", "How much of the model is loaded.", loaded)
         yield from _families(snapshot)
-        if not isinstance(snapshot, RunningSnapshot):
-            return
-        text = "Share of the last minute that an engine worked."
-        busy = GaugeMetricFamily(PREFIX + "busy_ratio", text, labels=["side"])
-        for side, share in snapshot.busy.items():
-            if share != {}:
-                busy.add_metric([side.removesuffix("s")], max(share.values()) if isinstance(share, dict) else share)
-        yield busy
         match snapshot:
-            case DrafterSnapshot(verifier=verifier, verifiers=verifiers):
+            case DrafterSnapshot(verifiers=verifiers):
                 connected = sum(one["name"] is not None for one in verifiers)
-                yield _gauge("verifier_up", "Whether a verifier is connected.", verifier is not None)
                 yield _gauge("num_verifiers", "Number of connected verifiers.", connected)
             case VerifierSnapshot(peers=drafters):
-                yield _gauge("drafter_up", "Whether a drafter is attached.", bool(drafters))
                 yield _gauge("num_drafters", "Number of attached drafters.", len(drafters))
 
 

@@ -17,7 +17,7 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import aligned, json_option, number, print_json, print_result, socket_option
-from specmesh.client import Client, Fields, Json, known_sockets, listens, printable, starting
+from specmesh.client import Client, Fields, Json, known_sockets, listens, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.security import Way, endpoint, way
 
@@ -116,10 +116,8 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
         ("sessions", _filled("{sessions.live} live of {sessions.max}, {sessions.opened} opened", told) + waiting),
         ("prefix cache", _filled(f"{reuse}, {kept}", told)),
         ("draft_n", _filled("{draft_n}", told)),
-        ("round trip", _filled("p50 {round_trip_ms.p50} ms, p99 {round_trip_ms.p99} ms", told)),
-        ("bytes/accepted", _filled("{bytes_per_accepted_token}", told)),
         ("wire", "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted"),
-        ("busy", ", ".join(_busy(told))),
+        ("busy", f"{told.number('busy') or 0:.0%}"),
         *(_drafter(told) if told.text("role") == "drafter" else _verifier(told)),
     ]
 
@@ -127,11 +125,11 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
 def _verifier(told: Fields) -> list[tuple[str, str]]:
     positions = " ".join(f"{rate:.2f}" for rate in told.numbers("acceptance", "per_position"))
     peer = (
-        "{drafter} ({engine} {model}), {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
+        "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
         "{promised_tokens_per_second} tokens/s, drafts for {sessions}"
     )
     return [
-        ("acceptance", _filled("rolling {acceptance.rolling}, total {acceptance.total}", told)),
+        ("acceptance", _filled("{acceptance.total}", told)),
         ("mean length", _filled("{acceptance.mean_length}", told)),
         ("per position", positions or "-"),
         ("tokens/s", _filled("{tokens_per_second}, one-token step {one_token_step_ms} ms", told)),
@@ -153,13 +151,9 @@ def _drafter(told: Fields) -> list[tuple[str, str]]:
 def _verifier_of(one: Fields) -> str:
     if not one.text("name"):
         return f"{one.text('refusal') or 'not connected'} at {one.text('address')}"
-    return _filled("{name} ({model}) at {address}, {load.sessions} of {load.max} sessions", one)
-
-
-def _busy(told: Fields) -> list[str]:
-    """Return each side's busy share of the last minute, after its name."""
-    shares = told.by_name("busy") | told.by_name("busy", "drafters")
-    return [f"{printable(name)} {share:.0%}" for name, share in shares.items()]
+    return _filled(
+        "{name} ({model}) at {address}, round trip {round_trip_ms.p50} ms, {load.sessions} of {load.max} sessions", one
+    )
 
 
 def _filled(template: str, told: Fields) -> str:

@@ -1,6 +1,6 @@
 """What the daemons count, and the verifier's snapshot."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -9,12 +9,8 @@ from typing import Any
 from specmesh.core import events as ev
 from specmesh.core import snapshot as told
 from specmesh.core import verifier_events as vev
-from specmesh.core.link import Link
-from specmesh.core.requests import VerifierInfo
 from specmesh.core.statistics import LONG, SHORT, Histogram, LastMinute, RecentSamples, Throughput, milliseconds
-from specmesh.core.vocabulary.match import VocabularyMatch
 
-ROLLING_ROUNDS = 256
 SERVED = ("stop", "length")
 
 UNMEASURED = {
@@ -67,13 +63,12 @@ class DaemonStats:
         self.reconnects += self._missing > 0
         self._missing = max(self._missing - 1, 0)
 
-    def common(self, traffic: Traffic, accepted: int, now: float) -> dict[str, Any]:
+    def common(self, now: float) -> dict[str, Any]:
         """Return the fields that both daemons fill alike."""
-        wire_bytes = traffic.bytes_sent + traffic.bytes_received
         return {
             "uptime_s": round(now - self._started, 1),
             "last_minute": self.minute.snapshot(now),
-            "bytes_per_accepted_token": round(wire_bytes / accepted, 1) if accepted else None,
+            "busy": round(self.minute.busy(now), 3),
             "reconnects": self.reconnects,
         }
 
@@ -81,7 +76,6 @@ class DaemonStats:
 class VerifierStats(DaemonStats):
     def __init__(self, now: float) -> None:
         super().__init__(now)
-        self._recent: deque[tuple[int, int]] = deque(maxlen=ROLLING_ROUNDS)
         self.totals, self._ended = told.RoundTotals(), told.Ended()
         self.throughput = Throughput()
         self.drafter_changes = dict.fromkeys(vev.ATTACH_REASONS, 0)
@@ -102,7 +96,6 @@ class VerifierStats(DaemonStats):
         """Count a round of a session that was `opened` then, and whose round before was sent at `last`."""
         emit, tokens = done.emit, len(done.emit.ids)
         drafted, accepted = max(len(emit.drafts) - emit.forced, 0), max(emit.accepted - emit.forced, 0)
-        self._recent.append((drafted, accepted))
         self.minute.record(done.at, drafted, accepted, tokens)
         self._rounds.append(done)
         if last is None:
@@ -144,10 +137,9 @@ class VerifierStats(DaemonStats):
         totals.add(core.totals)
         totals.stale_drafts = core.stale
         names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
-        drafted, accepted = (sum(counts) for counts in zip((0, 0), *self._recent, strict=True))
         tables = {least: _table_ms(table) for least, table in core.steps.items()}
         return told.VerifierSnapshot(
-            **self.common(traffic, totals.accepted, now),
+            **self.common(now),
             **others,
             role="verifier",
             model=model | {"sha256": self.model_hash},
@@ -168,7 +160,6 @@ class VerifierStats(DaemonStats):
                 request_latency_s=self._latencies.snapshot(),
             ),
             acceptance={
-                "rolling": round(accepted / drafted, 4) if drafted else None,
                 "total": round(totals.acceptance_rate, 4) if totals.drafted else None,
                 "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
                 "mean_length": round(totals.mean_acceptance_length, 4),
@@ -180,11 +171,6 @@ class VerifierStats(DaemonStats):
             one_token_step_ms=milliseconds(core.step_s),
             steps_ms=tables[min(tables)] if tables else {},
             steps_ms_by_context={str(least): table for least, table in tables.items()},
-            busy={
-                "verifier": round(self.minute.busy(now), 3),
-                "drafters": {peer["drafter"]: peer["busy"] for peer in peers.values()},
-            },
-            round_trip_ms=next((peer["round_trip_ms"] for peer in peers.values()), {"p50": None, "p99": None}),
             peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
             drafter_changes={str(reason): count for reason, count in self.drafter_changes.items()},
             handshake_failures=dict(traffic.refused)
@@ -221,9 +207,6 @@ class DrafterStats(DaemonStats):
         self,
         model: told.Json,
         n_seq: int,
-        verifier: VerifierInfo | None,
-        match: VocabularyMatch | None,
-        link: Link,
         asked: Sequence[int],
         traffic: Traffic,
         now: float,
@@ -232,14 +215,11 @@ class DrafterStats(DaemonStats):
     ) -> told.DrafterSnapshot:
         """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
         wait for a verifier; others: fields that are known elsewhere."""
-        named = None if verifier is None else {"name": verifier.name, "model": verifier.model, "stuck": link.stuck}
         return told.DrafterSnapshot(
-            **self.common(traffic, self.totals.accepted, now),
+            **self.common(now),
             **others,
             role="drafter",
             model=model,
-            verifier=named,
-            vocabulary={"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
             sessions=told.SessionsSection(
                 opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
             ),
@@ -247,8 +227,6 @@ class DrafterStats(DaemonStats):
             totals=replace(self.totals),
             histograms=told.HistogramsSection(round_trip_s=self.round_trips.snapshot(), draft_s=self.drafts.snapshot()),
             draft_ms=milliseconds(self.draft_seconds.percentile(0.5)),
-            busy={"drafter": round(self.minute.busy(now), 3), "verifier": round(link.busy, 3)},
-            round_trip_ms=link.round_trip_ms(),
             handshake_failures=dict(traffic.refused),
             wire=traffic.snapshot(),
             reuse=self.reuse,

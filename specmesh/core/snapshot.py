@@ -94,7 +94,7 @@ class ReuseSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSnapshot(Snapshot):
-    """What both daemons tell. round_trip_ms: p50 and p99, None before the first."""
+    """What both daemons tell."""
 
     address: str
     encrypted: bool
@@ -103,9 +103,7 @@ class RunningSnapshot(Snapshot):
     last_minute: dict[str, list[int]]
     histograms: HistogramsSection
     draft_n: Annotated[int | None, gauge("draft_n", "Drafts that the newest session's drafter is asked for.")]
-    round_trip_ms: dict[str, float | None]
-    bytes_per_accepted_token: float | None
-    busy: dict[str, Any]
+    busy: Annotated[float, gauge("busy_ratio", "Share of the last minute that the engine worked.")]
     reconnects: Annotated[int, counter("drafter_reconnects", "Connections of drafter and verifier after one was lost.")]
     log_lines_dropped: Annotated[int, counter("log_lines_dropped", "Log lines that could not be written.")]
     handshake_failures: Annotated[dict[str, int], counter("handshake_failures", "Peers refused.", by="reason")]
@@ -149,11 +147,8 @@ class DraftTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSnapshot(RunningSnapshot):
-    """verifier, vocabulary: of the first verifier that is there."""
+    """verifiers: in the order of the settings; `name` is None where one is not there."""
 
-    verifier: Json | None
     verifiers: list[Json]
-    vocabulary: Json | None
-    refusal: str | None
     totals: DraftTotals
     draft_ms: float | None

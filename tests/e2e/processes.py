@@ -163,6 +163,11 @@ class Daemon:
     def stats(self) -> Json:
         return self.client.get("/stats")
 
+    def verifier(self) -> Json:
+        """What a drafter says of its first verifier."""
+        first: Json = self.stats().get("verifiers", [{}])[0]  # type: ignore[index]
+        return first
+
     def live(self) -> int:
         """Sessions it has now."""
         live: int = self.stats()["sessions"]["live"]  # type: ignore[index]

@@ -60,7 +60,7 @@ def test_metrics_agree_with_stats(pair: dict[str, Daemon], accept: str):
     success = ("specmesh_request_success_total", ("finished_reason", "length"))
     assert told[success] == before["verifier"][success] + 1
     assert told["specmesh_engine_healthy",] == other["specmesh_engine_healthy",] == 1
-    assert told["specmesh_drafter_up",] == other["specmesh_verifier_up",] == 1
+    assert told["specmesh_num_drafters",] == other["specmesh_num_verifiers",] == 1
     assert told["specmesh_draft_rtt_seconds_count",] > 0
 
 

@@ -95,7 +95,7 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str, said: str):
         "broken": ("--keys", keys.drafter("lost", server="ab" * 32)),
     }
     drafter = mesh.drafter("", *options[reason], ready=False)
-    until(lambda: drafter.stats().get("refusal"), "it knows why")
+    until(lambda: drafter.verifier().get("refusal"), "it knows why")
     until(lambda: drafter.stats()["handshake_failures"].get(reason, 0) > 1, "it is refused, and tries again")
     generate(drafter, PROMPT).refused(69, said)
     assert peers(verifier) == []
@@ -105,7 +105,7 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str, said: str):
         [refused] = verifier.events("drafter_refused")
         keys.run("allow", refused["key"], "--name", "mac")
         mesh.attached(drafter)
-        until(lambda: drafter.stats()["refusal"] is None, "nothing is refused any more")
+        until(lambda: drafter.verifier()["refusal"] is None, "nothing is refused any more")
         assert complete(drafter, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
 
 
@@ -124,7 +124,7 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
         until(lambda: link.connections > connections, "its connection was cut, and it tries again")
         known = len(stream.accepted)
         stream.read(while_=lambda: sum(stream.accepted[known:]) < 8)
-        until(lambda: lost.stats().get("refusal"), "it knows why")
+        until(lambda: lost.verifier().get("refusal"), "it knows why")
     assert stream.text == sim_text(PROMPT, len(stream.ids))
     assert [event["reason"] for event in verifier.events("drafter_gone")] == ["revoked"]
     assert (kept.events("verifier_lost"), kept.stats()["reconnects"]) == ([], 0)
@@ -151,8 +151,8 @@ def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
     verifier, folder = mesh.verifier("", "--keys", keys.verifier.path), keys.drafter("mac")
     drafter = mesh.drafter("", "--keys", folder)
     assert command("keys", "revoke", mesh.address, "--keys", folder).code == 0
-    until(lambda: drafter.stats()["verifier"] is None, "it has left")
-    until(lambda: drafter.stats().get("refusal"), "it says why")
+    until(lambda: drafter.verifier()["name"] is None, "it has left")
+    until(lambda: drafter.verifier().get("refusal"), "it says why")
     assert generate(drafter, PROMPT).code == 69
     assert command("keys", "allow", keys.public, "--verifier", mesh.address, "--keys", folder).code == 0
     mesh.attached(drafter)
@@ -228,8 +228,8 @@ def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
     }
     drafters = [mesh.drafter("", *words, name=name, ready=False) for name, words in kinds.items()]
     for drafter in drafters:
-        until(lambda drafter=drafter: drafter.stats().get("refusal"), "it is kept out")
-        assert drafter.stats()["verifier"] is None
+        until(lambda drafter=drafter: drafter.verifier().get("refusal"), "it is kept out")
+        assert drafter.verifier()["name"] is None
     assert peers(verifier) == []
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
 
@@ -247,7 +247,7 @@ def test_an_open_door_lets_nobody_speak(mesh: Mesh, keys: Keys, change: str, opt
     verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, change))
     drafter = mesh.drafter("", *(options or ("--keys", keys.drafter("mac", allowed=False))), ready=False)
     until(lambda: verifier.stats()["wire"]["rejected"].get("key", 0) > 1, "it is refused, and says HELLO again")
-    assert drafter.stats()["verifier"] is None
+    assert drafter.verifier()["name"] is None
     assert (peers(verifier), verifier.events("drafter_attached")) == ([], [])
 
 

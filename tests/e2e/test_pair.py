@@ -70,5 +70,5 @@ def test_another_verifier_is_not_spoken_to(mesh: Mesh):
     KeyFolder(mesh.folder / "stranger.keys").new()
     mesh.verifier("", "--keys", mesh.folder / "stranger.keys")
     lost = mesh.drafter("", "--keys", mesh.folder / "mac.keys", ready=False)
-    until(lambda: lost.stats().get("refusal"), "it is not spoken to")
-    assert lost.stats()["verifier"] is None
+    until(lambda: lost.verifier().get("refusal"), "it is not spoken to")
+    assert lost.verifier()["name"] is None

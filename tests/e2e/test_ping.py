@@ -76,7 +76,7 @@ def test_nobody_there(mesh: Mesh):
 
 def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
     """A row for each, with its process id; below, each as the other's neighbour."""
-    until(lambda: pair["drafter"].stats()["verifier"], "the drafter's snapshot knows its verifier")
+    until(lambda: pair["drafter"].verifier().get("name"), "the drafter's snapshot knows its verifier")
     told = {one["role"]: one for one in command("ps", "--json", env=found).json["daemons"]}
     assert {role: told[role]["pid"] for role in told} == {role: daemon.pid for role, daemon in pair.items()}
     assert told["verifier"]["max_sessions"] == 8
@@ -106,7 +106,7 @@ def checks(env: dict[str, str]) -> dict[tuple[str, str], dict[str, str]]:
 
 def test_doctor(pair: dict[str, Daemon], found: dict[str, str]):
     """A pair that runs: both daemons are found, and the drafter's verifier answers."""
-    until(lambda: pair["drafter"].stats()["verifier"], "the drafter's snapshot knows its verifier")
+    until(lambda: pair["drafter"].verifier().get("name"), "the drafter's snapshot knows its verifier")
     told = checks(found)
     for role, daemon in pair.items():
         assert told["daemons", role]["status"] == "ok", told["daemons", role]

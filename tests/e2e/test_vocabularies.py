@@ -88,7 +88,7 @@ def test_permuted_twin(verifier: Daemon, target: Path, permuted: Path, beside: M
     twin = drafter(beside, target, name="twin")
     drafted, accepted = check_texts(verifier, [verifier, twin])
     identical, identical_sampled = accepted / drafted, sampled_acceptance(verifier)
-    assert twin.stats()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
+    assert twin.verifier()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
     assert not twin.events("vocabulary_fetched")
     twin.stop()
     other = drafter(beside, permuted, name="permuted")
@@ -99,7 +99,7 @@ def test_permuted_twin(verifier: Daemon, target: Path, permuted: Path, beside: M
     [told] = other.events("vocabulary_permuted")
     assert "under other ids" in str(told["meaning"])
     assert not other.events("encoders_differ")
-    assert other.stats()["vocabulary"] == {"verdict": "permuted", "overlap": 1.0}
+    assert other.verifier()["vocabulary"] == {"verdict": "permuted", "overlap": 1.0}
 
 
 @pytest.mark.parametrize(("whose", "permute"), [("drafter", 0), ("verifier", 6)])

@@ -10,7 +10,6 @@ from specmesh.core.daemon_statistics import DrafterStats, Traffic, VerifierStats
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.link import Link
 from specmesh.core.report import session_row
-from specmesh.core.requests import VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -116,17 +115,14 @@ def verifier(sessions=1, drafters=1, now=152.0):
     return stats.snapshot(model, INFO.n_seq, report, known, traffic(), now, len(lives), queued=3, **TOLD)
 
 
-def drafter(now=152.0, *, connected=True):
+def drafter(now=152.0):
     stats = DrafterStats(0.0)
     for index in range(5):
         stats.worked(ev.Worked(OPENED + 0.1 * index + 0.004, 0.004, 0.004, 1, {}))
     stats.round(3, 4, OPENED + 0.6)
     stats.round_trips.record(0.005)
-    there = VerifierInfo("spark:1", "big.gguf", "", "", 5, 4096, ()) if connected else None
     stats.reuse = REUSE
-    return stats.snapshot(
-        INFO.named(), INFO.n_seq, there, None, peer().link, [0], traffic(), now, refusal=None, verifiers=[], **TOLD
-    )
+    return stats.snapshot(INFO.named(), INFO.n_seq, [0], traffic(), now, verifiers=[], **TOLD)
 
 
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
