@@ -39,7 +39,7 @@ _CLASSES: dict[str, type[SpecmeshError]] = {"NoSuchModel": errors.RequestError} 
 class Client:
     """A connection to one daemon: at `path`, or the first live socket of SPECMESH_SOCKET, the user's and the system's.
 
-    timeout: seconds without a byte, None for ever. waits: `stream` waits START_TIMEOUT_S for a daemon that is starting,
+    timeout: seconds without a byte, None for ever. waits: `complete` waits START_TIMEOUT_S for one that starts,
     and tells `waits` once what for. Every method raises DaemonUnreachable if nobody answers (WentAway if somebody did
     before), Starting if it will soon, and the daemon's own error if it refuses.
     """
@@ -51,9 +51,9 @@ class Client:
         self._tried = [path] if path is not None else [Path(named)] if named else candidate_sockets()
         self._timeout, self._waits = timeout, waits
 
-    def get(self, resource: str) -> Json:
-        """GET a JSON resource; also one that answers 503 with a body of ours."""
-        with self._request("GET", resource, None) as response:
+    def get(self, resource: str, body: Json | None = None) -> Json:
+        """GET a JSON resource, or POST `body` to it; also one that answers 503 with a body of ours."""
+        with self._request("GET" if body is None else "POST", resource, body) as response:
             answer = _json(response.read())
         if response.status >= 400 and "error" in answer:
             raise _error(answer)
@@ -62,10 +62,8 @@ class Client:
     def complete(self, body: Json) -> Generator[Json, None, None]:
         """POST a streamed completion, of a chat where `body` has messages, and yield its chunks; closing the iterator
         cancels it on the daemon."""
-        return self.stream("/v1/chat/completions" if "messages" in body else "/v1/completions", body | {"stream": True})
-
-    def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
-        with self._started(resource, body) as response, _went_away():
+        resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        with self._started(resource, body | {"stream": True}) as response, _went_away():
             yield from chunks(response)
 
     def _started(self, resource: str, body: Json) -> http.client.HTTPResponse:

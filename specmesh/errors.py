@@ -131,6 +131,15 @@ class TransferInterrupted(PullError):
     exit_code = 75
 
 
+class InternalError(SpecmeshError):
+    """A defect of specmesh, met while answering: the log has it."""
+
+    code = "internal_error"
+
+    def __init__(self) -> None:
+        super().__init__("internal error: see the daemon's log")
+
+
 class LocalProtocolError(SpecmeshError):
     """This side was about to break the protocol: a defect of specmesh."""
 

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
@@ -188,7 +189,7 @@ class UpstreamLink:
         return False
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
-        self.dealer.send(m.Ping(self.link.ping(now, order.answer(peer)), *self._state(now)))
+        self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), *self._state(now)))
 
     def leave(self, error: SpecmeshError, now: float) -> None:
         self.dealer.send(m.Bye())

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
 import structlog
@@ -88,7 +89,7 @@ class Drafters:
     def probe(self, order: PingPeers, now: float) -> None:
         order.sent(peer.end for peer in self._peers.values())
         for peer in self._peers.values():
-            number = peer.link.ping(now, order.answer(peer.end))
+            number = peer.link.ping(now, partial(order.answered, peer.end))
             self._router.send(peer.identity, m.Ping(number, *self._state(now)))
 
     # --- what they say

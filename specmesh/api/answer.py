@@ -1,193 +1,43 @@
-"""A session's events as an answer: all at once or as server-sent events, with one choice or several."""
+"""An answer of the API, whole or as server-sent events, written as the events of its requests come."""
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol, cast
 
-from starlette.requests import ClientDisconnect
+import structlog
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
-from specmesh.api import fields, shapes
-from specmesh.api.fields import Prompt
+from specmesh.api.choices import Event
 from specmesh.api.requests import Backend, Cancel, Submit
-from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent, written
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
-from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.sampling.stop import ShownText, StopTextFilter
-from specmesh.core.session_params import SessionParams
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import SpecmeshError
+from specmesh.api.shapes import error_body, refusal, server_sent
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
+from specmesh.errors import InternalError, SpecmeshError
 
-DISCONNECT_POLL_S = 0.25
-Event = Started | Tokens | Finished
+log = structlog.get_logger("specmesh.api")
 
 PACE = 0.004
 """Seconds between two looks at what has come. Rounds faster than that are sent together: each costs this thread as much
 time of the interpreter as the engine's needs for a round."""
 
-T = TypeVar("T")
 
-_SEEDS = 2**32
+class Connection(Protocol):
+    """What an answer may know of its connection. on_writable: called when writing need no longer wait."""
 
-
-def choices(request: Request, count: int, prompts: Sequence[Prompt] = (), *, chat: bool) -> list[Request]:
-    """Return `count` requests for each prompt, with consecutive seeds and names of their own; the first is `request`'s
-    own."""
-    sampling = request.params.sampling
-    seeded = (replace(sampling, seed=(sampling.seed + number) % _SEEDS) for number in range(count))
-    params = [replace(request.params, sampling=one) for one in seeded]
-    each = [request, *(replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts[1:])]
-    numbered = [replace(one, params=own, choice=number) for one in each for number, own in enumerate(params)]
-    return [numbered[0], *(replace(one, id=new_id(chat)) for one in numbered[1:])]
+    flow: "Flow"
+    on_writable: Callable[[], None]
 
 
-class Part(NamedTuple):
-    """ids: told with the text. tokens: the same, and those of an echoed prompt, where log-probabilities are wanted."""
+class Flow(Protocol):
+    """write_paused: the reader takes so little that writing would have to wait."""
 
-    text: str
-    ids: Sequence[int]
-    tokens: Sequence[AnswerToken]
-    extra: Json
+    write_paused: bool
 
 
-class ChoiceStream:
-    """Turns one request's events into parts of its answer: the text after what its client knows, up to a stop string.
-
-    resumable: also say what is needed to go on with the text. echo: begin with the prompt's text. generated: how many
-    ids the client knows by now. end: the last event, once it came.
-    """
-
-    def __init__(
-        self, vocabulary: Vocabulary, request: Request, *, chat: bool = False, resumable: bool, echo: bool = False
-    ) -> None:
-        self._vocabulary, self._request, self._chat, self._resumable = vocabulary, request, chat, resumable
-        self._echo, self._offset = echo, 0
-        self.generated = request.known
-        self.end: Finished | None = None
-        self._begin(request.params)
-
-    def _begin(self, params: SessionParams) -> None:
-        """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
-        self.logprobs = params.logprobs is not None
-        self._text = StopTextFilter(self._vocabulary, params.stop)
-        self._pending: list[int] = []
-        self._logprobs: list[Logprob | None] = []  # of those pending
-        before = self._request.generated
-        self._skipped = len(before) - len(self._text.feed(before).begins)
-
-    def part(self, event: Event) -> Part:
-        match event:
-            case Started():
-                return self._started(event)
-            case Tokens():
-                return self._tokens(event)
-            case Finished():
-                self.end = event
-                part = self._next_part(self._text.finish())
-                return part if part.ids else part._replace(extra={})
-
-    def _started(self, event: Started) -> Part:
-        if event.params is not None:
-            self._begin(event.params)
-        extra: Json = {"session": event.session, "prompt_tokens": event.prompt_tokens}
-        if self._request.known:
-            extra["known_tokens"] = self._request.known
-        if self._resumable and event.params is not None:
-            extra |= {"prompt_token_ids": list(event.prompt_ids), "request": _params(event.params, chat=self._chat)}
-        return self._echoed(event.prompt_ids, extra) if self._echo else Part("", (), (), extra)
-
-    def _echoed(self, ids: tuple[int, ...], extra: Json) -> Part:
-        """The prompt as it was given, or the text of its ids; their log-probabilities are not known."""
-        prompt = self._request.prompt
-        text = self._vocabulary.text(ids) if prompt is None else prompt
-        self._offset = len(text)
-        begins = StopTextFilter(self._vocabulary, ()).feed(ids).begins
-        tokens = [
-            AnswerToken(token, min(begin, len(text)), None, self._vocabulary, echoed=True)
-            for token, begin in zip(ids, begins, strict=True)
-        ]
-        return Part(text, (), tokens if self.logprobs else (), extra)
-
-    def _tokens(self, event: Tokens) -> Part:
-        """What may be the beginning of a stop string waits, ids and text; a round is told as it was."""
-        self._pending += event.ids
-        if self.logprobs:
-            self._logprobs += event.logprobs or (None,) * len(event.ids)
-        if event.drafts is None or not self._request.rounds:
-            part = self._next_part(self._text.feed(event.ids))
-            part.extra["accepted"] = event.accepted
-            return part
-        accepted = self._text.feed(event.ids[: event.accepted])
-        own = self._text.feed(event.ids[event.accepted :])
-        part = self._next_part(ShownText(accepted.text + own.text, [*accepted.begins, *own.begins]))
-        part.extra["accepted"] = event.accepted
-        part.extra["drafts"] = list(event.drafts)
-        part.extra["drafted_text"] = self._vocabulary.text(event.drafts)
-        part.extra["pieces"] = [self._vocabulary.text([token]) for token in event.ids]
-        part.extra["accepted_text"] = accepted.text
-        return part
-
-    def _next_part(self, shown: ShownText) -> Part:
-        begins = shown.begins
-        if self._skipped:  # its client knows these ids, but not yet all of their text
-            known = min(self._skipped, len(begins))
-            self._skipped -= known
-            begins = begins[known:]
-        count = len(begins)
-        self.generated += count
-        ids, tokens = self._pending[:count], list[AnswerToken]()
-        del self._pending[:count]
-        if self.logprobs:
-            places = zip(ids, begins, self._logprobs, strict=False)
-            tokens = [AnswerToken(token, self._offset + at, one, self._vocabulary) for token, at, one in places]
-            del self._logprobs[:count]
-        return Part(shown.text, ids, tokens, {"token_ids": ids})
-
-    def result(self) -> Json:
-        assert self.end is not None
-        report, prompt_ids = self.end.report, list(self.end.prompt_ids)
-        if "generated_tokens" in report:  # ids of a stop string are none of them
-            report = {**report, "generated_tokens": self.generated}
-        return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": prompt_ids, "report": report}
-
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """(prompt, cached, generated, drafted, accepted) tokens; of several answers to one prompt the first has it."""
-        assert self.end is not None
-        found = (self.end.report.get(name) for name in ("cached_tokens", "drafted", "accepted"))
-        cached, drafted, accepted = (value if isinstance(value, int) else 0 for value in found)
-        prompt, cached = (0, 0) if self._request.choice else (len(self.end.prompt_ids), cached)
-        return prompt, cached, self.generated, drafted, accepted
-
-
-def _params(params: SessionParams, *, chat: bool) -> Json:
-    top = params.logprobs
-    logprobs: Json = {"logprobs": True, "top_logprobs": top} if chat else {"logprobs": top}
-    return {
-        "max_tokens": params.max_tokens,
-        **params.sampling.named(),
-        "logit_bias": [list(pair) for pair in params.sampling.logit_bias],
-        "stop": list(params.stop),
-        **(logprobs if top is not None else {}),
-        **fields.fields_of(params.grammar),
-        "cache_prompt": params.cache_prompt,
-    }
-
-
-def _usage(streams: Sequence[ChoiceStream]) -> Json:
-    """The usage of all; drafts count as OpenAI's predicted tokens."""
-    found = zip(*(one.counts() for one in streams), strict=True)
-    prompt, cached, generated, drafted, accepted = map(sum, found)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": generated,
-        "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
-        },
-    }
+def _nothing() -> None:
+    pass
 
 
 class LocalClient:
@@ -206,11 +56,6 @@ class LocalClient:
             self._woken = True
             self._loop.call_soon(self._heard)  # frames of the same turn are sent first
 
-    @property
-    def next(self) -> ClientEvent | None:
-        """The first event that was not taken."""
-        return self._events[0] if self._events else None
-
     def take(self) -> list[ClientEvent]:
         """Return the events since the last call, in order."""
         self._woken = False
@@ -219,38 +64,77 @@ class LocalClient:
         return events
 
 
-class Generations:
-    """The generations of one answer at the daemon, as many as it has choices, and what has come of them.
+class Form(Protocol):
+    """What an answer's events become; `add` and `end` return what is to be written now."""
 
-    heard: called once some has come; at first `wait` hears it.
+    media_type: str
+
+    def add(self, number: int, event: Event) -> str: ...
+
+    def end(self) -> str: ...
+
+
+class Answer(Response):
+    """The answer to requests, one for each choice. No task wakes up for a token.
+
+    An error before anything was written becomes a status code, not a broken stream. A client that leaves cancels all.
     """
 
-    def __init__(self, backend: Backend, requests: Sequence[Request]) -> None:
-        self._backend, self._arrived = backend, asyncio.Event()
-        self.heard: Callable[[], None] = self._arrived.set
-        self._live = {number: LocalClient(self._come) for number in range(len(requests))}
+    def __init__(self, backend: Backend, requests: Sequence[Request], form: Form, headers: dict[str, str]) -> None:
+        super().__init__(headers=headers, media_type=form.media_type)
+        del self.headers["content-length"]
+        self._backend, self._requests, self._form = backend, requests, form
         self._joins = not requests[0].rounds
-        for request, client in zip(requests, list(self._live.values()), strict=True):
-            backend.submit(Submit(request, client))
+        self._live: dict[int, LocalClient] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._written = float("-inf")
+        self._begun = self._ended = False
 
-    def over(self) -> bool:
-        """Whether all have ended."""
-        return not self._live
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._loop, self._scope, self._receive, self._send = asyncio.get_running_loop(), scope, receive, send
+        self._connection: Connection | None = scope.get("state", {}).get("connection")
+        if self._connection is not None:
+            self._connection.on_writable = self._heard
+        self._live = {number: LocalClient(self._heard) for number in range(len(self._requests))}
+        try:
+            for number, client in self._live.items():
+                self._backend.submit(Submit(self._requests[number], client))
+            while (await receive())["type"] != "http.disconnect":
+                pass  # so it is told too that the answer is complete
+        finally:
+            self._ended = True
+            if self._connection is not None:
+                self._connection.on_writable = _nothing  # the connection may outlive this answer for long
+            self._leave()
 
-    def _come(self) -> None:
-        self.heard()
+    def _heard(self) -> None:
+        """Write what has come, or a little later what comes by then."""
+        wait = self._written + PACE - self._loop.time()
+        if wait <= 0:
+            self._flush()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(wait, self._flush)
 
-    async def wait(self) -> None:
-        await self._arrived.wait()
-        self._arrived.clear()
+    def _flush(self) -> None:
+        self._timer = None
+        if self._ended or (self._connection is not None and self._connection.flow.write_paused):
+            return
+        self._written, text = self._loop.time(), ""
+        try:
+            for number, event in self._take():
+                text += self._form.add(number, event)
+            if not self._live:
+                text += self._form.end()
+        except SpecmeshError as error:
+            self._fail(text, error)
+        except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
+            log.error("api_failed", error=f"{type(error).__name__}: {error}")
+            self._fail(text, InternalError())
+        else:
+            if text:
+                self._write(text, more=bool(self._live))
 
-    def check(self) -> None:
-        """Raise the error of one of which nothing has come before it."""
-        for client in self._live.values():
-            if isinstance(client.next, Failed):
-                raise client.next.error
-
-    def take(self) -> Iterator[tuple[int, Event]]:
+    def _take(self) -> Iterator[tuple[int, Event]]:
         """Yield what has come, with the number of its choice. Where nobody asked for rounds, ids that follow ids join
         them. Raise the daemon's error after what came before it."""
         for number, client in list(self._live.items()):
@@ -272,110 +156,33 @@ class Generations:
             if last is not None:
                 yield number, last
 
-    def fail(self, error: SpecmeshError) -> None:
-        """End all with an error of ours."""
-        for client in self._live.values():
-            client.on_event(Failed(error))  # first, or what the daemon says of the end would come before it
-            self._backend.submit(Cancel(client))
+    def _fail(self, text: str, error: SpecmeshError) -> None:
+        self._leave()
+        if self._begun:
+            self._write(text + server_sent(error_body(error)), more=False)
+        else:
+            self._ended = True
+            _at_once(refusal(error)(self._scope, self._receive, self._send))
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Cancel those that have not ended."""
         for client in self._live.values():
             self._backend.submit(Cancel(client))
         self._live.clear()
 
+    def _write(self, text: str, *, more: bool) -> None:
+        if not self._begun:
+            self._begun = True
+            self._send_now({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        self._ended = not more
+        self._send_now({"type": "http.response.body", "body": text.encode(), "more_body": more})
 
-async def whole(
-    generations: Generations, shape: Shape, streams: Sequence[ChoiceStream], gone: Callable[[], Awaitable[bool]]
-) -> Json:
-    """Return the whole answer. Raise the daemon's error, and ClientDisconnect once `gone()` says that nobody waits."""
-    parts: list[list[Part]] = [[] for _ in streams]
-
-    async def collect() -> None:
-        while not generations.over():
-            await generations.wait()
-            for number, event in generations.take():
-                parts[number].append(streams[number].part(event))
-            await asyncio.sleep(0 if generations.over() else PACE)
-
-    try:
-        await _while_heard(collect(), gone)
-    finally:
-        generations.leave()
-    answers = [_whole(shape, stream, parts[number], number) for number, stream in enumerate(streams)]
-    answer = answers[0]
-    if len(answers) > 1:
-        answer["choices"] = [choice for one in answers for choice in one["choices"]]  # type: ignore[attr-defined]
-        answer["specmesh"] = {"choices": [one["specmesh"] for one in answers]}
-    return answer | {"usage": _usage(streams)}
+    def _send_now(self, message: Message) -> None:
+        _at_once(cast("Coroutine[None, None, None]", self._send(message)))
 
 
-def _whole(shape: Shape, stream: ChoiceStream, parts: list[Part], number: int) -> Json:
-    tokens = [one for part in parts for one in part.tokens]
-    extra = stream.result() | {"token_ids": [token for part in parts for token in part.ids]}
-    text = "".join(part.text for part in parts)
-    assert stream.end is not None
-    return shape.whole(text, stream.end.reason, extra, tokens if stream.logprobs else None, number)
-
-
-async def beginning(generations: Generations, gone: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something has come, which may take as long as a queue. Raise as `whole` does, and then leave."""
-    try:
-        await _while_heard(generations.wait(), gone)
-        generations.check()
-    except BaseException:
-        generations.leave()
-        raise
-
-
-async def _while_heard(work: Coroutine[Any, Any, T], gone: Callable[[], Awaitable[bool]]) -> T:
-    """Return what `work` does; cancel it and raise ClientDisconnect soon after the client left."""
-    working, left = asyncio.ensure_future(work), asyncio.ensure_future(_until(gone))
-    try:
-        await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        left.cancel()
-        working.cancel()
-        await asyncio.wait({working})  # also where the server ends: what runs cannot be closed
-
-
-async def _until(gone: Callable[[], Awaitable[bool]]) -> None:
-    while not await gone():
-        await asyncio.sleep(DISCONNECT_POLL_S)
-
-
-class Chunks:
-    """An answer as server-sent events: a chunk at the start, one per round or for what came together, and one with
-    finish_reason. The usage is in the last chunk of the choice that ends last; with `usage_apart` it comes in one of
-    its own after that (`stream_options.include_usage`)."""
-
-    def __init__(self, shape: Shape, streams: Sequence[ChoiceStream], *, usage_apart: bool) -> None:
-        self._shape, self._streams, self._usage_apart = shape, streams, usage_apart
-        self._frames = [shape.frame(number) for number in range(len(streams))]
-
-    def of(self, number: int, event: Event) -> str:
-        part = self._streams[number].part(event)
-        if isinstance(event, Finished):
-            return self._last(number, event, part)
-        if part.text and not part.tokens:
-            before, between = self._frames[number]
-            return f"data: {before}{written(part.text)}{between}{written(part.extra)}}}\n\n"
-        return server_sent(self._shape.chunk(part.text, None, part.extra, part.tokens, number))
-
-    def _last(self, number: int, event: Finished, part: Part) -> str:
-        extra = part.extra | self._streams[number].result()
-        chunk = self._shape.chunk(part.text, event.reason, extra, part.tokens, number)
-        if any(one.end is None for one in self._streams):
-            return server_sent(chunk)
-        usage = {"usage": _usage(self._streams)}
-        if not self._usage_apart:
-            return server_sent(chunk | usage)
-        return server_sent(chunk) + server_sent(self._shape.chunk("", None, {}) | {"choices": []} | usage)
-
-
-def error_body(error: SpecmeshError) -> Json:
-    kind = "invalid_request_error" if error.exit_code == 2 else "server_error"
-    return shapes.error(str(error), kind, error.code, getattr(error, "param", None), error)
+def _at_once(sending: Coroutine[None, None, None]) -> None:
+    """Send without a task: an ASGI server's `send` waits only for a reader that is behind."""
+    with suppress(StopIteration):
+        sending.send(None)
+        raise RuntimeError("this server's send waits for something else")

@@ -4,11 +4,12 @@ It reads immutable snapshots and hands orders to the daemon, so that it answers 
 ours stand under the key `specmesh`.
 """
 
+import asyncio
 import hmac
 import json
-import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -19,34 +20,31 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
-from specmesh.api import answer, shapes
+from specmesh.api.answer import Answer
 from specmesh.api.body import Body, endless, filled, parse_chat, parse_completion
+from specmesh.api.choices import ChoiceStream, Chunks, Whole, choices
 from specmesh.api.fields import shown
 from specmesh.api.metrics import exposition
-from specmesh.api.ping import parse_ping, pinged
-from specmesh.api.requests import Backend
-from specmesh.api.stream import TokenStream, as_events
+from specmesh.api.requests import Backend, Peer, PingPeers
+from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.config import Keys, Port
-from specmesh.core.snapshot import DrafterSnapshot, VerifierSnapshot, as_json
-from specmesh.errors import Refused
+from specmesh.core.snapshot import as_json
 from specmesh.security import Way, way
 
 log = structlog.get_logger("specmesh.api")
 
 MAX_HTTP_BODY = 2 * 1024 * 1024
+PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
-def create_app(backend: Backend, defaults: Mapping[str, object] | None = None, crowded: float = 2.0) -> Starlette:
-    """The ASGI application over a daemon; `defaults` are used for fields that a request leaves out.
-
-    crowded: seconds that a stream's reader may stand still while others wait for a session; then it loses its own.
-    """
-    api = _Api(backend, defaults or {}, crowded)
+def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -> Starlette:
+    """The ASGI application over a daemon; `defaults` are used for fields that a request leaves out."""
+    api = _Api(backend, defaults or {})
     return Starlette(
         routes=[
             Route("/health", api.health),
@@ -68,9 +66,8 @@ def create_app(backend: Backend, defaults: Mapping[str, object] | None = None, c
 
 
 class _Api:
-    def __init__(self, backend: Backend, defaults: Mapping[str, object], crowded: float) -> None:
+    def __init__(self, backend: Backend, defaults: Mapping[str, object]) -> None:
         self._backend, self._defaults = backend, defaults
-        self._crowded = crowded
 
     async def health(self, _: HttpRequest) -> Response:
         reason = self._backend.not_ready()
@@ -102,56 +99,74 @@ class _Api:
             raise errors.Starting(str(self._backend.not_ready() or "no model is known yet: try again in a moment"))
         return models
 
-    async def ping(self, http: HttpRequest) -> Response:
-        wanted = parse_ping(await _json(http))
-        reason = self._backend.not_ready()
-        if reason is not None:
-            raise reason
-        results = pinged(self._backend, *wanted)
-        first = await anext(results)
-        return StreamingResponse(as_events(first, results), media_type="text/event-stream")
+    async def ping(self, _: HttpRequest) -> Response:
+        self._check_ready()
+        return JSONResponse({"peers": await round_trips(self._backend)})
 
     async def completions(self, http: HttpRequest) -> Response:
-        return await self._answer(http, parse_completion(filled(await _json(http), self._defaults)), chat=False)
+        return self._answer(parse_completion(filled(await _json(http), self._defaults)), chat=False)
 
     async def chat(self, http: HttpRequest) -> Response:
-        return await self._answer(http, parse_chat(filled(await _json(http), self._defaults)), chat=True)
+        return self._answer(parse_chat(filled(await _json(http), self._defaults)), chat=True)
 
-    async def _answer(self, http: HttpRequest, body: Body, *, chat: bool) -> Response:
+    def _check_ready(self) -> None:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
+
+    def _answer(self, body: Body, *, chat: bool) -> Response:
+        self._check_ready()
         served = self._backend.served(body.named or body.model)
         if body.model not in ("", served.model):
             raise errors.RequestError(f"{body.model} began this text, and {served.model} answers here", "resume")
-        shape = shapes.Shape(chat, body.request.id or shapes.new_id(chat), int(time.time()), served.model)
+        shape = Shape(chat, body.request.id or new_id(chat), int(time.time()), served.model)
         vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))
         if (top := request.params.logprobs) is not None:  # further than the vocabulary there is nothing to tell
             request = replace(request, params=replace(request.params, logprobs=min(top, len(vocabulary.pieces))))
-        requests, headers = answer.choices(request, body.choices, body.prompts, chat=chat), {"X-Request-Id": shape.id}
+        requests, headers = choices(request, body.choices, body.prompts, chat=chat), {"X-Request-Id": shape.id}
         if body.ignored:
             headers["X-Specmesh-Ignored"] = shown(body.ignored)
             log.info("fields_ignored", request=request.label, fields=headers["X-Specmesh-Ignored"])
         options = {"chat": chat, "resumable": body.resumable, "echo": body.echo}
-        streams = [answer.ChoiceStream(vocabulary, one, **options) for one in requests]
-        generations = answer.Generations(self._backend, requests)
-        if not body.stream:
-            return JSONResponse(await answer.whole(generations, shape, streams, http.is_disconnected), headers=headers)
-        # A refusal becomes a status code, not a broken stream.
-        await answer.beginning(generations, http.is_disconnected)
-        chunks = answer.Chunks(shape, streams, usage_apart=body.usage_apart)
-        return TokenStream(generations, chunks, self._crowd, self._crowded, headers)
+        streams = [ChoiceStream(vocabulary, one, **options) for one in requests]
+        form = Chunks(shape, streams, usage_apart=body.usage_apart) if body.stream else Whole(shape, streams)
+        return Answer(self._backend, requests, form, headers)
 
-    async def _crowd(self) -> bool:
-        """Whether requests wait for a session here, all being taken, or at a drafter's verifiers."""
-        match await self._backend.stats():
-            case DrafterSnapshot(verifiers=verifiers):
-                return any(one["load"]["queued"] for one in verifiers)
-            case VerifierSnapshot(sessions=here):
-                return bool(here.queued) and here.live == here.max
-        return False
+
+async def round_trips(backend: Backend) -> list[dict[str, object]]:
+    """PING each peer of a daemon over the wire; time_ms is None for a PING without an answer.
+
+    Raise DaemonUnreachable if there is nobody to be pinged.
+    """
+    times: dict[Peer, float | None] = {}
+    complete = asyncio.Event()
+
+    def sent(peers: Iterable[Peer]) -> None:
+        times.update(dict.fromkeys(peers))
+        check()
+
+    def answered(peer: Peer, seconds: float) -> None:
+        times[peer] = round(seconds * 1e3, 4)
+        check()
+
+    def check() -> None:
+        if None not in times.values():
+            complete.set()
+
+    backend.submit(PingPeers(sent, answered))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(complete.wait(), PING_TIMEOUT_S)
+    if not times:
+        raise errors.DaemonUnreachable(_NOBODY[backend.role])
+    return [{"peer": peer.name, "address": peer.address, "time_ms": time_ms} for peer, time_ms in times.items()]
+
+
+_NOBODY = {
+    "verifier": "no drafter is attached to this verifier: start one (specmesh drafter --connect ...)",
+    "drafter": "the verifier went away: see the drafter's log",
+}
 
 
 def _model(name: str) -> dict[str, object]:
@@ -178,34 +193,22 @@ async def _json(http: HttpRequest) -> object:
     return body
 
 
-_STATUS: dict[type[errors.SpecmeshError], int] = {
-    **dict.fromkeys((errors.RequestError, errors.PromptTooLong), 400),
-    **dict.fromkeys((errors.NoSuchModel, errors.NoSuchText), 404),
-    **dict.fromkeys((errors.Busy, errors.Starting, errors.WentAway), 503),
-    errors.DaemonUnreachable: 502,
-}
-
-
 async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, errors.SpecmeshError)
-    status = _STATUS.get(type(error), 500)
-    wait = error.retry_after if isinstance(error, errors.Busy) else 1.0
-    headers = {"Retry-After": str(math.ceil(wait))} if status == 503 else None
-    return JSONResponse(answer.error_body(error), status, headers)
+    return refusal(error)
 
 
 async def _http_error(_: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(error.status_code, "http_error")
-    body = shapes.error(error.detail, "invalid_request_error", code, None, errors.RequestError())
+    body = error_body(errors.RequestError(error.detail), code=code)
     return JSONResponse(body, error.status_code, error.headers)
 
 
 async def _defect(_: HttpRequest, error: Exception) -> Response:
     """A defect of ours; what it is stands in the log."""
     log.error("api_failed", error=f"{type(error).__name__}: {error}")
-    told = "internal error: see the daemon's log"
-    return JSONResponse(shapes.error(told, "server_error", "internal_error", None, errors.SpecmeshError()), 500)
+    return refusal(errors.InternalError())
 
 
 async def _gone(_: HttpRequest, __: Exception) -> Response:
@@ -269,4 +272,4 @@ def _is_here(url: str) -> bool:
 
 
 def _refused(status: int, message: str, kind: str, code: str, headers: dict[str, str]) -> JSONResponse:
-    return JSONResponse(shapes.error(message, kind, code, None, Refused()), status, headers)
+    return JSONResponse(error_body(errors.Refused(message), kind, code), status, headers)

@@ -5,21 +5,8 @@ import secrets
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from specmesh.api.fields import (
-    Json,
-    Prompt,
-    are_ids,
-    biases_of,
-    flag,
-    grammar_of,
-    ignored,
-    integer_field,
-    number_field,
-    prompts_of,
-    stops_of,
-)
+from specmesh.api.fields import BodyFields, Prompt, are_ids, biases_of, grammar_of, prompts_of, stops_of
 from specmesh.core.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.sampler import FORBIDDEN, MOST, WINDOW, Penalties, SamplingParams, check_sampling
@@ -41,16 +28,6 @@ DEFAULTS = (
 )
 """Fields of a body that a daemon may have defaults for."""
 
-_SHARED = frozenset(
-    {
-        *DEFAULTS,
-        *("seed", "stop", "stream", "stream_options", "logit_bias", "ignore_eos", "strategy", "threshold"),
-        *("cache_prompt", "grammar", "json_schema"),
-        *("response_format", "n", "draft_n", "rounds", "priority", "reconnect_timeout", "resumable", "resume"),
-        *("model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-    }
-)
-"""Fields of both; the last are OpenAI's and change no answer."""
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 
@@ -76,21 +53,21 @@ def parse_completion(body: object) -> Body:
 
     Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. docs/http-api.md says whose each field is.
     """
-    fields, unread = _read(body, "prompt", "logprobs", "best_of", "echo")
-    resumes = fields.get("resume") is not None
-    prompts = prompts_of(fields.get("prompt")) if not resumes else ((None, None),)
+    fields = BodyFields(body)
+    resumes, prompt = fields.get("resume") is not None, fields.get("prompt")
+    prompts = prompts_of(prompt) if not resumes else ((None, None),)
     params = _params(fields, _most_tokens(fields, "max_tokens", 128), _completion_logprobs(fields))
-    parsed = _body(fields, Request(*prompts[0], params, flag(fields, "rounds")))
-    if integer_field(fields, "best_of", parsed.choices, 1, MAX_CHOICES) != parsed.choices:
+    parsed = _body(fields, Request(*prompts[0], params, fields.flag("rounds")))
+    if fields.integer("best_of", parsed.choices, 1, MAX_CHOICES) != parsed.choices:
         raise RequestError("best_of must be n: every text is told, none is left out", "best_of")
     if len(prompts) * parsed.choices > MAX_TEXTS:
         raise RequestError(f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt")
     if len(prompts) > 1 and parsed.resumable:
         raise RequestError("only one text at a time can be gone on with: send one prompt", "prompt")
-    echo = flag(fields, "echo")
+    echo = fields.flag("echo")
     if echo and resumes:
         raise RequestError("echo is of the beginning of a text, and resume is not: leave one out", "echo")
-    return replace(parsed, echo=echo, prompts=prompts, ignored=unread)
+    return replace(parsed, echo=echo, prompts=prompts, ignored=fields.unread())
 
 
 def parse_chat(body: object) -> Body:
@@ -99,46 +76,44 @@ def parse_chat(body: object) -> Body:
     An assistant's message at the end is continued, as llama-server does, unless vLLM's continue_final_message and
     add_generation_prompt say otherwise.
     """
-    own = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "continue_final_message")
-    fields, unread = _read(body, *own, "add_generation_prompt")
+    fields = BodyFields(body)
     most = _most_tokens(fields, "max_completion_tokens", _most_tokens(fields, "max_tokens", MAX_TOKENS))
-    params = _params(fields, most, _chat_logprobs(fields))
-    messages, dropped = parse_messages(fields.get("messages")) if fields.get("resume") is None else ((), ())
-    asked, begins = (
-        flag(fields, name) if fields.get(name) is not None else None
-        for name in ("continue_final_message", "add_generation_prompt")
-    )
-    request = Request(None, None, params, flag(fields, "rounds"), messages, continues(asked, begins, messages))
-    return replace(_body(fields, request), ignored=(*unread, *dropped))
+    params, said = _params(fields, most, _chat_logprobs(fields)), fields.get("messages")
+    messages = parse_messages(said) if fields.get("resume") is None else ()
+    request = Request(None, None, params, fields.flag("rounds"), messages, _continues(fields, messages))
+    return replace(_body(fields, request), ignored=fields.unread())
 
 
-def _read(body: object, *own: str) -> tuple[Json, tuple[str, ...]]:
-    if not isinstance(body, dict):
-        raise RequestError("the request body must be a JSON object")
-    return body, ignored(body, _SHARED.union(own))
-
-
-def _most_tokens(fields: Json, name: str, default: int) -> int:
-    most = integer_field(fields, name, default, -1, MAX_TOKENS)
+def _most_tokens(fields: BodyFields, name: str, default: int) -> int:
+    most = fields.integer(name, default, -1, MAX_TOKENS)
     return MAX_TOKENS if most < 0 else most
 
 
-def _body(fields: Json, request: Request) -> Body:
-    options = fields.get("stream_options") or {}
+def _body(fields: BodyFields, request: Request) -> Body:
+    """Read what both APIs have, besides what a text is sampled with."""
+    options, resume, named = fields.get("stream_options") or {}, fields.get("resume"), fields.get("model")
     if not isinstance(options, dict):
         raise RequestError("stream_options must be an object", "stream_options")
-    wait = number_field(fields, "reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT)
-    priority = integer_field(fields, "priority", 0, 0, MAX_PRIORITY)
-    request, model = replace(request, reconnect_timeout=wait, priority=priority), ""
-    if fields.get("resume") is not None:
-        request, model = _resumed(fields["resume"], request)
-    flags = flag(fields, "stream"), flag(options, "include_usage"), flag(fields, "resumable")
-    choices = integer_field(fields, "n", 1, 1, MAX_CHOICES)
-    if choices > 1 and (flags[-1] or fields.get("resume") is not None):
+    wait = fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT)
+    request, model = (
+        replace(request, reconnect_timeout=wait, priority=fields.integer("priority", 0, 0, MAX_PRIORITY)),
+        "",
+    )
+    if resume is not None:
+        request, model = _resumed(resume, request)
+    choices, resumable = fields.integer("n", 1, 1, MAX_CHOICES), fields.flag("resumable")
+    if choices > 1 and (resumable or resume is not None):
         raise RequestError("only one text at a time can be gone on with: leave n out", "n")
-    named = fields.get("model")
-    told = model, flag(fields, "ignore_eos"), choices
-    return Body(request, *flags, *told, named=named if isinstance(named, str) else "")
+    return Body(
+        request,
+        fields.flag("stream"),
+        BodyFields(options).flag("include_usage"),
+        resumable,
+        model,
+        fields.flag("ignore_eos"),
+        choices,
+        named=named if isinstance(named, str) else "",
+    )
 
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:
@@ -165,34 +140,33 @@ def _ids(value: object, name: str) -> tuple[int, ...]:
     raise RequestError(f"resume.{name} must be a list of token ids, each from 0 to 2147483647", "resume")
 
 
-def _params(fields: Json, max_tokens: int, logprobs: int | None) -> SessionParams:
-    strategy: Any = fields.get("strategy")  # `check_sampling` looks
+def _params(fields: BodyFields, max_tokens: int, logprobs: int | None) -> SessionParams:
+    strategy = fields.get("strategy")
     sampling = SamplingParams(
-        temperature=number_field(fields, "temperature", 1.0, 0.0, MOST),
-        top_k=max(integer_field(fields, "top_k", 0, -1, 2**31 - 1), 0),
-        top_p=number_field(fields, "top_p", 1.0, 0.0, 1.0),
+        temperature=fields.number("temperature", 1.0, 0.0, MOST),
+        top_k=max(fields.integer("top_k", 0, -1, 2**31 - 1), 0),
+        top_p=fields.number("top_p", 1.0, 0.0, 1.0),
         seed=_seed(fields),
-        min_p=number_field(fields, "min_p", 0.0, 0.0, 1.0),
-        typical_p=number_field(fields, "typical_p", 1.0, 0.0, 1.0),
+        min_p=fields.number("min_p", 0.0, 0.0, 1.0),
+        typical_p=fields.number("typical_p", 1.0, 0.0, 1.0),
         penalties=Penalties(
-            number_field(fields, "repeat_penalty", 1.0, -MOST, MOST),
-            number_field(fields, "frequency_penalty", 0.0, -MOST, MOST),
-            number_field(fields, "presence_penalty", 0.0, -MOST, MOST),
-            integer_field(fields, "repeat_last_n", WINDOW, -1, 2**31 - 1),
+            fields.number("repeat_penalty", 1.0, -MOST, MOST),
+            fields.number("frequency_penalty", 0.0, -MOST, MOST),
+            fields.number("presence_penalty", 0.0, -MOST, MOST),
+            fields.integer("repeat_last_n", WINDOW, -1, 2**31 - 1),
         ),
         logit_bias=biases_of(fields.get("logit_bias")),
-        strategy=Strategy.DETERMINISTIC if strategy is None else strategy,
-        threshold=number_field(fields, "threshold", THRESHOLD, 0.0, 1.0),
+        strategy=Strategy.DETERMINISTIC if strategy is None else strategy,  # `check_sampling` looks
+        threshold=fields.number("threshold", THRESHOLD, 0.0, 1.0),
     )
-    auto = fields.get("draft_n") in (None, "auto")
-    draft_n = None if auto else integer_field(fields, "draft_n", 0, 0, MAX_DRAFTS)
-    stops, cached = stops_of(fields.get("stop")), flag(fields, "cache_prompt", True)
+    draft_n = None if fields.get("draft_n") in (None, "auto") else fields.integer("draft_n", 0, 0, MAX_DRAFTS)
+    stops, cached = stops_of(fields.get("stop")), fields.flag("cache_prompt", True)
     return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields), cached)
 
 
-def _seed(fields: Json) -> int:
+def _seed(fields: BodyFields) -> int:
     """A seed of 32 bits, which the wire carries: a longer or negative one is its checksum; -1 is a random one."""
-    seed = integer_field(fields, "seed", -1, -(2**63), 2**64 - 1)
+    seed = fields.integer("seed", -1, -(2**63), 2**64 - 1)
     if seed == -1:
         return secrets.randbits(32)
     return seed if 0 <= seed <= MAX_SEED else zlib.crc32(seed.to_bytes(9, "little", signed=True))
@@ -208,85 +182,78 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
     return replace(params, sampling=check_sampling(replace(params.sampling, logit_bias=biases)))
 
 
-def _completion_logprobs(fields: Json) -> int | None:
+def _completion_logprobs(fields: BodyFields) -> int | None:
     wanted = fields.get("logprobs")
-    return None if wanted is None or wanted is False else integer_field(fields, "logprobs", 0, 0, MAX_TOKENS)
+    return None if wanted is None or wanted is False else fields.integer("logprobs", 0, 0, MAX_TOKENS)
 
 
-def _chat_logprobs(fields: Json) -> int | None:
-    wanted, top = flag(fields, "logprobs"), integer_field(fields, "top_logprobs", 0, 0, MAX_TOKENS)
+def _chat_logprobs(fields: BodyFields) -> int | None:
+    wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_TOKENS)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None
 
 
 _CONTENT = frozenset({"tool_calls", "function_call", "tool_call_id", "audio", "images", "refusal"})
-"""Fields of a message that say something, which would be lost."""
+"""Fields of a message that say something, which would be lost; what else it has besides a text is left out."""
 
 _MEDIA = ("image", "audio", "video", "file")
 
 
-def parse_messages(value: object) -> tuple[tuple[ChatMessage, ...], tuple[str, ...]]:
-    """The messages, and the names of fields in them that nobody reads; raises RequestError."""
+def parse_messages(value: object) -> tuple[ChatMessage, ...]:
     if not isinstance(value, list) or not value:
         raise RequestError("messages must be a list with at least one message", "messages")
-    unread: list[str] = []
-    return tuple(_message(item, f"messages[{index}]", unread) for index, item in enumerate(value)), tuple(unread)
+    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
 
 
-def continues(asked: bool | None, begins: bool | None, messages: tuple[ChatMessage, ...]) -> bool:
-    """Whether the last message is to be continued: as `asked`, or where it is the assistant's and none is to begin.
-
-    Raises RequestError where that cannot be.
-    """
+def _continues(fields: BodyFields, messages: tuple[ChatMessage, ...]) -> bool:
+    """Whether the last message is to be continued."""
     last = bool(messages) and messages[-1].role == "assistant"
-    if asked and begins:
+    begins = fields.flag("add_generation_prompt", not last)
+    wanted = fields.flag("continue_final_message", last and not begins)
+    if wanted and fields.get("add_generation_prompt"):
         why = "add_generation_prompt begins a message and continue_final_message goes on with one: give one of them"
         raise RequestError(why, "continue_final_message")
-    if messages and not last and (asked or begins is False):
-        name = "continue_final_message" if asked else "add_generation_prompt"
+    if messages and not last and (wanted or not begins):
+        name = "continue_final_message" if wanted else "add_generation_prompt"
         raise RequestError(f"{name}: only an assistant's message at the end can be continued", name)
-    wanted = last and not begins if asked is None else asked
     if wanted and len(messages) > 1 and messages[-2].role == "assistant":
         raise RequestError("two assistant messages at the end cannot be continued: join them", "messages")
     return wanted
 
 
-def _message(value: object, where: str, unread: list[str]) -> ChatMessage:
+def _message(value: object, where: str) -> ChatMessage:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise RequestError(f"{where} must be an object with a role", where)
     role, name, content = value["role"], value.get("name"), value.get("content")
     if not isinstance(name, str | None):
         raise RequestError(f"{where}.name must be a text", where)
-    for key in sorted(value.keys() - {"role", "name", "content"}):
+    for key in sorted(_CONTENT & value.keys()):
         if value[key] not in (None, [], ""):
-            if key in _CONTENT:
-                raise RequestError(f"{where}.{key} is not supported yet", where)
-            unread.append(f"{where}.{key}")
+            raise RequestError(f"{where}.{key} is not supported yet", where)
     if content is None and role == "assistant":
         content = ""
-    return ChatMessage(role, _content(content, f"{where}.content", unread), name or "")
+    return ChatMessage(role, _content(content, f"{where}.content"), name or "")
 
 
-def _content(value: object, where: str, unread: list[str]) -> str:
+def _content(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise RequestError(f"{where} must be a text, or a list of text parts", where)
-    return "".join(_part(part, f"{where}[{index}]", unread) for index, part in enumerate(value))
+    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
 
 
-def _part(part: object, where: str, unread: list[str]) -> str:
+def _part(part: object, where: str) -> str:
     if not isinstance(part, dict):
         raise RequestError(f"{where} must be an object with a type", where)
     kind = part.get("type", "text")
-    extra = sorted(name for name in part.keys() - {"type", "text"} if part[name] is not None)
+    names = [str(kind), *(name for name, value in part.items() if value is not None)]
     for medium in _MEDIA:
-        if any(medium in name for name in (str(kind), *extra)):
+        if any(medium in name for name in names):
             raise RequestError(f"{medium} input is not supported by this model", where)
     if kind != "text" or not isinstance(part.get("text"), str):
         raise RequestError(f"{where} is no text part, and nothing else is supported", where)
-    unread += [f"{where}.{name}" for name in extra]
     return str(part["text"])
 
 

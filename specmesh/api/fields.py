@@ -1,7 +1,7 @@
-"""Fields of a request's body, each checked: RequestError names the one that is wrong."""
+"""The fields of a request's body, checked as they are read: RequestError names the one that is wrong."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 from urllib.parse import quote
 
@@ -14,46 +14,86 @@ Json = dict[str, object]
 Prompt = tuple[str | None, tuple[int, ...] | None]
 """A text or ids."""
 
+_EMPTY: tuple[object, ...] = (False, 0, "", [], {})
 _CHANGING: tuple[tuple[tuple[object, ...], str], ...] = (
-    ((), "audio prediction web_search_options"),  # OpenAI's
-    ((1,), "best_of"),
-    ((0,), "top_logprobs"),
-    ((False,), "echo"),
-    (("",), "suffix"),
-    (([],), "tools functions"),
-    (("none", "auto"), "tool_choice function_call"),
-    ((True, False), "parallel_tool_calls"),
-    ((["text"],), "modalities"),
-    ((), "n_predict samplers"),  # llama-server's; what only tunes one of these, as dry_base does, needs no place here
-    ((0,), "mirostat dry_multiplier xtc_probability dynatemp_range min_keep"),
-    ((-1, 0), "top_n_sigma t_max_predict_ms"),
-    ((-1,), "adaptive_target"),
-    ((1,), "typ_p"),
-    (([],), "lora"),
-    (({},), "chat_template_kwargs"),
-    ((), "max_new_tokens allowed_token_ids truncate_prompt_tokens structured_outputs chat_template"),  # vLLM's, others'
-    ((), "guided_json guided_regex guided_choice guided_grammar regex ebnf"),
-    ((0,), "min_tokens no_repeat_ngram_size top_a smoothing_factor"),
-    ((1,), "repetition_penalty length_penalty num_beams"),
-    ((False,), "use_beam_search include_stop_str_in_output"),
+    (_EMPTY, "audio prediction web_search_options echo suffix top_logprobs tools functions"),  # OpenAI's
+    (
+        _EMPTY,
+        "n_predict samplers mirostat dry_multiplier xtc_probability dynatemp_range min_keep lora",
+    ),  # llama-server's
+    (
+        _EMPTY,
+        "max_new_tokens min_tokens allowed_token_ids stop_token_ids bad_words logits_processors",
+    ),  # vLLM's, others'
+    (_EMPTY, "truncate_prompt_tokens chat_template chat_template_kwargs include_stop_str_in_output documents"),
+    (_EMPTY, "structured_outputs guided_json guided_regex guided_choice guided_grammar regex ebnf"),
+    (_EMPTY, "no_repeat_ngram_size top_a smoothing_factor use_beam_search"),
+    ((-1, 0), "top_n_sigma t_max_predict_ms adaptive_target"),
+    ((1,), "best_of typ_p repetition_penalty length_penalty num_beams"),
     ((True,), "skip_special_tokens do_sample"),
-    (([],), "stop_token_ids bad_words logits_processors documents"),
+    (("none", "auto"), "tool_choice function_call"),
+    ((["text"],), "modalities"),
 )
 """Fields that would change the text, or what an answer is, after the values besides null that change nothing."""
 
 _NEUTRAL = {name: values for values, names in _CHANGING for name in names.split()}
 
+_WITHOUT_EFFECT = frozenset(
+    ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+)
+"""OpenAI's, which change no answer."""
+
 _TOLD, _NAME = 16, 64
 """Names that the log and the header have at most, and letters of one."""
 
 
-def ignored(body: Json, known: Collection[str]) -> tuple[str, ...]:
-    """Return the fields that are neither `known` nor change anything. Raise RequestError for one that would."""
-    unread = [name for name, value in body.items() if name not in known and value is not None]
-    for name in unread:
-        if name in _NEUTRAL and not any(_same(body[name], one) for one in _NEUTRAL[name]):
-            raise RequestError(f"{name} is not supported yet", name)
-    return tuple(name for name in unread if name not in _NEUTRAL)
+class BodyFields:
+    """The fields of a body that are not null, each read by its name."""
+
+    def __init__(self, body: object) -> None:
+        if not isinstance(body, dict):
+            raise RequestError("the request body must be a JSON object")
+        self._given: Json = {name: value for name, value in body.items() if value is not None}
+        self._read: set[str] = set()
+
+    def get(self, name: str) -> Any:
+        self._read.add(name)
+        return self._given.get(name)
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        value = self.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
+        return float(value)
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        """Return a whole number, also one written 1.0, or the default."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not low <= value <= high:
+            raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise RequestError(f"{name} must be true or false", name)
+        return value
+
+    def unread(self) -> tuple[str, ...]:
+        """Return the fields that nobody has read and that change nothing. Raise RequestError for one that would."""
+        unread = [name for name in self._given if name not in self._read and name not in _WITHOUT_EFFECT]
+        for name in unread:
+            if name in _NEUTRAL and self._given[name] not in _NEUTRAL[name]:
+                raise RequestError(f"{name} is not supported yet", name)
+        return tuple(name for name in unread if name not in _NEUTRAL)
 
 
 def shown(names: Sequence[str]) -> str:
@@ -61,13 +101,8 @@ def shown(names: Sequence[str]) -> str:
     return ", ".join(quote(name[:_NAME], "[]", errors="replace") for name in names[:_TOLD])
 
 
-def _same(value: object, other: object) -> bool:
-    """Equal as JSON: true is not 1 there."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
-
-
-def grammar_of(fields: Json) -> Grammar | None:
-    """The grammar that a body asks for, if any; raises RequestError that names the field.
+def grammar_of(fields: BodyFields) -> Grammar | None:
+    """The grammar that a body asks for, if any.
 
     `response_format` is OpenAI's, and with its json_object llama-server takes a `schema` as well; `json_schema` and
     `grammar` are llama-server's. The same one may come twice: who goes on with a text adds what the daemon told.
@@ -76,7 +111,8 @@ def grammar_of(fields: Json) -> Grammar | None:
     if not isinstance(gbnf, str | None):
         raise RequestError("grammar must be a text in GBNF", "grammar")
     own = None if schema is None else _schema(schema, "json_schema")
-    asked = [one for one in (_format(fields), own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
+    formed = _format(fields.get("response_format"))
+    asked = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
     if len(set(asked)) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
     return check_grammar(asked[0]) if asked else None
@@ -90,24 +126,20 @@ def fields_of(grammar: Grammar | None) -> Json:
     return {"json_schema": json.loads(grammar.text)}
 
 
-def _format(fields: Json) -> Grammar | None:
-    value = fields.get("response_format")
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise RequestError("response_format must be an object with a type", "response_format")
-    match value.get("type"):
-        case "text":
+def _format(value: object) -> Grammar | None:
+    match value:
+        case None | {"type": "text"}:
             return None
-        case "json_object":
-            return _schema(value.get("schema", {"type": "object"}), "response_format.schema")
-        case "json_schema":
-            inner = value.get("json_schema")
-            if not isinstance(inner, dict) or "schema" not in inner:
-                raise RequestError("response_format.json_schema must be an object with a schema", "response_format")
-            return _schema(inner["schema"], "response_format.json_schema.schema")
-        case _:
+        case {"type": "json_object", **others}:
+            return _schema(others.get("schema", {"type": "object"}), "response_format.schema")
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return _schema(schema, "response_format.json_schema.schema")
+        case {"type": "json_schema"}:
+            raise RequestError("response_format.json_schema must be an object with a schema", "response_format")
+        case {"type": _}:
             raise RequestError("response_format.type must be text, json_object or json_schema", "response_format")
+        case _:
+            raise RequestError("response_format must be an object with a type", "response_format")
 
 
 def _schema(value: object, where: str) -> Grammar:
@@ -167,33 +199,3 @@ def _prompt(value: object) -> Prompt:
         return None, tuple(value)
     why = "prompt must be a string or a list of token ids, each from 0 to 2147483647, or a list of such"
     raise RequestError(why, "prompt")
-
-
-def number_field(body: Json, name: str, default: float, low: float, high: float) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
-    return float(value)
-
-
-def integer_field(body: Json, name: str, default: int, low: int, high: int) -> int:
-    """Return a whole number, also one written 1.0, or the default. Raise RequestError."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not low <= value <= high:
-        raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
-    return value
-
-
-def flag(body: Json, name: str, default: bool = False) -> bool:
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise RequestError(f"{name} must be true or false", name)
-    return value

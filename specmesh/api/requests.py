@@ -30,31 +30,12 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinged:
-    number: int
-    peers: tuple[Peer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ponged:
-    number: int
-    peer: Peer
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class PingPeers:
-    """Order to send a PING to every peer. `tell` is called from the loop and must not block."""
+    """Order to send a PING to every peer. sent: called with these peers; answered: with one, and the seconds that its
+    PONG took. Both are called from the loop and must not block."""
 
-    number: int
-    tell: Callable[[Pinged | Ponged], None]
-
-    def sent(self, peers: Iterable[Peer]) -> None:
-        self.tell(Pinged(self.number, tuple(peers)))
-
-    def answer(self, peer: Peer) -> Callable[[float], None]:
-        """Return the callback for the seconds that this peer's PONG took."""
-        return lambda seconds: self.tell(Ponged(self.number, peer, seconds))
+    sent: Callable[[Iterable[Peer]], None]
+    answered: Callable[[Peer, float], None]
 
 
 @dataclass(frozen=True, slots=True)

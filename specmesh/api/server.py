@@ -9,20 +9,17 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import h11
 import structlog
 import uvicorn
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from specmesh.api.answer import error_body
 from specmesh.api.app import create_app, guarded
 from specmesh.api.requests import Backend
+from specmesh.api.shapes import refusal
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError
 from specmesh.paths import SYSTEM_DIR
@@ -32,11 +29,8 @@ log = structlog.get_logger("specmesh.api")
 BACKLOG = 2048  # connections that wait to be accepted
 SEND_BUFFER = 64 * 1024  # bytes of an answer in the kernel: a slow reader is noticed beyond them
 ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
-_FULL = JSONResponse(
-    error_body(Busy("the API has as many connections as may be, all with requests: try again")),
-    503,
-    {"Retry-After": "1", "Connection": "close"},
-)
+_FULL = refusal(Busy("the API has as many connections as may be, all with requests: try again"))
+_FULL.headers["Connection"] = "close"
 
 
 def _most_connections() -> int:
@@ -46,24 +40,16 @@ def _most_connections() -> int:
     return max((min(soft, 1024) if soft > 0 else 1024) // 3, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of the connections of one listener.
+class ApiConnection(H11Protocol):
+    """One connection of a listener, closed once its time is over. Beyond `most` the one that has waited longest for a
+    request gives way; where all have one, the newest is refused.
 
-    most: so many at once. patience: seconds for a request to come whole, to the next one after an answer, and for a
-    reader to take some of what waits for it. crowded: for a stream's reader while others wait for a session.
+    patience: seconds for a request to come whole, to the next one after an answer, and for a reader to take some of
+    what waits for it.
     """
 
-    most: int
-    patience: float = 30.0
-    crowded: float = 2.0
-
-
-class ApiConnection(H11Protocol):
-    """One connection, closed once its time is over. Beyond `bounds.most` the one that has waited longest for a request
-    gives way; where all have one, the newest is refused."""
-
-    bounds: ClassVar[Bounds]
+    most = _most_connections()
+    patience = 30.0
     on_writable: Callable[[], None] = staticmethod(lambda: None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -71,7 +57,7 @@ class ApiConnection(H11Protocol):
         self.app_state = {"connection": self}  # an answer may look at it
         self.fine, self.left = self.loop.time(), 0
         there = [one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()]
-        beyond = len(there) - self.bounds.most
+        beyond = len(there) - self.most
         if beyond > 0:
             oldest = min((one for one in there if not one.asked), key=lambda one: one.fine)
             if oldest is not self:
@@ -104,24 +90,24 @@ class ApiConnection(H11Protocol):
         if left < self.left or (self.asked and not left):
             self.fine = now
         self.left = left
-        if now - self.fine >= self.bounds.patience:
+        if now - self.fine >= self.patience:
             self.transport.abort()
 
 
 class _Server(uvicorn.Server):
     """Serves one listener. At the end it cuts connections whose answers do not end."""
 
-    def __init__(self, app: ASGIApp, bounds: Bounds) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
             app,
-            http=type("BoundedConnection", (ApiConnection,), {"bounds": bounds}),
+            http=ApiConnection,
             ws="none",
             log_config=None,
             log_level="error",  # its warnings are about what strangers send
             access_log=False,
             lifespan="off",
             backlog=1,  # as often asyncio tries, and logs, where there is no descriptor for a connection
-            timeout_keep_alive=3600,  # `bounds` say when
+            timeout_keep_alive=3600,  # `ApiConnection.patience` says when
         )
         super().__init__(config)
 
@@ -151,17 +137,15 @@ def serving_api(
     backend: Backend,
     port: Port | None = None,
     defaults: Mapping[str, object] | None = None,
-    bounds: Bounds | None = None,
 ) -> Iterator[asyncio.AbstractEventLoop]:
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
     private and removed at the end.
 
     Raises ConfigError where it cannot listen. `port` is served behind a `Guard`; `defaults`: see `create_app`.
     """
-    bounds = bounds or Bounds(_most_connections())
-    app = create_app(backend, defaults, bounds.crowded)
-    over_tcp = [(_Server(guarded(app, port), bounds), _listen_tcp(port))] if port is not None else []
-    listeners = [(_Server(app, bounds), _listen(path)), *over_tcp]
+    app = create_app(backend, defaults)
+    over_tcp = [(_Server(guarded(app, port)), _listen_tcp(port))] if port is not None else []
+    listeners = [(_Server(app), _listen(path)), *over_tcp]
     for _, listener in listeners:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
     loop = asyncio.new_event_loop()

@@ -1,11 +1,14 @@
-"""What OpenAI's clients expect answers to look like: a completion, a chat, their chunks and log-probabilities."""
+"""What OpenAI's clients expect: a completion, a chat, their chunks and log-probabilities, errors."""
 
 import json
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specmesh import __version__
+from starlette.responses import JSONResponse
+
+from specmesh import __version__, errors
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
@@ -75,8 +78,8 @@ def _completion_logprobs(tokens: Sequence[AnswerToken]) -> Json:
 class Shape:
     """The form of one answer, of a chat or a completion, under the id of its request.
 
-    `extra` is specmesh's own part, `index` the choice's, `tokens` those whose log-probabilities are wanted. A
-    completion's are also given as a chat's are, under `specmesh`.
+    `extra` is specmesh's own part, `index` the choice's, `tokens` those whose log-probabilities are wanted: of an
+    answer at once None where none are. A completion's are also given as a chat's are, under `specmesh`.
     """
 
     chat: bool
@@ -88,12 +91,10 @@ class Shape:
         self, text: str, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = (), index: int = 0
     ) -> Json:
         """A part of a streamed answer; the last one has a reason to `finish`, a chat's first says who speaks."""
-        if not self.chat:
-            return self._completion(text, finish, extra, tokens or None, index)
         begins = "session" in extra and not extra.get("known_tokens")
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
-        choice: Json = {"delta": delta, "logprobs": _chat_logprobs(tokens) if tokens else None}
-        return self._answer("chat.completion.chunk", choice, finish, extra, index)
+        content: Json = {"delta": delta} if self.chat else {"text": text}
+        return self._answer("chat.completion.chunk", content, finish, extra, tokens or None, index)
 
     def frame(self, index: int) -> tuple[str, str]:
         """Return what stands before the text, and before `extra`, in every chunk without log-probabilities."""
@@ -104,30 +105,31 @@ class Shape:
     def whole(
         self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None = None, index: int = 0
     ) -> Json:
-        """The answer at once; tokens: None if no log-probabilities are wanted."""
-        if not self.chat:
-            return self._completion(text, finish, extra, tokens, index)
         message = {"role": "assistant", "content": text, "refusal": None}
-        choice: Json = {"message": message, "logprobs": None if tokens is None else _chat_logprobs(tokens)}
-        return self._answer("chat.completion", choice, finish, extra, index)
+        content: Json = {"message": message} if self.chat else {"text": text}
+        return self._answer("chat.completion", content, finish, extra, tokens, index)
 
-    def _completion(
-        self, text: str, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] | None, index: int
+    def _answer(
+        self,
+        kind: str,
+        content: Json,
+        finish: str | None,
+        extra: Json,
+        tokens: Sequence[AnswerToken] | None,
+        index: int,
     ) -> Json:
-        choice: Json = {"text": text, "logprobs": None}
+        logprobs = None
         if tokens is not None:
-            choice["logprobs"] = _completion_logprobs(tokens)
-            extra = extra | {"logprobs": [one.entry() for one in tokens if not one.echoed]}
-        return self._answer("text_completion", choice, finish, extra, index)
-
-    def _answer(self, kind: str, choice: Json, finish: str | None, extra: Json, index: int) -> Json:
+            logprobs = (_chat_logprobs if self.chat else _completion_logprobs)(tokens)
+            if not self.chat:
+                extra = extra | {"logprobs": [one.entry() for one in tokens if not one.echoed]}
         return {
             "id": self.id,
-            "object": kind,
+            "object": kind if self.chat else "text_completion",
             "created": self.created,
             "model": self.model,
             "system_fingerprint": f"specmesh-{__version__}",
-            "choices": [{"index": index, **choice, "finish_reason": finish}],
+            "choices": [{"index": index, **content, "logprobs": logprobs, "finish_reason": finish}],
             "specmesh": extra,
         }
 
@@ -137,11 +139,27 @@ def new_id(chat: bool) -> str:
     return ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
 
 
-def error(message: str, kind: str, code: str | None, param: str | None, own: SpecmeshError) -> Json:
-    """OpenAI's error object; under `specmesh` is what lets our own client raise the same error again."""
-    ours = {"error": type(own).__name__, "exit_code": own.exit_code}
-    return {"error": {"message": message, "type": kind, "param": param, "code": code, "specmesh": ours}}
-
-
 def server_sent(value: Json) -> str:
     return f"data: {written(value)}\n\n"
+
+
+_STATUS: dict[type[SpecmeshError], int] = {
+    **dict.fromkeys((errors.RequestError, errors.PromptTooLong), 400),
+    **dict.fromkeys((errors.NoSuchModel, errors.NoSuchText), 404),
+    **dict.fromkeys((errors.Busy, errors.Starting, errors.WentAway), 503),
+    errors.DaemonUnreachable: 502,
+}
+
+
+def refusal(error: SpecmeshError) -> JSONResponse:
+    status = _STATUS.get(type(error), 500)
+    wait = error.retry_after if isinstance(error, errors.Busy) else 1.0
+    return JSONResponse(error_body(error), status, {"Retry-After": str(math.ceil(wait))} if status == 503 else None)
+
+
+def error_body(error: SpecmeshError, kind: str = "", code: str | None = None) -> Json:
+    """OpenAI's error object; under `specmesh` is what lets our own client raise the same error again."""
+    ours = {"error": type(error).__name__, "exit_code": error.exit_code}
+    kind = kind or ("invalid_request_error" if error.exit_code == 2 else "server_error")
+    told = {"message": str(error), "type": kind, "param": getattr(error, "param", None), "code": code or error.code}
+    return {"error": told | {"specmesh": ours}}

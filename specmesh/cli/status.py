@@ -269,14 +269,18 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
 
     Ctrl-C ends it with the summary so far.
     """
-    times: dict[tuple[str, str], list[float | None]] = {}
+    client, times = daemon.Client(socket_path), dict[tuple[str, str], list[float | None]]()
+    due = time.monotonic()
     try:
-        for event in map(Fields, daemon.Client(socket_path).stream("/ping", {"count": count, "interval_s": interval})):
-            name, address, time_ms = event.text("peer"), event.text("address"), event.number("time_ms")
-            times.setdefault((name, address), []).append(time_ms)
-            if not json:
-                said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
-                click.echo(f"from {name} via {address} ({way_to(address)}): {said}")
+        for _ in range(count):
+            time.sleep(max(due - time.monotonic(), 0.0))
+            due = time.monotonic() + interval
+            for peer in Fields(client.get("/ping", {})).parts("peers"):
+                name, address, time_ms = peer.text("peer"), peer.text("address"), peer.number("time_ms")
+                times.setdefault((name, address), []).append(time_ms)
+                if not json:
+                    said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
+                    click.echo(f"from {name} via {address} ({way_to(address)}): {said}")
     finally:
         peers = [_pinged(name, address, of) for (name, address), of in times.items()]
         if json:

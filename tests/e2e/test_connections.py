@@ -59,32 +59,6 @@ def test_no_descriptor_for_a_connection(mesh: Mesh):
     assert complete(verifier, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40)
 
 
-@pytest.mark.fault("E5.56")
-def test_streams_that_nobody_reads(mesh: Mesh, role: str):
-    """They have all the sessions: two who read get one each long before their texts end; those that gave way, one for
-    each who waited, hear why."""
-    verifier = mesh.verifier("step_ms=1,n_seq=2,n_ctx=60000")
-    daemon = verifier if role == "verifier" else mesh.drafter()
-    unread = asking(body(PROMPT, 50_000, stream=True, rounds=True))
-    with many(daemon.socket, 2, unread) as lazy:
-        until(lambda: verifier.live() == 2, "all sessions are taken")
-        with ThreadPoolExecutor(2) as readers:
-            texts = [readers.submit(complete, daemon, body(PROMPT, 4000)) for _ in range(2)]
-            assert [one.result().text for one in texts] == [sim_text(PROMPT, 4000)] * 2
-
-        def ends() -> list[object]:
-            return [end["reason"] for end in verifier.events("session_finished") if end["tokens"] != 4000]
-
-        until(lambda: len(ends()) == 2, "both have given way")
-        assert ends() == ["cancelled"] * 2
-        for one in lazy:
-            answer = b""
-            while b"this stream was not read" not in answer[-2000:]:
-                more = one.recv(65536)
-                assert more, answer[-2000:]
-                answer += more
-
-
 def test_a_drafter_that_ends(mesh: Mesh):
     """Its clients hear why: 503 where nothing was said yet, also to those that come last, an error event in a stream.
     One that does not read holds it up for no more than two seconds. The log is quiet about all of it."""

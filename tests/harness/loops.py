@@ -225,12 +225,6 @@ class Running:
         self._mailbox.put(api.Submit(what, client))
         return client
 
-    def probe(self, number: int) -> "queue.SimpleQueue[api.Pinged | api.Ponged]":
-        """Have every peer pinged; what is heard of it."""
-        heard: queue.SimpleQueue[api.Pinged | api.Ponged] = queue.SimpleQueue()
-        self._mailbox.put(api.PingPeers(number, heard.put))
-        return heard
-
     def cancel(self, client: Hearing) -> None:
         self._mailbox.put(api.Cancel(client))
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from specmesh.api import requests as r
-from specmesh.api.answer import LocalClient
 from specmesh.api.app import create_app
 from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
 from specmesh.core.snapshot import Snapshot
@@ -26,7 +25,6 @@ class FakeDaemon:
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
         self.orders: list[r.ClientOrder] = []
-        self.peers: tuple[r.Peer, ...] = ()
         self.cancelled = asyncio.Event()
 
     def not_ready(self) -> SpecmeshError | None:
@@ -42,15 +40,10 @@ class FakeDaemon:
 
     def submit(self, order: r.ClientOrder) -> None:
         self.orders.append(order)
-        if isinstance(order, r.PingPeers):
-            order.sent(self.peers)
-            for peer in self.peers:
-                order.answer(peer)(0.004)
-            return
         if isinstance(order, r.Cancel):
             self.cancelled.set()
             return
-        assert isinstance(order.client, LocalClient)
+        assert isinstance(order, r.Submit)
         for event in self.events_of(order.request):
             order.client.on_event(event)
 

@@ -6,9 +6,8 @@ import json
 import pytest
 from asgi_calls import Answer, FakeDaemon, call, post
 
-from specmesh.api.answer import LocalClient
 from specmesh.api.requests import Cancel, Submit
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
+from specmesh.core.requests import ClientEvent, EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.errors import Busy
 
 DONE = Finished("length", (104, 105), {"drafted": 5, "accepted": 3})
@@ -43,21 +42,24 @@ def test_one_that_fails_ends_all(stream: bool):
     assert daemon.left >= {0, 3}
 
 
-def test_one_that_fails_in_the_stream_ends_all():
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_that_fails_in_the_stream_ends_all(count: int):
+    """A session that breaks after text was sent ends the stream with an error event and no [DONE]."""
     daemon = Differing((Started(1, 2),), (Started(2, 2),))
 
     async def failing() -> list[str]:
         answer = Answer()
-        answer.on_part = lambda: submitted(1).on_event(Failed(Busy("full")))
-        body = json.dumps({"prompt": "hi", "n": 2, "stream": True}).encode()
+        answer.on_part = lambda: submitted(count - 1).on_event(Failed(Busy("full")))
+        body = json.dumps({"prompt": "hi", "n": count, "stream": True}).encode()
         return (await call(daemon, "POST", "/v1/completions", [body], answer)).events()
 
-    def submitted(number: int) -> LocalClient:
+    def submitted(number: int) -> EventSink:
         return [order.client for order in daemon.orders if isinstance(order, Submit)][number]
 
     *_, last = asyncio.run(failing())
-    assert json.loads(last)["error"]["code"]
-    assert daemon.left == {0}
+    error = json.loads(last)["error"]
+    assert (error["message"], error["code"]) == ("full", "server_busy")
+    assert daemon.left == set(range(count - 1))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -2,7 +2,7 @@
 
 from asgi_calls import LETTERS
 
-from specmesh.api.answer import ChoiceStream
+from specmesh.api.choices import ChoiceStream
 from specmesh.api.shapes import Shape
 from specmesh.core.requests import Finished, Request, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob

@@ -1,6 +1,5 @@
 """The API's sockets: who may use them, what is replaced, what is refused."""
 
-import http.client
 import socket
 import stat
 import threading
@@ -8,28 +7,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from asgi_calls import FakeDaemon
+from harness.loops import until
 
 from specmesh.api import server
-from specmesh.api.requests import ModelInfo
-from specmesh.api.server import Bounds, serving_api
-from specmesh.core.snapshot import Snapshot
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-
-
-class Backend:
-    role, models = "verifier", ("m",)
-
-    def not_ready(self) -> None:
-        return None
-
-    def served(self, _: str) -> ModelInfo:
-        return ModelInfo("m", Vocabulary((), frozenset()))
-
-    def submit(self, _: object) -> None:
-        raise AssertionError("nothing is asked here")
-
-    async def stats(self) -> Snapshot:
-        return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
+from specmesh.api.server import ApiConnection, serving_api
+from specmesh.core.requests import Started, Tokens
 
 
 def mode(path: Path) -> int:
@@ -38,14 +21,8 @@ def mode(path: Path) -> int:
 
 def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "SYSTEM_DIR", tmp_path)
-    with serving_api(tmp_path / "s", Backend()):
+    with serving_api(tmp_path / "s", FakeDaemon()):
         assert mode(tmp_path / "s") == 0o660
-
-
-def asked(port: int, **headers: str) -> int:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-        connection.request("GET", "/stats", headers=headers)
-        return connection.getresponse().status
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -72,13 +49,25 @@ def trickle(to: socket.socket, ended: threading.Event) -> None:
     [b"", HEAD, HEAD + b"X-More: ", HEAD + b"Content-Length: 100000\r\n\r\n{", STATS, STATS + HEAD],
     ids=["idle", "head", "slow head", "slow body", "idle again", "half a second request"],
 )
-def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
+def test_a_request_must_come_whole(tmp_path: Path, raw: bytes, monkeypatch: pytest.MonkeyPatch):
     """Within its time, however it comes; before it and after an answer too. Else the connection is closed."""
+    monkeypatch.setattr(ApiConnection, "patience", 0.3)
     ended = threading.Event()
-    with serving_api(tmp_path / "s", Backend(), bounds=Bounds(9, 0.3)), closing(said(tmp_path / "s", raw)) as slow:
+    with serving_api(tmp_path / "s", FakeDaemon()), closing(said(tmp_path / "s", raw)) as slow:
         if raw.endswith((b": ", b"{")):
             threading.Thread(target=trickle, args=(slow, ended), daemon=True).start()
         with suppress(ConnectionError):
             while slow.recv(65536):
                 pass
         ended.set()
+
+
+@pytest.mark.fault("E5.56")
+def test_a_stream_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It loses its session, once its reader has taken nothing for a while."""
+    monkeypatch.setattr(ApiConnection, "patience", 0.3)
+    daemon = FakeDaemon(Started(1, 2), Tokens((65,) * 2**20, 0, None))
+    body = b'{"prompt": "hi", "stream": true}'
+    raw = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    with serving_api(tmp_path / "s", daemon), closing(said(tmp_path / "s", raw)):
+        until(daemon.cancelled.is_set, "it is cancelled")

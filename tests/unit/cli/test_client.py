@@ -75,7 +75,7 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
 
 def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
     """A peer calls itself what it likes; a terminal sees no control characters of it."""
-    ping = {"number": 1, "peer": "mac\x1b[2J\n", "address": "tcp://127.0.0.1", "time_ms": 1.0}
-    path = fake_daemon({"/ping": (200, sse(ping, "[DONE]"))})
-    done = CliRunner().invoke(main, ["ping", "--socket", str(path)])
+    ping = {"peer": "mac\x1b[2J\n", "address": "tcp://127.0.0.1", "time_ms": 1.0}
+    path = fake_daemon({"/ping": (200, json.dumps({"peers": [ping]}).encode())})
+    done = CliRunner().invoke(main, ["ping", "--count", "1", "--socket", str(path)])
     assert done.stdout.startswith("from mac?[2J? via tcp://127.0.0.1 (same machine): time=1.00 ms\n")
