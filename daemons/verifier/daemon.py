@@ -94,7 +94,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._thread,
         )
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._clients = Clients(self._prompts, limits, engine.info.n_seq, max_queue, self._tell)
+        self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, max_queue, self._tell)
         self._drafters = Drafters(
             name,
             engine,
@@ -180,7 +180,6 @@ class VerifierLoop(DaemonLoop[Order]):
         self.progress += self._router.guarded and not self._core.stuck
         self._router.flush()
         self._drafters.look(now)
-        self._clients.expire(now)
         if not self._clients.live:
             self.stats.throughput.idle()
         while self._asked and now >= self._asked[0][0]:
@@ -230,7 +229,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 if not effect.again:
                     self.stats.ended(effect)
                     effect.report["drafter"] = self._drafters.name(effect.drafter)
-                self._clients.ended(effect, now)
+                self._clients.ended(effect)
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error, now)
             case vev.NotHeld(client):

@@ -127,7 +127,6 @@ class Drafters:
                     lambda asked: (asked.owner, asked.ref) == (peer.identity, ref) and not asked.session
                 )
             case m.Close():
-                self._clients.closed(message.session, peer.identity, message.drafted, message.draft_s, now)
                 self._tell(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
                 self._router.send(peer.identity, m.Vocab(start, chunk(self._engine.vocabulary, start)))

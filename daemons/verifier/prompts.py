@@ -1,7 +1,7 @@
 """Prompts as ids and grammars as constraints, made beside the loop: a long text takes seconds."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from specmesh.core.clients import ClientRequest, EncodedPrompt
 from specmesh.core.requests import Request
@@ -21,10 +21,10 @@ class PromptEncoder:
         self._grammars = Grammars(engine.vocabulary)
         self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
 
-    def add(self, asked: ClientRequest) -> Future[None]:
-        """Begin to encode a prompt, until cancelled; one under way is delivered all the same."""
+    def add(self, asked: ClientRequest) -> Callable[[], bool]:
+        """Begin to encode a prompt; return what cancels that. One under way is delivered all the same."""
         pool = self._plain if asked.request.params.grammar is None else self._guided
-        return pool.submit(lambda: self._deliver(self._encoded(asked)))
+        return pool.submit(lambda: self._deliver(self._encoded(asked))).cancel
 
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""

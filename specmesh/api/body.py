@@ -58,8 +58,6 @@ def parse_completion(body: object) -> Body:
     prompts = prompts_of(prompt) if not resumes else ((None, None),)
     params = _params(fields, _most_tokens(fields, "max_tokens", 128), _completion_logprobs(fields))
     parsed = _body(fields, Request(*prompts[0], params, fields.flag("rounds")))
-    if fields.integer("best_of", parsed.choices, 1, MAX_CHOICES) != parsed.choices:
-        raise RequestError("best_of must be n: every text is told, none is left out", "best_of")
     if len(prompts) * parsed.choices > MAX_TEXTS:
         raise RequestError(f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt")
     if len(prompts) > 1 and parsed.resumable:
@@ -73,8 +71,8 @@ def parse_completion(body: object) -> Body:
 def parse_chat(body: object) -> Body:
     """Check a chat's body. Raise RequestError that names the field. Without max_tokens the context is the end.
 
-    An assistant's message at the end is continued, as llama-server does, unless vLLM's continue_final_message and
-    add_generation_prompt say otherwise.
+    An assistant's message at the end is continued, as llama-server does, unless vLLM's add_generation_prompt, or where
+    that is left out its continue_final_message, says otherwise.
     """
     fields = BodyFields(body)
     most = _most_tokens(fields, "max_completion_tokens", _most_tokens(fields, "max_tokens", MAX_TOKENS))
@@ -207,16 +205,11 @@ def parse_messages(value: object) -> tuple[ChatMessage, ...]:
 
 
 def _continues(fields: BodyFields, messages: tuple[ChatMessage, ...]) -> bool:
-    """Whether the last message is to be continued."""
-    last = bool(messages) and messages[-1].role == "assistant"
-    begins = fields.flag("add_generation_prompt", not last)
-    wanted = fields.flag("continue_final_message", last and not begins)
-    if wanted and fields.get("add_generation_prompt"):
-        why = "add_generation_prompt begins a message and continue_final_message goes on with one: give one of them"
-        raise RequestError(why, "continue_final_message")
-    if messages and not last and (wanted or not begins):
-        name = "continue_final_message" if wanted else "add_generation_prompt"
-        raise RequestError(f"{name}: only an assistant's message at the end can be continued", name)
+    """Whether the last message is to be continued, which only an assistant's can."""
+    own = bool(messages) and messages[-1].role == "assistant"
+    wanted = not fields.flag("add_generation_prompt", not fields.flag("continue_final_message", own))
+    if wanted and messages and not own:
+        raise RequestError("only an assistant's message at the end can be continued", "messages")
     if wanted and len(messages) > 1 and messages[-2].role == "assistant":
         raise RequestError("two assistant messages at the end cannot be continued: join them", "messages")
     return wanted

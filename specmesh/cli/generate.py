@@ -239,7 +239,8 @@ def _summary(report: Json) -> list[str]:
         "time": f"{r['time_s']:.3f} s, first token after {r['time_to_first_token_s']:.3f} s, "
         f"{r['tokens_per_second']:.1f} tokens/s",
         "verify": f"{r['verify_ms']:.1f} ms, waiting for drafts {r['wait_ms']:.1f} ms",
-        "draft": f"{r['draft_ms']:.1f} ms at the drafter ({drafter}), network {r['network_ms']:.1f} ms",
+        "draft": f"{drafter}"
+        + (f", {r['draft_ms']:.1f} ms, network {r['network_ms']:.1f} ms" if "draft_ms" in numbers else ""),
         "wire": f"{r['bytes_sent'] / rounds:.0f} bytes sent and {r['bytes_received'] / rounds:.0f} received per round",
         "speed-up": f"{r['speedup_vs_one_token_step']:.2f}x over the measured one-token step "
         f"({r['one_token_step_ms']:.2f} ms)",

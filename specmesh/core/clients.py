@@ -3,17 +3,13 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import QueueLimits, most_sessions
-from specmesh.core.report import with_drafting
 from specmesh.core.requests import EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import TargetLimits, check_request
 from specmesh.errors import Busy, NoSuchText, SpecmeshError
-
-CLOSE_GRACE = 0.2  # most seconds that a finished session's report waits for the drafter's CLOSE
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +17,7 @@ class ClientRequest:
     """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
     by `ref`, with `key`; None for a client here.
 
-    waits: for a session. encoding: while its prompt becomes ids, until cancelled. session: 0 before it has one.
+    waits: for a session. encoding: withdraws its prompt from those that become ids. session: 0 before it has one.
     """
 
     number: int
@@ -31,7 +27,7 @@ class ClientRequest:
     ref: int = 0
     key: str = ""
     waits: bool = False
-    encoding: "Encoding | None" = None
+    encoding: Callable[[], object] | None = None
     session: int = 0
 
 
@@ -43,18 +39,6 @@ class EncodedPrompt:
     ids: Sequence[int] = ()
     constraint: Constraint | None = None
     error: SpecmeshError | None = None
-
-
-class Encoding(Protocol):
-    """A prompt on its way to become ids."""
-
-    def cancel(self) -> object: ...
-
-
-class Prompts(Protocol):
-    """Makes ids of prompts, which takes time: each comes back by `Clients.encoded`."""
-
-    def add(self, asked: ClientRequest) -> Encoding: ...
 
 
 @dataclass(slots=True)
@@ -70,18 +54,9 @@ class SessionTraffic:
     over: bool = False
 
 
-@dataclass(slots=True)
-class _Report:
-    """A finished session's, which waits for the numbers of its drafter in CLOSE."""
-
-    until: float
-    end: vev.SessionEnded
-    client: EventSink
-    traffic: SessionTraffic
-
-
 class Clients:
-    """Requests by number, sessions by id, and reports on their way. tell: hands events to the core.
+    """Requests by number, sessions by id. tell: hands events to the core. encode: begins to make ids of a request's
+    prompt, which come back by `encoded`, and returns what cancels that.
 
     Beside those that find one of `n_seq` sessions free `most` requests may wait; the core decides who is next. A
     drafter's own clients get half of these places and three quarters of the sessions, so that it can keep nobody else
@@ -90,23 +65,22 @@ class Clients:
 
     def __init__(
         self,
-        prompts: Prompts,
+        encode: Callable[[ClientRequest], Callable[[], object]],
         limits: TargetLimits,
         n_seq: int,
         most: int,
         tell: Callable[[vev.Happened], None],
     ) -> None:
-        self._prompts, self._limits, self._n_seq, self._most, self._tell = prompts, limits, n_seq, most, tell
+        self._encode, self._limits, self._n_seq, self._most, self._tell = encode, limits, n_seq, most, tell
         self._queue = QueueLimits(most)
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self._requests: dict[int, ClientRequest] = {}
         self._named: dict[str, int] = {}  # sessions that may be resumed
-        self._reports: dict[int, _Report] = {}
         self._numbers = itertools.count(1)
 
     def __bool__(self) -> bool:
-        return bool(self._requests or self._reports)
+        return bool(self._requests)
 
     @property
     def live(self) -> int:
@@ -150,7 +124,7 @@ class Clients:
             return
         asked.waits = True
         if request.prompt_ids is None or request.params.grammar is not None:
-            asked.encoding = self._prompts.add(asked)
+            asked.encoding = self._encode(asked)
         else:
             self.encoded(EncodedPrompt(asked, request.prompt_ids), now)
 
@@ -211,13 +185,12 @@ class Clients:
         """Nobody hears more than this."""
         for number in list(self._requests):
             self.refuse(number, error, 0.0)
-        self.expire(float("inf"))
 
     def _forget(self, asked: ClientRequest) -> None:
         del self._requests[asked.number]
         asked.waits = False
         if asked.encoding is not None:
-            asked.encoding.cancel()
+            asked.encoding()
 
     # --- what the core says
 
@@ -265,8 +238,8 @@ class Clients:
         if traffic is not None and self._named.get(traffic.name) == session:
             del self._named[traffic.name]
 
-    def ended(self, end: vev.SessionEnded, now: float) -> None:
-        """Tell a session's client of its end, with the report; that waits a moment for the drafter's CLOSE."""
+    def ended(self, end: vev.SessionEnded) -> None:
+        """Tell a session's client of its end, with the report."""
         asked = self._requests.pop(end.client, None) if end.client is not None else None
         traffic = self.sessions.get(end.session)
         if traffic is not None:
@@ -276,30 +249,10 @@ class Clients:
         if end.error is not None:
             asked.client.on_event(Failed(end.error))
             return
-        if end.again or traffic is None:
-            asked.client.on_event(Finished(end.reason, end.prompt_ids, end.report))
-            return
-        self._reports[end.session] = _Report(now + CLOSE_GRACE, end, asked.client, traffic)
-        if end.drafter is None or end.owner is not None or end.reason == "cancelled":
-            self._deliver(end.session, 0, 0.0)
-
-    # --- reports
-
-    def expire(self, now: float) -> None:
-        for session in [session for session, report in self._reports.items() if now >= report.until]:
-            self._deliver(session, 0, 0.0)
-
-    def closed(self, session: int, drafter: bytes, drafted: int, draft_s: float, now: float) -> None:
-        """Deliver with its drafter's numbers; none can have worked longer than the session lived."""
-        report = self._reports.get(session)
-        if report is not None and report.end.drafter == drafter:
-            self._deliver(session, drafted, min(max(draft_s, 0.0), now - report.traffic.opened))
-
-    def _deliver(self, session: int, drafted: int, draft_s: float) -> None:
-        report = self._reports.pop(session)
-        numbers = with_drafting(report.end.report, drafted, draft_s)
-        numbers |= {"bytes_sent": report.traffic.bytes_sent, "bytes_received": report.traffic.bytes_received}
-        report.client.on_event(Finished(report.end.reason, report.end.prompt_ids, numbers))
+        report = end.report
+        if traffic is not None:
+            report = report | {"bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received}
+        asked.client.on_event(Finished(end.reason, end.prompt_ids, report))
 
 
 def _opening(

@@ -48,6 +48,8 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
         "seed": session.params.sampling.seed,
         "strategy": str(session.params.sampling.strategy),
         "exact": is_exact(session.params.sampling.strategy),
+        "draft_ms": None,  # what only a drafter knows
+        "network_ms": None,
     }
 
 

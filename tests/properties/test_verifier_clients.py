@@ -5,7 +5,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -74,7 +73,7 @@ class World:
         self.encoding: list[tuple[ClientRequest, Future[None]]] = []
         self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, n_seq=3, grace=GRACE)
         self.step: Step | None = None
-        self.clients = Clients(SimpleNamespace(add=self._encode), LIMITS, 3, 4, self.tell)
+        self.clients = Clients(self._encode, LIMITS, 3, 4, self.tell)
         self.asked: list[tuple[Client, Request, bytes | None, int]] = []
         self.there: set[bytes] = set()
         self.told: list[tuple[bytes, int]] = []
@@ -87,12 +86,12 @@ class World:
             assert event.client in self.clients._requests, "nothing begins that was withdrawn"
         self.events.append((event, self.now))
 
-    def _encode(self, asked: ClientRequest) -> "Future[None]":
+    def _encode(self, asked: ClientRequest) -> Callable[[], bool]:
         future: Future[None] = Future()
         if self.rng.random() < 0.5:
             future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
         self.encoding.append((asked, future))
-        return future
+        return future.cancel
 
     # --- what may happen
 
@@ -140,7 +139,6 @@ class World:
         if self.told:
             drafter, session = self.rng.choice(self.told)
             if drafter in self.there:
-                self.clients.closed(session, drafter, 1, 0.1, self.now)
                 self.tell(vev.SessionClosed(drafter, session))
 
     def hear(self) -> None:
@@ -169,7 +167,7 @@ class World:
                 case vev.Began() as effect:
                     self.clients.began(effect, self.now)
                 case vev.SessionEnded() as effect:
-                    self.clients.ended(effect, self.now)
+                    self.clients.ended(effect)
                 case vev.RequestRefused(client, error):
                     self.clients.refuse(client, error, self.now)
                 case vev.NotHeld(client):
@@ -183,7 +181,6 @@ class World:
 
     def wait(self, seconds: float = 0.1) -> None:
         self.now += seconds
-        self.clients.expire(self.now)
 
     def settle(self, over: Callable[[], bool]) -> None:
         for _ in range(400):
@@ -201,7 +198,6 @@ class World:
             clients.sessions,
             clients._requests,
             clients._named,
-            clients._reports,
             core.sessions,
             core._waiting.openings,
             core._kept.sessions,

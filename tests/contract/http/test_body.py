@@ -261,14 +261,13 @@ def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], pa
 
 
 def test_several_answers():
-    """n is for both APIs, best_of for completions, where it must say the same; a text to be gone on with is one."""
-    body = parse_completion({"prompt": "x", "n": 3, "best_of": 3, "echo": True})
+    """n is for both APIs; a text to be gone on with is one."""
+    body = parse_completion({"prompt": "x", "n": 3, "best_of": 1, "echo": True})
     assert (body.choices, body.echo) == (3, True)
     said = [{"role": "user", "content": "x"}]
     assert parse_chat({"messages": said, "n": 8}).choices == 8
     resume = {"id": "cmpl-" + 32 * "a"}
     for fields, name in (
-        ({"n": 2, "best_of": 1}, "best_of"),
         ({"n": 2, "resumable": True}, "n"),
         ({"n": 2, "resume": resume}, "n"),
         ({"echo": True, "resume": resume}, "echo"),
