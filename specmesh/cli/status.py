@@ -125,7 +125,8 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
 def _verifier(told: Fields) -> list[tuple[str, str]]:
     positions = " ".join(f"{rate:.2f}" for rate in told.numbers("acceptance", "per_position"))
     peer = (
-        "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, acceptance {acceptance}, promises "
+        "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, "
+        "acceptance {acceptance}, promises "
         "{promised_tokens_per_second} tokens/s, drafts for {sessions}"
     )
     return [

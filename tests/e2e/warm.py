@@ -129,5 +129,5 @@ if __name__ == "__main__":
         if role == "command":  # to take the interpreter down takes ten times as long as what it did
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(ended.code)
+            os._exit(int(ended.code or 0))
         raise
