@@ -12,7 +12,7 @@ import structlog
 
 from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
-from specmesh.caches import CostCache, VocabularyCache
+from specmesh.caches import VocabularyCache
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.snapshot import Snapshot
@@ -79,9 +79,7 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         if engine is None:
             return
         costs = StepCosts()
-        cache = CostCache(Path(settings.model.model or ""), f"{engine.info} {settings.model}")
-        process.wait(thread.do(partial(calibrate, engine, costs, cache.load())))
-        cache.store(costs.table())
+        process.wait(thread.do(partial(calibrate, engine, costs)))
         loop = VerifierLoop(
             process.name,
             socket,
@@ -102,7 +100,6 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
         with process.watched(lambda: loop.progress, f"{engine.info.model} on {settings.bind}"):
             idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
-        cache.store(costs.table())
         if idle:
             engine.close()  # not under a step that still runs
         log.info("stopped", role="verifier")

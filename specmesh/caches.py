@@ -1,16 +1,13 @@
-"""What daemons remember on disk: step times of a target, vocabularies of verifiers. No call raises."""
+"""What drafters remember on disk: vocabularies of verifiers."""
 
 import contextlib
 import hashlib
-import json
 import re
 from pathlib import Path
 
 import structlog
 from platformdirs import user_cache_path
 
-from specmesh import __version__
-from specmesh.core.draft_length.calibration import step_table
 from specmesh.core.vocabulary.vocabulary import MAX_VOCAB, MAX_VOCAB_BYTES, framed, unframed
 from specmesh.paths import write_whole
 
@@ -21,8 +18,6 @@ MAX_FILES = 16  # vocabularies kept on disk; the ones longest unused go first
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = ".vocabulary"
 _MAX_FILE_BYTES = MAX_VOCAB_BYTES + 4 * MAX_VOCAB
-
-_SAMPLE = 2**20  # bytes at either end of a model file that identify it
 
 
 class VocabularyCache:
@@ -70,43 +65,3 @@ class VocabularyCache:
     def _path(self, fingerprint: str) -> Path | None:
         """The file of a fingerprint; None for what is none: a peer's text never names a path."""
         return self._folder / f"{fingerprint}{_SUFFIX}" if _FINGERPRINT.fullmatch(fingerprint) else None
-
-
-class CostCache:
-    """The step times of one model file in one setting, on disk. No call raises."""
-
-    def __init__(self, model: Path, setting: str, folder: Path | None = None) -> None:
-        folder = folder or user_cache_path("specmesh") / "steps"
-        identity = _identity(model)
-        name = hashlib.sha256(f"{identity} {setting} {__version__}".encode()).hexdigest()[:32]
-        self._path = folder / f"{name}.json" if identity else None
-
-    def load(self) -> dict[int, float] | None:
-        """Seconds by rows; None where nothing usable is remembered."""
-        if self._path is None:
-            return None
-        try:
-            return step_table(json.loads(self._path.read_text()))
-        except (OSError, ValueError, TypeError, RecursionError):
-            return None
-
-    def store(self, table: dict[int, float]) -> None:
-        """Keep seconds by rows."""
-        if self._path is None or not table:
-            return
-        try:
-            write_whole(self._path, json.dumps(table).encode())
-        except OSError as error:
-            log.warning("step_times_not_kept", folder=str(self._path.parent), reason=error.strerror)
-
-
-def _identity(model: Path) -> str:
-    """What tells a model file from others without reading all of it; empty for what is no file."""
-    try:
-        size = model.stat().st_size
-        with model.open("rb") as file:
-            head = file.read(_SAMPLE)
-            file.seek(max(size - _SAMPLE, 0))
-            return f"{size} {hashlib.sha256(head + file.read(_SAMPLE)).hexdigest()}"
-    except OSError:
-        return ""

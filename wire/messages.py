@@ -14,7 +14,6 @@ MAX_TOKENS = 8192  # most ids one token frame carries; a longer SYNC is split
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
 MAX_LOGPROBS = 512  # most ids of one LOGPROBS
-MAX_ALTERNATIVES = 12_288  # most alternatives of all of them: its body stays below MAX_BODY
 DRAFT_N_AUTO = 0xFFFF  # OPEN's draft_n for an adaptive number of drafts
 NO_LOGPROBS = 0xFFFF  # OPEN's and OPENED's logprobs where none are wanted
 WINDOW, WHOLE_WINDOW = 64, 0xFFFFFFFF  # repeat_last_n where nothing is said, and the one that means all ids

@@ -12,7 +12,6 @@ from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
 from specmesh.wire.messages import (
-    MAX_ALTERNATIVES,
     MAX_LOGPROBS,
     MAX_TOKENS,
     WHOLE_WINDOW,
@@ -61,7 +60,7 @@ def to_drafter(
         case vev.Over(reason, length, report):
             yield m.Done(session, reason, length, report)
         case vev.LogprobsTold(base, logprobs):
-            for at, flat in logprob.flattened(logprobs, MAX_LOGPROBS, MAX_ALTERNATIVES):
+            for at, flat in logprob.flattened(logprobs, MAX_LOGPROBS):
                 yield m.Logprobs(session, base + at, *flat)
         case _:
             assert_never(what)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, check_grammar
-from specmesh.core.sampling.logprobs import MOST_ALTERNATIVES, USUAL, check_logprobs
+from specmesh.core.sampling.logprobs import check_logprobs
 from specmesh.core.sampling.sampler import SamplingParams, check_sampling
 from specmesh.core.sampling.stop import check_stops
 from specmesh.errors import PromptTooLong, RequestError
@@ -78,12 +78,6 @@ def check_request(
     foreign = [token for token, _ in params.sampling.logit_bias if token >= limits.n_vocab]
     if foreign:
         raise RequestError(f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias")
-    tokens, top = min(params.max_tokens, limits.n_ctx - n_prompt), params.logprobs or 0
-    if top > USUAL and tokens * top > MOST_ALTERNATIVES:  # more than anybody reads would fill memory
-        raise RequestError(
-            f"{top} logprobs of {tokens} tokens are too many: give max_tokens, {MOST_ALTERNATIVES // top} at most",
-            "max_tokens",
-        )
     strategy = params.sampling.strategy
     if params.grammar is not None and strategy in (Strategy.PROBABILISTIC, Strategy.THRESHOLD):  # of unmasked rows
         raise RequestError(f"strategy {strategy} does not go with a grammar or schema: use deterministic", "strategy")

@@ -168,11 +168,11 @@ class _Translating(Sampler):
         return self._chosen[guess] if guess in self._chosen else self._remap.say(guess)
 
 
-def calibrate(engine: VerifyEngine, costs: StepCosts, remembered: dict[int, float] | None = None) -> None:
+def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:
     """Measure what `calibration` asks for, on an empty sequence, and leave it empty again."""
     begun, info = time.monotonic(), engine.info
     held = int(info.trimming == "restore")
-    plan = calibration(costs, min(info.n_outputs or info.n_batch, info.n_ctx - held), info.width, remembered)
+    plan = calibration(costs, min(info.n_outputs or info.n_batch, info.n_ctx - held), info.width)
     with contextlib.suppress(StopIteration):
         rows = next(plan)
         while True:

@@ -200,7 +200,6 @@ class StepCosts:
         self.curves: dict[int, _Curve] = {} if curves is None else curves
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
-        self._owed = 0.0
         self._alone: StepCosts | None = None
         self.pause = 0.0  # mean seconds between two steps
 
@@ -230,18 +229,8 @@ class StepCosts:
         """Learn the pause between two steps, nothing being waited for."""
         self.pause += (seconds - self.pause) * PAUSE_WEIGHT
 
-    def record(
-        self, rows: int, seconds: float, *, context: int = 0, drafts: bool = False, redoes: bool = False
-    ) -> None:
-        """Learn from a step that verified `rows` rows, with or without drafts among them, and did nothing else.
-
-        redoes: it also decoded ids again, as some models must after a rejection. That is a price of drafting, owed by
-        the next step with drafts where this one has none."""
-        if redoes and not drafts:
-            self._owed += max(seconds - self.seconds(rows, context), 0.0)
-            return
-        if drafts:
-            seconds, self._owed = seconds + self._owed, 0.0
+    def record(self, rows: int, seconds: float, *, context: int = 0) -> None:
+        """Learn from a step that verified `rows` rows and did nothing else."""
         bucket = _bucket(context)
         if bucket not in self.curves:
             self.curves[bucket] = _Curve(self._window)
@@ -271,12 +260,8 @@ class StepCosts:
             self._dearer[bucket] = median(one - self._in(shorter, width) for width, one in curve.medians.items())
         return max(self._in(shorter, rows) + self._dearer[bucket], 0.0)
 
-    def table(self) -> dict[int, float]:
-        """Measured medians in seconds, by rows, with the shortest context that was measured."""
-        return next(iter(self.tables().values()), {})
-
     def tables(self) -> dict[int, dict[int, float]]:
-        """The same by the least context of each bucket."""
+        """Return measured medians in seconds, by the least context of each bucket and by rows."""
         return {
             (SHORT_CONTEXT << bucket) // 2 if bucket else 0: dict(sorted(curve.medians.items()))
             for bucket, curve in sorted(self.curves.items())

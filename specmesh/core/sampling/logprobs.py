@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from specmesh.core.sampling.sampler import Logits, largest
 from specmesh.errors import RequestError
 
-MAX_LOGPROBS, USUAL = 4096, 20  # most alternatives that are told of a token, and how many are never too many
-MOST_ALTERNATIVES = 2**17  # of a text where more are wanted: an answer of 15 MB, and half a second of work on it
+MAX_LOGPROBS = 20  # most alternatives that are told of a token: OpenAI's
 LEAST = -9999.0  # what stands for anything less: OpenAI's, as JSON knows no infinity
 _HUGE = 1e30  # stands for logits that are no finite numbers
 
@@ -33,10 +32,8 @@ Flat = tuple[list[float], list[int], list[float]]
 """Of each token its own logarithm; the likeliest ids of all, as many for each; and those of these."""
 
 
-def flattened(logprobs: Sequence[Logprob | None], most: int, most_top: int) -> Iterator[tuple[int, Flat]]:
-    """Yield them in parts of at most `most` tokens and `most_top` alternatives, each with its offset."""
-    each = max((len(one.ids) for one in logprobs if one is not None), default=0) + 1
-    most = max(min(most, most_top // each), 1)
+def flattened(logprobs: Sequence[Logprob | None], most: int) -> Iterator[tuple[int, Flat]]:
+    """Yield them in parts of at most `most` tokens, each with its offset."""
     for at in range(0, len(logprobs), most):
         found = [one for one in logprobs[at : at + most] if one is not None]
         ids = [token for one in found for token in one.ids]

@@ -190,9 +190,9 @@ class StepMeter:
             self._costs.record_pause(self._pause)
         self._spent = ended - self._last_ended if self._last_ended is not None else None
         self._last_ended = ended
-        if batch.pure:
+        if batch.pure and (batch.drafts or not redoes):  # what drafts bring about is a price of theirs
             rows, seconds, context = batch.measured(ended - started, self._width)
-            self._current.record(rows, seconds, context=context, drafts=batch.drafts, redoes=redoes)
+            self._current.record(rows, seconds, context=context)
 
     def compare(self, batch: Batch, first: DraftLengthController, emitted: Sequence[ev.Emit], *, asked: bool) -> None:
         """Hold what steps bring with drafts against what they bring without, by how many sessions share one. `first`

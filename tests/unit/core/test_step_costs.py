@@ -30,7 +30,7 @@ def test_interpolation_stays_between_its_neighbours(table, rows):
         assert low - 1e-9 <= value <= high + 1e-9
     else:
         assert value >= table[max(below) if below else min(above)] - 1e-9
-    assert costs.table() == dict(sorted(table.items()))
+    assert costs.tables() == {0: dict(sorted(table.items()))}
 
 
 def test_median_ignores_outliers_and_the_distant_past():
@@ -53,5 +53,4 @@ def test_long_contexts_have_costs_of_their_own():
     assert [costs.seconds(rows, 1023) for rows in (1, 4, 8)] == [10.0, 13.0, 20.0]
     assert costs.seconds(8, 100_000) == 23.0
     assert costs.seconds(8, 2000) == 20.0
-    assert costs.table() == {1: 10.0, 4: 13.0, 8: 20.0}
-    assert costs.tables() == {0: costs.table(), 4096: {1: 12.0, 4: 17.0}}
+    assert costs.tables() == {0: {1: 10.0, 4: 13.0, 8: 20.0}, 4096: {1: 12.0, 4: 17.0}}
