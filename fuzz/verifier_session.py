@@ -85,7 +85,7 @@ class _World:
     def attach(self) -> None:
         arrivals = Arrivals()
         arrivals.record_round_trip(self.tape.choice(ROUND_TRIPS))
-        self.perform(self.session.attach(arrivals))
+        self.perform(self.session.attach(arrivals, RollingAcceptance()))
 
     def hear(self, frame: bytes) -> None:
         """A frame from the drafter, as the verifier's loop hands it over."""

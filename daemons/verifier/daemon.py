@@ -286,6 +286,6 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
     info = engine.info
     room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
     part = PREFILL_ROWS if info.width is not None else None
-    slots = KVSlots(info.n_seq, info.reuse, room, part, restores=info.trimming == "restore")
+    slots = KVSlots(info.n_seq, info.reuse, room, part)
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
     return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)

@@ -118,7 +118,7 @@ class VerifierSession:
             case _:
                 assert_never(event)
 
-    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None) -> list[ev.VerifierEffect]:
+    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[ev.VerifierEffect]:
         """Hand the session to a drafter, which is told all of it. `acceptance` is where its rounds are recorded. Where
         drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):

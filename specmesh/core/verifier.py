@@ -147,7 +147,7 @@ class VerifierCore:
         return ev.Step(self._slots.orders([span.seq for span in spans]), tuple(spans), threads)
 
     def finish(
-        self, _step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
+        self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
     ) -> list[vev.Effect]:
         """Take in what a step gave, per span its rows of logits; or why it failed: sessions whose sequences are in
         doubt end, the others go on."""
@@ -160,7 +160,7 @@ class VerifierCore:
         self._slots.end()
         drafters = self._drafters.drafters
         asked = bool(drafters) and any(live.machine.drafting for live in self.sessions.values())
-        self._meter.ended(batch, started, ended, redoes=self._slots.redoes)
+        self._meter.ended(batch, started, ended, cut=bool(step.orders))
         outcomes = list[tuple[SessionContext, list[ev.VerifierEffect]]]()
         for (key, part), logits in zip(batch.parts, result, strict=True):
             live = self.sessions.get(key)

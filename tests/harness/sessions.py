@@ -38,7 +38,7 @@ def session(
         tuple(ids), params, limits, costs or StepCosts(), RollingAcceptance(), 0.0, n_prompt, constraint
     )
     if attached:
-        made.attach(Arrivals())
+        made.attach(Arrivals(), RollingAcceptance())
     return made
 
 

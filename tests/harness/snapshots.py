@@ -38,7 +38,7 @@ def opened(stats, number, draft_n=None, *, attached=True):
     stats.began(vev.Began(number, number, None, prompt, params, "", OPENED, 0, 0, adopted=False))
     machine.handle(ev.Prefilled(4), OPENED)
     if attached:
-        machine.attach(Arrivals())
+        machine.attach(Arrivals(), RollingAcceptance())
     return SessionContext(number, machine, 0, number, None)
 
 

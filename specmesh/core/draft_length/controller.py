@@ -48,12 +48,11 @@ class DraftLengthController:
         self.probing = False
         self.draft_n = self._wanted_drafts()
 
-    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance | None = None) -> None:
-        """Take another drafter. acceptance: where its rounds are recorded, None: as before."""
+    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> None:
+        """Take another drafter, whose rounds are recorded in `acceptance`."""
         self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals, self._times)
-        if acceptance is not None:
-            self.acceptance, self.policy, self._looked = acceptance, None, float("-inf")
-            self._ask()
+        self.acceptance, self.policy, self._looked = acceptance, None, float("-inf")
+        self._ask()
 
     def detach(self) -> None:
         self.arrivals, self.estimate.drafting = None, False

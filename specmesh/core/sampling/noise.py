@@ -28,9 +28,12 @@ def derived(seed: int, stream: NoiseStream, number: int = 0) -> int:
         return int(_mix(key ^ _GOLDEN * np.uint64(number + 1)))
 
 
-def uniform(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """A number between 0 and 1, neither of them, for (seed, position, token); one value per token."""
-    return _uniform(np.uint64(seed), position, tokens)
+def uniform(seed: int | np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """A number between 0 and 1, neither of them, for (seed, position, token), of 52 bits; one value per token."""
+    mixed = _mix(_counter(tokens) ^ _key(np.uint64(seed), position))
+    mixed >>= np.uint64(12)
+    numbers: NDArray[np.float64] = (mixed.astype(np.float64) + 0.5) * 2.0**-52
+    return numbers  # exact, so never 0 or 1
 
 
 def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -38,7 +41,7 @@ def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray
 
     Counter-based: two rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the three counters.
     """
-    noise: NDArray[np.float64] = -np.log(-np.log(_uniform(seed, position, tokens)))
+    noise: NDArray[np.float64] = -np.log(-np.log(uniform(seed, position, tokens)))
     return noise
 
 
@@ -58,18 +61,6 @@ def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> NDAr
             np.multiply(x, factor, out=x)
         np.greater_equal(x, enough, out=found[begin : begin + _PART])
     return np.flatnonzero(found)
-
-
-def _uniform(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    numbers: NDArray[np.float64] = (_bits(seed, position, tokens).astype(np.float64) + 0.5) * 2.0**-52
-    return numbers  # exact, so never 0 or 1
-
-
-def _bits(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """52 random bits for each token."""
-    mixed = _mix(_counter(tokens) ^ _key(seed, position))
-    mixed >>= np.uint64(12)
-    return mixed
 
 
 def _key(seed: np.uint64, position: int) -> NDArray[np.uint64]:

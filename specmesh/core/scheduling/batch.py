@@ -184,13 +184,13 @@ class StepMeter:
         self._current = costs
         self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
 
-    def ended(self, batch: Batch, started: float, ended: float, *, redoes: bool) -> None:
-        """Record a step, which perhaps decoded ids again."""
+    def ended(self, batch: Batch, started: float, ended: float, *, cut: bool) -> None:
+        """Record a step. cut: sequences were cut before it. Some models then decode ids again, which drafts pay for."""
         if self._pause is not None:
             self._costs.record_pause(self._pause)
         self._spent = ended - self._last_ended if self._last_ended is not None else None
         self._last_ended = ended
-        if batch.pure and (batch.drafts or not redoes):  # what drafts bring about is a price of theirs
+        if batch.pure and (batch.drafts or not cut):
             rows, seconds, context = batch.measured(ended - started, self._width)
             self._current.record(rows, seconds, context=context)
 

@@ -63,15 +63,10 @@ class KVSlots:
     room: ids that sequences without a session may hold together; the least recently used are emptied first.
     part: ids of a prompt that are read at once, where the same ids must have the same bits: only what a session would
           read in just the same way is reused. None where that does not matter.
-    restores: a sequence that is cut decodes ids again in its next step. redoes: the step that runs does.
     """
 
-    def __init__(
-        self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None, *, restores: bool = False
-    ) -> None:
-        self._reuse, self._room, self._part, self._restores = reuse, room, part, restores
-        self._behind: set[int] = set()  # sequences whose next step decodes ids again
-        self.redoes = False
+    def __init__(self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None) -> None:
+        self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(range(n_seq), NO_CONTENTS)  # the least recently used first
         self._step: frozenset[int] = frozenset()  # the sequences of the step that runs
         self._unsettled: set[int] = set()  # those of them that are free again
@@ -168,8 +163,6 @@ class KVSlots:
 
     def cut(self, seq: int, length: int) -> None:
         self._orders.append(KVCut(seq, length))
-        if self._restores:
-            self._behind.add(seq)
 
     def relocated(self, seq: int, length: int) -> None:
         """A sequence without a session holds fewer ids than it was to be cut to."""
@@ -180,10 +173,6 @@ class KVSlots:
         """Return what to carry out now, in this order, before a step of these sequences."""
         due, self._orders = tuple(self._orders), []
         self._step = frozenset(step)
-        if self._restores:
-            self._behind -= {order.seq for order in due if order == KVCut(order.seq, 0)}
-            self.redoes = not self._behind.isdisjoint(self._step)
-            self._behind -= self._step
         return due
 
     def end(self) -> None:

@@ -35,25 +35,6 @@ def test_the_least_recently_used_goes():
     assert had(made, chats[2]) == second
 
 
-def test_a_step_after_a_cut_decodes_ids_again_where_states_are_restored():
-    """Once, in the next step with that sequence; an emptied one has nothing to decode again."""
-    made = KVSlots(2, "whole", ANYTHING, restores=True)
-    made.cut(0, 8)
-    made.orders((1,))
-    assert not made.redoes
-    for again in (True, False):
-        made.orders((0, 1))
-        assert made.redoes is again
-    made.cut(0, 8)
-    made.release(0, NO_CONTENTS)
-    made.orders((0,))
-    assert not made.redoes
-    plain = slots()
-    plain.cut(0, 8)
-    plain.orders((0,))
-    assert not plain.redoes
-
-
 def test_room():
     made = slots(n_seq=4, room=100)
     seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
