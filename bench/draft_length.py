@@ -16,10 +16,10 @@ from random import Random
 from statistics import fmean
 
 from specmesh.bench.steps import costs_of
-from specmesh.core.draft_length.calibration import WIDTHS
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.simulation import Deployment, Workload, simulate
+from specmesh.engines.load import WIDTHS
 
 ROWS = 25
 Q8_0 = (1, 2.54, 2.97, 3.33, 4.59, 5.29, 4.4, 3.5, 3.7, 3.9, 4.1, 4.46, 5, 5.4, 5.8, 6.14, 6.5)

@@ -1,6 +1,5 @@
 """From settings to an engine, each library imported only when chosen; and an engine of another vocabulary."""
 
-import contextlib
 import platform
 import sys
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 import structlog
 
 from specmesh.config import ModelSettings
-from specmesh.core.draft_length.calibration import calibration
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler
@@ -168,15 +166,23 @@ class _Translating(Sampler):
         return self._chosen[guess] if guess in self._chosen else self._remap.say(guess)
 
 
+# rows: those first at whose sides kernels change, up to a step with the most drafts; more while there is time
+WIDTHS = (1, 2, 4, 8, 9, 16, 17, 25, 3, 5, 6, 7, 12, 33, 10, 11, 13, 14, 15, 20)
+REPEATS = 3
+BUDGET = 2.0  # seconds after which no further measurement is begun
+
+
 def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:
-    """Measure what `calibration` asks for, on an empty sequence, and leave it empty again."""
+    """Measure steps of the WIDTHS, or of the target's one width, on an empty sequence; leave it empty again."""
     begun, info = time.monotonic(), engine.info
     held = int(info.trimming == "restore")
-    plan = calibration(costs, min(info.n_outputs or info.n_batch, info.n_ctx - held), info.width)
-    with contextlib.suppress(StopIteration):
-        rows = next(plan)
-        while True:
-            rows = plan.send((_step(engine, held, rows), time.monotonic() - begun))
+    most = min(info.n_outputs or info.n_batch, info.n_ctx - held)
+    widths = [rows for rows in (WIDTHS if info.width is None else (info.width,)) if rows <= most]
+    _step(engine, held, widths[0])  # the first ever warms caches up and is not typical
+    for rows in widths * REPEATS:
+        if time.monotonic() - begun > BUDGET:
+            return
+        costs.record(rows, _step(engine, held, rows))
 
 
 def _step(engine: VerifyEngine, held: int, rows: int) -> float:

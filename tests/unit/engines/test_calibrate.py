@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from harness.clock import virtual_time
 
-from specmesh.core.draft_length.calibration import WIDTHS
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.engines import load, sim
-from specmesh.engines.load import calibrate
+from specmesh.engines.load import WIDTHS, calibrate
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 
