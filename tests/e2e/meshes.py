@@ -14,7 +14,8 @@ from served import CONTEXT, PAGE, Served, serve
 
 
 @contextmanager
-def _mesh() -> Iterator[Mesh]:
+def running() -> Iterator[Mesh]:
+    """Daemons in a folder of their own, until the end of it."""
     folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))
     mesh = Mesh(folder, FORKED)
     try:
@@ -30,14 +31,14 @@ def _mesh() -> Iterator[Mesh]:
 @pytest.fixture
 def mesh() -> Iterator[Mesh]:
     """Daemons of one test: mesh.verifier(...), mesh.drafter(...)."""
-    with _mesh() as made:
+    with running() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Mesh]:
     """Daemons that the tests of a module share."""
-    with _mesh() as made:
+    with running() as made:
         yield made
 
 

@@ -76,17 +76,6 @@ def fifty() -> list[Json]:
     return [{name: rng.choice(values) for name, values in WAYS.items()} | {"seed": seed} for seed in range(50)]
 
 
-def test_fifty_ways_to_sample(verifier: Daemon):
-    """Text and log-probabilities are those of the verifier alone."""
-    accepted = 0
-    for sampling in fifty():
-        fields = sampling | {"max_tokens": 12}
-        ids, logprobs, last = said(verifier, prompt=PROMPT, **fields)
-        assert (ids, logprobs) == said(verifier, prompt=PROMPT, **fields, draft_n=0)[:2], fields
-        accepted += last["report"]["accepted"]
-    assert accepted > 60
-
-
 class FiftyWays(AuditPlan):
     """One prompt, sampled in another way each time."""
 
@@ -94,16 +83,27 @@ class FiftyWays(AuditPlan):
         return super().body(number) | fifty()[number]
 
 
+def fifty_ways_of(verifier: Daemon, tokens: int) -> Json:
+    """What an audit of so long texts finds, in which drafts stood."""
+    result = audit(verifier.client, FiftyWays((PROMPT,) * 50, tokens, (3,), {}), verifier.stats(), lambda: None)
+    [way] = result["ways"]
+    assert not result["failed"], lines(result)
+    assert (way["errors"], way["texts"]) == (0, 50)
+    assert int(way["accepted"]) > 5 * tokens
+    return result
+
+
+def test_fifty_ways_to_sample(verifier: Daemon):
+    """Text and log-probabilities are those of the verifier alone."""
+    result = fifty_ways_of(verifier, 12)
+    assert (result["noise"], result["divergences"]) == (0.0, [])
+
+
 def test_fifty_ways_to_sample_with_other_bits(mesh: Mesh):
     """Of a verifier as it is: where a text is another than alone, the audit finds a near tie."""
     verifier = mesh.verifier(Path(bundled("target.gguf")), *SMALL, engine="llama")
     mesh.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
-    result = audit(verifier.client, FiftyWays((PROMPT,) * 50, 24, (3,), {}), verifier.stats(), lambda: None)
-    [way] = result["ways"]
-    assert not result["failed"], lines(result)
-    assert (way["errors"], way["texts"]) == (0, 50)
-    assert int(way["accepted"]) > 120
-    assert 0 < result["noise"] < 0.1  # else it shows no more than the test above
+    assert 0 < fifty_ways_of(verifier, 24)["noise"] < 0.1  # else it shows no more than the test above
 
 
 ERRS = """

@@ -149,16 +149,6 @@ def test_errors_as_clients_know_them(server: Served):
     assert (refused["type"], refused["code"]) == (kind, "invalid_api_key" if server.key else "forbidden")
 
 
-def test_a_container_asks_by_its_hosts_name(served: dict[str, Served]):
-    """`host.docker.internal` is any name where a key is shown; without keys no foreign name is taken."""
-    for path in ("/v1/models", "/stats"):
-        named = {"Host": "host.docker.internal:8080"}
-        assert served["verifier"].ask("GET", path, **named).status == 200
-        assert served["verifier"].ask("GET", path, **named, Authorization="Bearer none").status == 401
-        assert served["drafter"].ask("GET", path, **named).status == 403
-        assert served["drafter"].ask("GET", path, Host="evil.example", Origin=PAGE).status == 403
-
-
 def test_a_page_that_is_allowed(server: Served):
     """Its browser may ask, and read the answer; no other page's."""
     wanted = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization,content-type"}

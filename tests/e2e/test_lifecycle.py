@@ -62,6 +62,7 @@ def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], share
     first = pair["verifier"]
     shared.cannot_start("verifier", "--socket", first.socket).refused(75, first.socket, f"pid {first.pid}")
     shared.cannot_start("verifier", "--bind", shared.address).refused(78, shared.address, "in use")
+    shared.cannot_start("verifier", "--http", shared.address.removeprefix("tcp://")).refused(78, "is the port taken")
     assert generate(first, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
 
 
@@ -71,6 +72,8 @@ def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], share
         ("verifier", ("--bind", "tcp://0:7071", "--insecure-no-auth"), ["every network"]),
         ("verifier", ("--bind", "tcp://192.0.2.1:7071"), ["not encrypted", "specmesh keys new", "--insecure-no-auth"]),
         ("verifier", ("--bind", "tcp://192.0.2.1:7071", "--insecure-no-auth"), ["cannot bind", "192.0.2.1"]),
+        ("verifier", ("--http", "0.0.0.0:1"), ["--api-key-file"]),
+        ("verifier", ("--http", "127.0.0.1:0", "--api-key-file", "/nonexistent/keys"), ["cannot be read"]),
         ("verifier", ("--socket", "/run/" + "x" * 120), ["103"]),
         ("verifier", ("--model", "nonsense=1"), ["nonsense=1"]),
         ("drafter", ("--connect", "localhost:7071"), ["--connect", "not an address"]),

@@ -1,60 +1,18 @@
-"""A drafter on MLX beside a verifier on llama.cpp: the real daemons, the bundled pair and one nobody has seen."""
+"""A drafter on MLX beside a verifier on llama.cpp, what test_models.py does not show of it."""
 
 import signal
-from collections.abc import Callable, Iterator
-from importlib.resources import files
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from processes import Daemon, Mesh, Stream, body, complete, drafted, generate, until
+from processes import Mesh, Stream, body, complete, generate, until
 
 pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytestmark = pytest.mark.models
 
-BUNDLED = Path(str(files("specmesh") / "models"))
-PROMPTS = [
-    "def fibonacci(n):\n    ",
-    "class Stack:\n    def __init__(self",
-]
-N = 150
+PROMPT = "def fibonacci(n):\n    "
 SMALL = ("--ctx", 256, "--max-sessions", 4)
-
-
-class Linked(NamedTuple):
-    """A reproducible llama verifier and an MLX drafter."""
-
-    verifier: Daemon
-    drafter: Daemon
-
-
-@pytest.fixture(scope="module", params=["unseen", "bundled"])
-def linked(
-    request: pytest.FixtureRequest, make_gguf: Callable[..., Path], make_hf: Callable[..., Path], shared: Mesh
-) -> Iterator[Linked]:
-    """A pair, joined."""
-    if request.param == "bundled":
-        target, folder = BUNDLED / "target.gguf", BUNDLED / "drafter-hf"
-    else:
-        target = make_gguf("unseen-mlx", seed=21)
-        folder = make_hf("unseen-mlx", gguf=target)
-    own = Mesh(shared.folder, shared.program)
-    verifier = own.verifier(target, *SMALL, "--reproducible", engine="llama", name=f"v {request.param[:5]}")
-    drafter = own.drafter(folder, *SMALL, engine="mlx", name=f"m {request.param[:5]}")
-    yield Linked(verifier, drafter)
-    own.stop()
-
-
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_k": 40, "seed": 5}], ids=["greedy", "sampled"])
-@pytest.mark.fault("E7.84")
-def test_text_is_the_verifiers(linked: Linked, options: dict[str, object]):
-    """The ids at both sockets are those of the verifier alone; drafts stand."""
-    for prompt in PROMPTS:
-        alone = complete(linked.verifier, body(prompt, N, draft_n=0) | options)
-        for daemon in (linked.verifier, linked.drafter):
-            assert complete(daemon, body(prompt, N, draft_n=3) | options).ids == alone.ids
-    assert drafted(linked.verifier, body(PROMPTS[-1], N, draft_n=3) | options).ids == alone.ids
 
 
 def test_killed_and_started_again_mid_session(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
@@ -67,8 +25,8 @@ def test_killed_and_started_again_mid_session(make_gguf: Callable[..., Path], ma
     verifier = mesh.verifier(target, "--ctx", 4096, "--max-sessions", 2, "--reproducible", engine="llama")
     first = mesh.drafter(folder, "--ctx", 4096, engine="mlx", name="first")
     count = 3000
-    alone = complete(verifier, body(PROMPTS[0], count, draft_n=0)).ids
-    with Stream(verifier, body(PROMPTS[0], count, draft_n=2)) as stream:
+    alone = complete(verifier, body(PROMPT, count, draft_n=0)).ids
+    with Stream(verifier, body(PROMPT, count, draft_n=2)) as stream:
         stream.read(while_=lambda: sum(stream.accepted) < 10)
         first.kill()
         verifier.signal(signal.SIGSTOP)
@@ -87,8 +45,8 @@ def test_models_that_cannot_be_cut(make_gguf: Callable[..., Path], make_hf: Call
     """A hybrid and a sliding-window drafter, past the window and wrong all the time: the verifier's own text."""
     verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
     drafter = mesh.drafter(make_hf(f"e2e-{kind}", kind), *SMALL, engine="mlx")
-    alone = complete(verifier, body(PROMPTS[0], 80, draft_n=0)).ids
-    assert complete(verifier, body(PROMPTS[0], 80, draft_n=3)).ids == alone
+    alone = complete(verifier, body(PROMPT, 80, draft_n=0)).ids
+    assert complete(verifier, body(PROMPT, 80, draft_n=3)).ids == alone
     assert drafter.stats()["model"]["trimming"] == "restore"
 
 
@@ -100,7 +58,7 @@ def test_auto_takes_mlx_for_a_directory(make_gguf: Callable[..., Path], make_hf:
     (chosen,) = drafter.events("engine_chosen")
     assert (chosen["engine"], bool(chosen["why"])) == ("mlx", True)
     options = ("--max-tokens", 200, "--json", "--draft-n", 2)  # a first step of MLX takes as long as many of the target
-    until(lambda: generate(verifier, PROMPTS[0], *options).json["accepted"] > 0, "drafts stand")
+    until(lambda: generate(verifier, PROMPT, *options).json["accepted"] > 0, "drafts stand")
     assert drafter.stop() == 0
 
 

@@ -1,4 +1,4 @@
-"""The same promises on real models: tiny random ones nobody has seen, and the bundled pair."""
+"""The same promises on real models: tiny random ones nobody has seen, and the bundled pair; drafters on MLX, too."""
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshes import running
 from processes import Daemon, Mesh, Stream, body, complete, drafted, generate, until
-from proxy import Proxy
 
 pytestmark = pytest.mark.models
 
@@ -20,30 +20,34 @@ KERNELS = 5e-3
 SMALL = ("--ctx", 256, "--max-sessions", 4)
 
 
-@pytest.fixture(scope="module", params=["same weights", "other weights", "bundled"])
-def linked(
-    request: pytest.FixtureRequest, make_gguf: Callable[..., Path], shared: Mesh
-) -> Iterator[tuple[dict[str, Daemon], Proxy, str]]:
-    """A llama verifier and a llama drafter, joined by a counting proxy."""
-    kind = request.param
-    if kind == "bundled":
-        target, draft = BUNDLED / "target.gguf", BUNDLED / "drafter.gguf"
-    else:
+TWINS = {"same weights", "mlx same weights"}
+
+
+@pytest.fixture(scope="module", params=["same weights", "other weights", "bundled", "mlx same weights", "mlx bundled"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """What the drafter's model is to the target, and its engine."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def pair(kind: str, make_gguf: Callable[..., Path], request: pytest.FixtureRequest) -> Iterator[dict[str, Daemon]]:
+    """A llama verifier and such a drafter."""
+    engine = "mlx" if kind.startswith("mlx") else "llama"
+    make_hf = request.getfixturevalue("make_hf") if engine == "mlx" else None
+    target, draft = BUNDLED / "target.gguf", BUNDLED / ("drafter-hf" if engine == "mlx" else "drafter.gguf")
+    if kind == "other weights":
+        target, draft = make_gguf("target", seed=1, layers=2), make_gguf("other", seed=2, layers=1)
+    elif kind in TWINS:
         target = make_gguf("target", seed=1, layers=2)
-        draft = make_gguf("twin", seed=1, layers=2) if kind == "same weights" else make_gguf("other", seed=2, layers=1)
-    own = Mesh(shared.folder, shared.program)
-    verifier = own.verifier(target, *SMALL, "--reproducible", engine="llama", name=f"v {kind[:5]}")
-    proxy = Proxy(own.port)
-    drafter = own.drafter(draft, *SMALL, engine="llama", port=proxy.port, name=f"d {kind[:5]}")
-    yield {"verifier": verifier, "drafter": drafter}, proxy, kind
-    own.stop()
-    proxy.close()
+        draft = make_gguf("twin", seed=1, layers=2) if make_hf is None else make_hf("twin", gguf=target)
+    with running() as mesh:
+        verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
+        yield {"verifier": verifier, "drafter": mesh.drafter(draft, *SMALL, engine=engine)}
 
 
 @pytest.mark.fault("E7.84")
-def test_greedy_is_the_target_alone(linked: tuple[dict[str, Daemon], Proxy, str]):
+def test_greedy_is_the_target_alone(pair: dict[str, Daemon], kind: str):
     """Greedy ids with drafts, at both sockets, are those without."""
-    pair, _, kind = linked
     for prompt in PROMPTS:
         alone = complete(pair["verifier"], body(prompt, N, draft_n=0)).ids
         for daemon in pair.values():
@@ -53,9 +57,8 @@ def test_greedy_is_the_target_alone(linked: tuple[dict[str, Daemon], Proxy, str]
         assert drafted(pair["verifier"], body(PROMPTS[-1], N, draft_n=4)).ids == alone
 
 
-def test_a_twin_is_accepted_and_a_stranger_is_not(linked: tuple[dict[str, Daemon], Proxy, str]):
+def test_a_twin_is_accepted_and_a_stranger_is_not(pair: dict[str, Daemon], kind: str):
     """A drafter with the target's weights is nearly always right; the bundled one mostly; random weights hardly."""
-    pair, _, kind = linked
     reports = list[Any]()
 
     def drafts() -> int:
@@ -64,24 +67,22 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(linked: tuple[dict[str, Daemon
 
     until(lambda: drafts() > N, "drafts are verified")  # a busy machine's drafter is late for most
     accepted = sum(report["accepted"] for report in reports)
-    low, high = {"same weights": (0.9, 1), "bundled": (0.3, 1), "other weights": (0, 0.3)}[kind]
+    low, high = (0, 0.3) if kind == "other weights" else (0.9, 1) if kind in TWINS else (0.3, 1)
     assert low <= accepted / sum(report["drafted"] for report in reports) <= high
 
 
 @pytest.mark.fault("E7.84")
-def test_sampled_text_repeats_with_its_seed(linked: tuple[dict[str, Daemon], Proxy, str]):
+def test_sampled_text_repeats_with_its_seed(pair: dict[str, Daemon]):
     """Temperature 0.8: one seed gives one text, with and without drafts; through the command."""
-    pair, _, _ = linked
     options = ("--max-tokens", 40, "--temperature", 0.8, "--seed", 5, "--top-p", 0.95, "--json")
     runs = [("verifier", ()), ("drafter", ("--draft-n", 4)), ("verifier", ("--no-draft",))]
     texts = [generate(pair[role], PROMPTS[0], *options, *more).json["token_ids"] for role, more in runs]
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_logprobs_are_the_targets_own(linked: tuple[dict[str, Daemon], Proxy, str]):
+def test_logprobs_are_the_targets_own(pair: dict[str, Daemon]):
     """With drafts, at both sockets: those of the verifier alone, of each token and of the likeliest in its place, as
     far as llama.cpp computes the same in a step of one row and in one of several."""
-    pair, _, _ = linked
 
     def told(role: str, draft_n: int) -> list[dict[str, object]]:
         request = body(PROMPTS[0], N, draft_n=draft_n, logprobs=3)

@@ -10,11 +10,6 @@ PROMPT = "The network is reliable"
 BYTES_PER_TOKEN = 120
 
 
-def linked(mesh: Mesh, made: Proxy, drafter: str = "draft_ms=1,alpha=0.75") -> Daemon:
-    """A drafter that reaches the mesh's verifier through the proxy."""
-    return mesh.drafter(drafter, port=made.port)
-
-
 def quiet(proxy: Proxy, daemon: Daemon) -> int:
     """The proxy's byte count once the session has ended on both sides."""
     until(lambda: daemon.live() == 0, "the session ends")
@@ -58,5 +53,5 @@ def counted(shared: Mesh) -> "tuple[Proxy, dict[str, Daemon]]":
     """A pair joined by a counting proxy: a step of 8 ms, a draft of 1 ms, 3 of 4 drafts right."""
     verifier = shared.verifier("step_ms=8")
     made = Proxy(shared.port)
-    yield made, {"verifier": verifier, "drafter": linked(shared, made)}
+    yield made, {"verifier": verifier, "drafter": shared.drafter("draft_ms=1,alpha=0.75", port=made.port)}
     made.close()

@@ -154,20 +154,6 @@ def test_commands(server: Served):
     assert (done.json["text"], done.json["finish_reason"]) == (whole[: whole.index(whole[50:53])], "stop")
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("--http", "0.0.0.0:1"), "--api-key-file"),
-        (("--http", "nonsense"), "HOST:PORT"),
-        (("--http", "127.0.0.1:{taken}"), "is the port taken"),
-        (("--http", "127.0.0.1:0", "--api-key-file", "/nonexistent/keys"), "cannot be read"),
-    ],
-)
-def test_bad_ports(served: dict[str, Served], shared: Mesh, args: tuple[str, ...], said: str):
-    words = [word.format(taken=served["verifier"].port) for word in args]
-    shared.cannot_start("verifier", *words).refused(78, said)
-
-
 def test_more_than_there_are_sessions(mesh: Mesh):
     """Forty clients at either daemon wait for their turn without asking again, each for its own text; so do more than a
     verifier takes of one drafter at once."""

@@ -52,6 +52,12 @@ def verifier(mesh: Mesh, *options: object) -> Daemon:
     return mesh.verifier("step_ms=4,n_seq=2", "--max-queue", 1, *options, program=edited(slowly))
 
 
+def drafter(mesh: Mesh, *options: object) -> Daemon:
+    """A drafter with that engine, attached."""
+    slowly = SLOWLY.format(engine="SimDrafter", work="predict", folder=mesh.folder, slow=ord(SLOW))
+    return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=edited(slowly))
+
+
 def kept(daemon: Daemon, drafter: Daemon) -> bool:
     """Whether the verifier has this drafter, and takes it to be well."""
     peers: list[Json] = daemon.stats()["peers"]
@@ -91,25 +97,6 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPool
 
 
 @fault("E8.99")
-def test_sigterm_in_a_slow_step(mesh: Mesh):
-    daemon = verifier(mesh, "--drain", DRAIN)
-    with Stream(daemon, body(PROMPT + SLOW, 40)) as stream:
-        until((mesh.folder / "begun").exists, "the slow step has begun")
-        began = time.monotonic()
-        daemon.signal(signal.SIGTERM)
-        with pytest.raises(WentAway):
-            stream.read()
-        assert daemon.wait() == 0, "it ends though the step does not"
-    assert time.monotonic() > began + DRAIN
-
-
-def drafter(mesh: Mesh, *options: object) -> Daemon:
-    """A drafter with that engine, attached."""
-    slowly = SLOWLY.format(engine="SimDrafter", work="predict", folder=mesh.folder, slow=ord(SLOW))
-    return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=edited(slowly))
-
-
-@fault("E8.99")
 def test_a_drafter_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
     daemon = mesh.verifier("step_ms=4,n_seq=4")
     slow = drafter(mesh)
@@ -135,14 +122,16 @@ def test_a_drafter_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
 
 
 @fault("E8.99")
-def test_sigterm_in_a_drafters_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
-    mesh.verifier("step_ms=4,n_seq=4")
-    slow = drafter(mesh, "--drain", DRAIN)
-    slowed = clients.submit(complete, slow, body(PROMPT + SLOW, 400, draft_n=4))
+def test_sigterm_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor, role: str):
+    drains = ("--drain", DRAIN)
+    asked = verifier(mesh, *drains) if role == "verifier" else mesh.verifier("step_ms=4,n_seq=4")
+    if role == "drafter":
+        asked = drafter(mesh, *drains)
+    slowed = clients.submit(complete, asked, body(PROMPT + SLOW, 400, draft_n=4))
     until((mesh.folder / "begun").exists, "the slow step has begun")
     began = time.monotonic()
-    slow.signal(signal.SIGTERM)
-    assert slow.wait() == 0, "it ends though the step does not"
+    asked.signal(signal.SIGTERM)
+    assert asked.wait() == 0, "it ends though the step does not"
     assert time.monotonic() > began + DRAIN
     with pytest.raises(WentAway):
         slowed.result(PATIENCE)

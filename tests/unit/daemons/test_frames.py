@@ -39,6 +39,8 @@ def test_what_is_asked_for():
         replace(ORDER, min_p=2.0),
         replace(ORDER, temperature=-1.0),
         replace(ORDER, temperature=1e308),
+        replace(ORDER, top_p=-1.0),
+        replace(ORDER, top_p=7.0),
         replace(ORDER, max_tokens=2**32 - 1),
         replace(ORDER, biases=[1.0]),
     ):
