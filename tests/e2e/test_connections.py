@@ -95,8 +95,9 @@ def test_a_drafter_that_ends(mesh: Mesh):
 
 
 @pytest.mark.parametrize(("role", "queued", "places"), [("verifier", 2, 1 + 2), ("drafter", AHEAD, 1 + AHEAD + 2)])
+@pytest.mark.fault("E5.55")
 def test_one_request_too_many(mesh: Mesh, role: str, queued: int, places: int):
-    """It is told at once when to come back, and which option makes room; the others wait."""
+    """It is told at once when to come back, and which option makes room; the others wait. Then it serves again."""
     verifier = mesh.verifier("step_ms=4,n_seq=1,n_ctx=60000", "--max-queue", 2 if role == "verifier" else 256)
     daemon = verifier if role == "verifier" else mesh.drafter("", "--max-queue", 2)
     asked = asking(body(PROMPT, 50_000))
@@ -109,6 +110,9 @@ def test_one_request_too_many(mesh: Mesh, role: str, queued: int, places: int):
                 answer += refused.recv(65536)
             until(lambda: verifier.stats()["sessions"]["queued"] == queued, "the others wait")
             assert select.select([first, *others], [], [], 0)[0] == []
+            generate(daemon, PROMPT).refused(75, "with a larger --max-queue")
+    until(lambda: not any(verifier.stats()["sessions"][one] for one in ("live", "queued")), "they have left")  # type: ignore[index]
+    assert generate(daemon, PROMPT, "--max-tokens", 5).code == 0
     assert answer.startswith(b"HTTP/1.1 503")
     assert b"retry-after: " in answer.lower()
     assert b"with a larger --max-queue" in answer

@@ -93,13 +93,16 @@ def test_bad_settings(mesh: Mesh, role: str, options: tuple[str, ...], words: li
 
 @pytest.mark.fault("E7.80")
 def test_prompt_longer_than_the_context(mesh: Mesh):
-    """Exit 2 with the prompt's and the context's token counts, at both sockets; a prompt that just fits works."""
-    verifier = mesh.verifier("step_ms=1,n_ctx=64")
-    drafter = mesh.drafter("draft_ms=0.1,n_ctx=64")
+    """Exit 2 with the prompt's and the context's token counts, at both sockets; a prompt that just fits works. Nothing
+    changes by a drafter with a smaller context: the text is whole."""
+    verifier = mesh.verifier("step_ms=1,n_ctx=256")
+    drafter = mesh.drafter("draft_ms=0.1,alpha=1,n_ctx=64")
     for daemon in (verifier, drafter):
-        generate(daemon, "x" * 70).refused(2, "70 tokens", "context length is 64", "--ctx")
-        report = generate(daemon, "x" * 60, "--max-tokens", 50, "--json").json
+        generate(daemon, "x" * 270).refused(2, "270 tokens", "context length is 256", "--ctx")
+        report = generate(daemon, "x" * 252, "--max-tokens", 50, "--json").json
         assert (report["finish_reason"], report["generated_tokens"]) == ("length", 4)
+        for prompt in ("z" * 50, "z" * 150):
+            assert generate(daemon, prompt, "--max-tokens", 100).out == sim_text(prompt, 100) + "\n"
 
 
 @pytest.mark.fault("E7.83")
@@ -111,35 +114,12 @@ def test_prompt_longer_than_a_frame(pair: dict[str, Daemon]):
         assert generate(daemon, PROMPT, "--max-tokens", 5).code == 0
 
 
-@pytest.mark.fault("E7.80")
-def test_prompt_longer_than_the_drafters_context(mesh: Mesh):
-    """A drafter with a smaller context changes nothing: the text is whole."""
-    verifier = mesh.verifier("step_ms=1")
-    drafter = mesh.drafter("draft_ms=0.1,alpha=1,n_ctx=64")
-    prompt = "z" * 50
-    for daemon in (verifier, drafter):
-        assert generate(daemon, prompt, "--max-tokens", 100).out == sim_text(prompt, 100) + "\n"
-    assert generate(drafter, "z" * 200, "--max-tokens", 20).out == sim_text("z" * 200, 20) + "\n"
-
-
 @pytest.mark.fault("E7.83")
 def test_empty_prompt(pair: dict[str, Daemon]):
     """An empty prompt is gone on with, to the same text at both sockets."""
     first, second = (generate(daemon, "", "--max-tokens", 20) for daemon in pair.values())
     assert (first.code, first.err) == (0, "")
     assert first == second
-
-
-@pytest.mark.fault("E5.55")
-def test_all_sessions_taken(mesh: Mesh):
-    """Beyond the sessions it can hold the verifier answers 75, at both sockets; afterwards it serves again."""
-    verifier = mesh.verifier("step_ms=2,n_seq=2", "--max-queue", 0)
-    drafter = mesh.drafter()
-    with Stream(verifier, body("a", 4000)), Stream(drafter, body("b", 4000)):
-        for daemon in (verifier, drafter):
-            generate(daemon, PROMPT).refused(75, "2 sessions", "try again")
-    until(lambda: verifier.live() == 0, "both are cancelled")
-    assert generate(verifier, PROMPT, "--max-tokens", 5).code == 0
 
 
 def test_drafter_without_a_verifier(mesh: Mesh):
