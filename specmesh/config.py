@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
-from specmesh.security import Way, check_rpc, endpoint, way
+from specmesh.security import check_rpc, endpoint, is_here
 
 MAX_KEY_FILE_BYTES = 64 * 1024
 
@@ -52,7 +52,7 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
     if not host or port is None or parts.path or parts.username:
         raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080")
     keys = read_keys(key_file) if key_file is not None else ()
-    if not keys and way(host) is not Way.SAME_MACHINE:
+    if not keys and not is_here(host):
         raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1")
     for origin in origins:
         if origin == "*" and not keys:

@@ -15,12 +15,12 @@ import click
 
 from specmesh import __version__
 from specmesh.cli.config import daemon_context, keys, origin
-from specmesh.cli.status import Found, find, way_to
+from specmesh.cli.status import Found, find
 from specmesh.client import printable
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES
-from specmesh.security import Way, endpoint
+from specmesh.security import endpoint, is_here
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -182,24 +182,24 @@ def _network(running: Iterable[Found]) -> list[Check]:
     with suppress(ConfigError):  # which the check of its settings tells
         ctx = daemon_context("drafter")
         addresses += ctx.params["connect"] if origin(ctx, keys(ctx.command)["connect"]) is not None else ()
-    return [judge_reach(one, _connect(one), way_to(one), attached.get(one)) for one in dict.fromkeys(addresses)]
+    return [judge_reach(one, _connect(one), attached.get(one)) for one in dict.fromkeys(addresses)]
 
 
 def judge_reach(
-    address: str, error: Exception | None, kind: Way, attached: bool | None, macos: bool = sys.platform == "darwin"
+    address: str, error: Exception | None, attached: bool | None, macos: bool = sys.platform == "darwin"
 ) -> Check:
     """Judge whether a verifier can be reached. error: what connecting to it raised.
 
     attached: a running drafter has it; None if none runs.
     """
-    name, told, (host, port) = "verifier", f"{address} ({kind})", endpoint(address)
-    private = macos and kind is Way.LOCAL
+    name, (host, port) = "verifier", endpoint(address)
+    private = macos and not is_here(host)
     match error:
         case None if attached is False:
             fix = _PRIVACY if private else "specmesh stats  # and its log"
-            return warn(name, f"{told} answers from here, but the running drafter has no verifier", fix)
+            return warn(name, f"{address} answers from here, but the running drafter has no verifier", fix)
         case None:
-            return ok(name, f"{told} answers")
+            return ok(name, f"{address} answers")
         case ConnectionRefusedError():
             fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
         case OSError(errno=code) if private and code == MACOS_NO_ROUTE:
@@ -208,7 +208,7 @@ def judge_reach(
             fix = f"ping {host}  # is it on, in this network, the VPN up? does its firewall let port {port} in?"
         case _:
             fix = "specmesh config show drafter  # connect must be tcp://HOST:PORT"
-    return fail(name, f"{told} cannot be reached ({getattr(error, 'strerror', None) or error})", fix)
+    return fail(name, f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})", fix)
 
 
 def _connect(address: str) -> Exception | None:

@@ -2,13 +2,10 @@
 
 import os
 import re
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -19,7 +16,6 @@ from specmesh import client as daemon
 from specmesh.cli.options import aligned, json_option, number, print_json, print_result, socket_option
 from specmesh.client import Client, Fields, Json, known_sockets, listens, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
-from specmesh.security import Way, endpoint, way
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -281,7 +277,7 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
                 times.setdefault((name, address), []).append(time_ms)
                 if not json:
                     said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
-                    click.echo(f"from {name} via {address} ({way_to(address)}): {said}")
+                    click.echo(f"from {name} via {address}: {said}")
     finally:
         peers = [_pinged(name, address, of) for (name, address), of in times.items()]
         if json:
@@ -298,7 +294,6 @@ def _pinged(name: str, address: str, times_ms: list[float | None]) -> dict[str, 
     return {
         "name": name,
         "address": address,
-        "way": str(way_to(address)),
         "sent": len(times_ms),
         "answered": len(answered),
         "loss": round(1 - len(answered) / len(times_ms), 4),
@@ -314,15 +309,6 @@ def _summary(peer: dict[str, Any]) -> str:
     if peer["answered"]:
         form += "; min/median/max = {min_ms:.2f}/{median_ms:.2f}/{max_ms:.2f} ms"
     return form.format(**peer)
-
-
-@cache
-def way_to(address: str) -> Way:
-    """Return where an address leads; the class of its host's first IP address, or of the name if it is not found."""
-    host, port = endpoint(address)
-    with suppress(OSError, UnicodeError):  # the second for what cannot be a name at all
-        host = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-    return way(host)
 
 
 # --- doctor

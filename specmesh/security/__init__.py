@@ -3,43 +3,26 @@
 import contextlib
 import ipaddress
 import socket
-from enum import StrEnum
 from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError
 
-_TAILNET = tuple(map(ipaddress.ip_network, ("100.64.0.0/10", "fd7a:115c:a1e0::/48")))
-_PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "fe80::/10", "fc00::/7")
-_LOCAL = tuple(map(ipaddress.ip_network, _PRIVATE))
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Way(StrEnum):
-    """Where an address leads. The end of a tunnel is on this machine, wherever the tunnel leads."""
-
-    SAME_MACHINE = "same machine"
-    LOCAL = "local network"
-    TAILNET = "tailnet"
-    ROUTED = "routed"
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine can be at the other end; a tunnel counts as one."""
+    return host in _LOOPBACK
 
 
-def way(host: str) -> Way:
-    """Classify an IP address by its range alone; names other than localhost count as routed: resolve them first.
-
-    100.64.0.0/10 counts as a tailnet: nobody runs a verifier behind a carrier's NAT of that range.
-    """
+def is_here(host: str) -> bool:
+    """Whether a host is this machine under a name that nobody else can give it: localhost, or a loopback address."""
     if host == "localhost":
-        return Way.SAME_MACHINE
+        return True
     try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+        return _plain(host.strip("[]")).is_loopback
     except ValueError:
-        return Way.ROUTED
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if address.is_loopback:
-        return Way.SAME_MACHINE
-    if any(address in network for network in _TAILNET):  # before the others: its IPv6 range is one of fc00::/7
-        return Way.TAILNET
-    return Way.LOCAL if any(address in network for network in _LOCAL) else Way.ROUTED
+        return False
 
 
 def endpoint(address: str) -> tuple[str, int | None]:
@@ -52,20 +35,12 @@ def endpoint(address: str) -> tuple[str, int | None]:
     return host, port
 
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
 def host_of(address: str, option: str) -> str:
     """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
     host, port = endpoint(address)
     if not address.lower().startswith("tcp://") or not host or not port:
         raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
     return host
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine can be at the other end; a tunnel counts as one."""
-    return host in _LOOPBACK
 
 
 def check_one_network(address: str, option: str) -> str:
@@ -126,6 +101,10 @@ def _means_everywhere(host: str) -> bool:
         found = socket.getaddrinfo(host, None, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         return False  # an interface, or nothing at all: binding tells
-    addresses = (ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found)
-    plain = ((one.ipv4_mapped or one) if isinstance(one, ipaddress.IPv6Address) else one for one in addresses)
-    return any(one.is_unspecified for one in plain)
+    return any(_plain(str(one[4][0])).is_unspecified for one in found)
+
+
+def _plain(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address without its zone, one of IPv4 not as one of IPv6; raises ValueError for what is none."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address

@@ -78,4 +78,4 @@ def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
     ping = {"peer": "mac\x1b[2J\n", "address": "tcp://127.0.0.1", "time_ms": 1.0}
     path = fake_daemon({"/ping": (200, json.dumps({"peers": [ping]}).encode())})
     done = CliRunner().invoke(main, ["ping", "--count", "1", "--socket", str(path)])
-    assert done.stdout.startswith("from mac?[2J? via tcp://127.0.0.1 (same machine): time=1.00 ms\n")
+    assert done.stdout.startswith("from mac?[2J? via tcp://127.0.0.1: time=1.00 ms\n")

@@ -6,7 +6,7 @@ import pytest
 
 from specmesh import security as addresses
 from specmesh.errors import ConfigError
-from specmesh.security import Way, check_bind, check_connect, check_one_network, check_rpc, host_of, is_loopback, way
+from specmesh.security import check_bind, check_connect, check_one_network, check_rpc, host_of, is_here, is_loopback
 
 NAMED = {"everywhere": "0.0.0.0", "all-of-six": "::", "mapped": "::ffff:0.0.0.0"}  # noqa: S104
 EVERYWHERE = ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]", *NAMED]  # noqa: S104
@@ -72,17 +72,10 @@ def test_no_address_for_rpc(address: str):
         check_rpc(address, "--rpc", insecure=True)
 
 
-WAYS = {
-    Way.SAME_MACHINE: "localhost 127.0.0.1 127.8.9.10 ::1 [::1] ::ffff:127.0.0.1",
-    Way.LOCAL: "10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.5 169.254.7.7 ::ffff:192.168.1.5 fe80::1 "
-    "fe80::1%en0 fd00::1 fd7a:115c:a1e1::1",
-    Way.TAILNET: "100.64.0.0 100.127.255.255 fd7a:115c:a1e0::1 fd7a:115c:a1e0:ffff:ffff:ffff:ffff:ffff",
-    Way.ROUTED: "100.63.255.255 100.128.0.0 172.15.0.1 172.32.0.1 8.8.8.8 2001:db8::1 a.name.example",
-}
+HERE = "localhost 127.0.0.1 127.8.9.10 ::1 [::1] ::ffff:127.0.0.1"
+ELSEWHERE = "10.0.0.1 192.168.1.5 ::ffff:192.168.1.5 fe80::1%en0 100.64.0.0 8.8.8.8 2001:db8::1 a.name.example"
 
 
-@pytest.mark.parametrize(
-    ("host", "kind"), [("", Way.ROUTED), *((h, kind) for kind in WAYS for h in WAYS[kind].split())]
-)
-def test_way(host: str, kind: Way):
-    assert way(host) is kind
+def test_what_is_here():
+    assert all(map(is_here, HERE.split()))
+    assert not any(map(is_here, ["", *ELSEWHERE.split()]))
