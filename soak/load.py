@@ -85,11 +85,9 @@ class Clients:
             with self._lock:
                 self._asking[at] -= 1
 
-    def leave(self) -> None:
-        self._over.set()
-
     def stop(self) -> bool:
-        self.leave()
+        """Have them leave; return whether all did."""
+        self._over.set()
         until = time.monotonic() + HANGS_S
         for thread in self.threads:
             thread.join(max(until - time.monotonic(), 0.0))

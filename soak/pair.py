@@ -43,11 +43,10 @@ MODELS = {
 
 
 class Pair:
-    """One pair, each daemon of so many sessions. `log` are the faults that have befallen it, with their real times."""
+    """One pair. `log` are the faults that have befallen it, with their real times."""
 
-    def __init__(self, name: str, models: Models, folder: Path, sessions: int | None = None) -> None:
+    def __init__(self, name: str, models: Models, folder: Path) -> None:
         self.name, self.models = name, models
-        self._sessions = sessions
         self.mesh = Mesh(folder)
         self.proxy = Proxy(self.mesh.port)
         self.daemons: dict[Lane, Daemon] = {}
@@ -64,16 +63,12 @@ class Pair:
         self.mesh.attached(self.daemons[Lane.DRAFTER].ready())
 
     def launch(self, lane: Lane) -> None:
-        models, many = self.models, self._sessions
-        model, limits = models.drafter, list[object]()
-        place: tuple[object, ...] = ("--connect", f"tcp://127.0.0.1:{self.proxy.port}")
+        models = self.models
+        model, place = models.drafter, ["--connect", f"tcp://127.0.0.1:{self.proxy.port}"]
         if lane is Lane.VERIFIER:
-            model, place = models.target, ("--bind", self.mesh.address, "--grace", GRACE_S)
-        if many is not None:
-            model += f",n_seq={many}" if models.engine == "sim" else ""
-            limits = ["--max-sessions", many, *(("--max-queue", many) if lane is Lane.VERIFIER else ())]
+            model, place = models.target, ["--bind", self.mesh.address, "--grace", str(GRACE_S)]
         options = ("--engine", models.engine, "--model", model, "--threads", 1, *models.options)
-        self.daemons[lane] = self.mesh.start(lane, *options, *place, *limits)
+        self.daemons[lane] = self.mesh.start(lane, *options, *place)
 
     def begin(self, fault: Fault) -> None:
         if fault.lane is not Lane.NETWORK:

@@ -1,13 +1,10 @@
-"""What a soak found, as values, lines and a verdict."""
+"""What a soak found of a pair: lines, and what should not be."""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
 from soak.slopes import Growth
 from soak.truth import Verdict
-
-MOST_TOLD = 20
-"""Failures that are told one by one."""
 
 JUDGED_S = 600.0
 """Seconds of samples from which on a slope fails a soak: in less of them its noise is larger than its bound."""
@@ -28,9 +25,9 @@ class PairReport:
     growth: dict[str, Growth] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
-    def judged(self) -> list[str]:
+    def failures(self) -> list[str]:
         grew = [
-            f"{self.name}: the {role} grows: {one.memory_mb_per_h:.2f} MB/h, {one.descriptors_per_h:.1f} descriptors/h"
+            f"{self.name}: the {role} grows"
             for role, one in self.growth.items()
             if one.seconds >= JUDGED_S
             and (one.memory_mb_per_h > MEMORY_MB_PER_H or abs(one.descriptors_per_h) > DESCRIPTORS_PER_H)
@@ -42,34 +39,13 @@ class PairReport:
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.verdicts.most_common())
         befell = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         grew = [
-            f"  {role}: {one.memory_mb_per_h:+.2f} MB/h ({one.first_mb:.1f} to {one.last_mb:.1f} MB), "
-            f"{one.descriptors_per_h:+.2f} descriptors/h ({one.descriptors[0]} to {one.descriptors[1]}), "
-            f"{one.samples} samples in {one.seconds / 60:.1f} minutes"
+            f"  {role}: {one.memory_mb_per_h:+.2f} MB/h, {one.descriptors_per_h:+.2f} descriptors/h "
+            f"in {one.seconds / 60:.1f} minutes"
             for role, one in self.growth.items()
         ]
         return [
             f"{self.name}: {self.verdicts.total()} generations, {self.tokens} tokens: {verdicts}",
             f"  {self.faults.total()} faults: {befell}",
-            f"  {self.orphans} orphan sessions",
             *grew,
+            *(f"  FAILED: {line}" for line in self.failures()),
         ]
-
-
-@dataclass(slots=True)
-class Report:
-    models: str
-    seed: int
-    seconds: float
-    pairs: list[PairReport]
-
-    @property
-    def failures(self) -> list[str]:
-        return [line for pair in self.pairs for line in pair.judged()]
-
-    def lines(self) -> list[str]:
-        failures = self.failures
-        told = [f"  {line}" for line in failures[:MOST_TOLD]]
-        more = [f"  and {len(failures) - MOST_TOLD} more"] if len(failures) > MOST_TOLD else []
-        body = [line for pair in self.pairs for line in pair.lines()]
-        head = f"soak of {self.seconds / 60:.1f} minutes, models {self.models}, seed {self.seed}"
-        return [head, *body, *([f"FAILED, {len(failures)}:", *told, *more] if failures else ["passed"])]

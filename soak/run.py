@@ -9,8 +9,8 @@ from pathlib import Path
 
 from soak.load import Clients, last_words
 from soak.pair import MODELS, Models, Pair
-from soak.report import PairReport, Report
-from soak.schedule import KILLS, NO_KILLS, Fault, Kind, Lane, Order, excused, faults, orders
+from soak.report import PairReport
+from soak.schedule import KILLS, NO_KILLS, Fault, Lane, Order, excused, faults, orders
 from soak.slopes import Sample, descriptors, growth, memory
 from soak.truth import BAD, Alone, Text, Told, Verdict, first_difference, judge
 from specmesh.config import ModelSettings
@@ -24,13 +24,6 @@ README = Path(__file__).parents[1] / "README.md"
 LENGTHS = (3, 40, 40, 300, 1500)
 """Characters of the prompts, in turn."""
 
-EARLY = 2
-"""Times as many clients more while it warms up: what the busiest moment needs stays with a process, and with as many as
-later such moments would come, ever fewer and ever busier, for hours."""
-
-EARLY_SHARE = 3 / 4
-"""Of the warm-up, after which these ask for no more: when it ends they have gone, with their connections."""
-
 SAMPLE_S = 1.0
 RECOVERY_S = 10.0
 """Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
@@ -41,29 +34,23 @@ ORPHANED_S = 15.0
 TELL_S = 30.0
 LAST_TOKENS = 50
 
-PAIRS: dict[str, dict[Lane, tuple[Kind, ...]]] = {"shaken": KILLS, "steady": NO_KILLS, "calm": {}}
-"""The pairs that there are and what befalls them: memory is watched in those whose processes stay."""
+PAIRS = {"shaken": KILLS, "steady": NO_KILLS}
+"""What befalls a pair: memory is watched in the one whose processes stay."""
 
-USUAL = ("shaken", "steady")
-"""Those of a soak where nobody chose."""
+CLIENTS = 3
+WARM_UP = 1 / 3
+"""Share of the time after which memory is watched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A soak: for how long, from which seed, with what models, so many clients of each pair, so many texts.
-
-    warm_up: seconds after which memory is watched; until shortly before, more clients ask where it is.
-    sessions: how many each daemon holds at once, and lets wait; None for as many as by itself.
-    """
+    """A soak: for how long, from which seed, with what models, of so many texts."""
 
     seconds: float
     seed: int = 1
     models: str = "sim"
-    clients: int = 3
     texts: int = 40
-    warm_up: float = 300.0
-    pairs: tuple[str, ...] = USUAL
-    sessions: int | None = None
+    pairs: tuple[str, ...] = tuple(PAIRS)
 
 
 def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
@@ -81,7 +68,7 @@ def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
     return found
 
 
-def soak(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> Report:
+def soak(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> list[PairReport]:
     models = MODELS[settings.models]
     with ExitStack() as stack:
         alone = Alone(stack.enter_context(_engine(models)))
@@ -92,9 +79,7 @@ def soak(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> Re
         _pass_time(running, settings.seconds, started, tell)
         for one in running:
             one.finish(known[0])
-        seconds = time.monotonic() - started
-        reports = [one.report(alone, known) for one in running]
-    return Report(settings.models, settings.seed, seconds, reports)
+        return [one.report(alone, known) for one in running]
 
 
 class _Running:
@@ -102,9 +87,9 @@ class _Running:
 
     def __init__(self, name: str, settings: Settings, known: list[Text], folder: Path) -> None:
         models = MODELS[settings.models]
-        self._watched = Kind.KILL not in {kind for kinds in PAIRS[name].values() for kind in kinds}
-        self._warm_up = settings.warm_up
-        self.pair = Pair(name, models, folder, settings.sessions)
+        self._watched = PAIRS[name] is NO_KILLS and Path("/proc/self/smaps_rollup").exists()
+        self._warm_up = WARM_UP * settings.seconds
+        self.pair = Pair(name, models, folder)
         self.started = time.monotonic()
         self.samples: dict[Lane, list[Sample]] = {Lane.VERIFIER: [], Lane.DRAFTER: []}
         self.orphans = 0
@@ -113,18 +98,13 @@ class _Running:
         ends = [(fault.until, 1, fault) for fault in schedule]
         self._due = sorted([*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2])
         self._begun: dict[Fault, float] = {}
-        early = EARLY * settings.clients if self._watched and PAIRS[name] else 0
-        self._asked = [
-            orders(f"{settings.seed} {name} {n}", len(known), models.longest) for n in range(settings.clients + early)
-        ]
-        self._clients, self._known = settings.clients, known
-        self.crowds: list[Clients] = []
+        self._orders = [orders(f"{settings.seed} {name} {n}", len(known), models.longest) for n in range(CLIENTS)]
+        self._known = known
 
     def start(self) -> None:
         self.pair.start()
         self.started = time.monotonic()
-        asked = self._asked[: self._clients], self._asked[self._clients :]
-        self.crowds = [Clients(self.pair, self._known, self.clock, orders_) for orders_ in asked]
+        self.clients = Clients(self.pair, self._known, self.clock, self._orders)
 
     def clock(self) -> float:
         return time.monotonic() - self.started
@@ -141,29 +121,20 @@ class _Running:
                 self.pair.begin(fault)
 
     def look(self) -> None:
-        if self.clock() >= EARLY_SHARE * self._warm_up:
-            self.crowds[1].leave()
         for recorded in self.pair.proxy.captured:
             recorded.clear()
-        if self._watched and Path("/proc/self/smaps_rollup").exists():
-            self._sample()
-
-    def _sample(self) -> None:
-        for lane, samples in self.samples.items():
-            self.pair.look(lane)
-            pid = self.pair.daemons[lane].pid
-            held = descriptors(pid, sum(crowd.asking(lane) for crowd in self.crowds))
-            samples.append(Sample(self.clock(), memory(pid), held))
+        if self._watched and self.clock() >= self._warm_up:
+            for lane, samples in self.samples.items():
+                self.pair.look(lane)
+                pid = self.pair.daemons[lane].pid
+                samples.append(Sample(self.clock(), memory(pid), descriptors(pid, self.clients.asking(lane))))
 
     def finish(self, text: Text) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""
         while self._due:
             self.turn()
             time.sleep(0.05)
-        for crowd in self.crowds:
-            crowd.leave()
-        stopped = [crowd.stop() for crowd in self.crowds]
-        if not all(stopped):
+        if not self.clients.stop():
             self.wrong.append(f"{self.pair.name}: a client hangs")
         for lane in self.samples:
             self.pair.look(lane)
@@ -173,7 +144,7 @@ class _Running:
             self.wrong.append(f"{self.pair.name}: it does not recover: {str(error).splitlines()[0]}")
         self.orphans = self._left()
         for order, told in last_words(self.pair, text, LAST_TOKENS, self.clock):
-            self.crowds[0].heard.append((order, told))
+            self.clients.heard.append((order, told))
             if told.finish is None:
                 self.wrong.append(f"{self.pair.name}: no text at the {order.at} after all is over: {told.error}")
         self.pair.stop()
@@ -191,21 +162,17 @@ class _Running:
         except SpecmeshError:
             return 1
 
-    @property
-    def heard(self) -> list[tuple[Order, Told]]:
-        return [one for crowd in self.crowds for one in crowd.heard]
-
     def report(self, alone: Alone, known: list[Text]) -> PairReport:
         found = PairReport(self.pair.name, orphans=self.orphans, wrong=self.wrong + self.pair.died)
         found.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
-        for order, told in self.heard:
+        for order, told in self.clients.heard:
             verdict = self._judged(order, told, alone, known[order.text])
             found.verdicts[verdict] += 1
             found.tokens += len(told.ids)
             if verdict in BAD:
                 found.wrong.append(self._told(verdict, order, told, known[order.text]))
         for lane, samples in self.samples.items():
-            grown = growth(samples, self._warm_up)
+            grown = growth(samples)
             if grown is not None:
                 found.growth[lane] = grown
         return found
@@ -233,7 +200,7 @@ def _pass_time(running: list[_Running], seconds: float, started: float, tell: Ca
                 one.look()
         if now >= next_word:
             next_word = now + TELL_S
-            done = [f"{one.pair.name} {len(one.heard)}" for one in running]
+            done = [f"{one.pair.name} {len(one.clients.heard)}" for one in running]
             tell(f"{now - started:.0f} s: generations {', '.join(done)}")
         time.sleep(0.02)
 

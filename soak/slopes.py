@@ -13,9 +13,6 @@ MB = 1e6
 WRITTEN = ("Anonymous:", "Pss_Shmem:", "Swap:")
 """What Linux tells of memory that was written to."""
 
-ENDS = 5
-"""Descriptors are held against each other from the first and the last of so many parts of the time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -29,19 +26,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Slopes per hour, and what they were found in: so many samples over so many seconds, megabytes at both ends.
+    """Megabytes and descriptors that a process gains in an hour, as found in so many seconds.
 
-    descriptors_per_h: from the median of the first fifth of it to that of the last, because a client may just have come
-    or left, and a connection to the other daemon be there or not; descriptors: fewest and most.
+    Descriptors by the medians of the first and the last fifth: a client may just have come or left.
     """
 
     memory_mb_per_h: float
     descriptors_per_h: float
-    samples: int
     seconds: float
-    first_mb: float
-    last_mb: float
-    descriptors: tuple[int, int]
 
 
 def memory(pid: int) -> int:
@@ -56,35 +48,14 @@ def descriptors(pid: int, asking: int = 0) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()) - asking
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of the line through (x, y) with the least squares; 0 for fewer than two x."""
-    x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T
-    if len(x) < 2 or np.ptp(x) == 0:
-        return 0.0
-    x = x - x.mean()
-    return float((x * (y - y.mean())).sum() / (x * x).sum())
-
-
-def growth(samples: Sequence[Sample], warm_up: float) -> Growth | None:
-    """What the samples after `warm_up` seconds show; None where there are too few."""
-    kept = [one for one in samples if one.at >= warm_up]
-    if len(kept) < 3:
+def growth(samples: Sequence[Sample]) -> Growth | None:
+    """What the samples show; None where there are too few."""
+    if len(samples) < 3:
         return None
-    tenth = max(len(kept) // 10, 1)
-    return Growth(
-        slope([(one.at, one.memory) for one in kept]) * HOUR / MB,
-        _moved(kept) * HOUR,
-        len(kept),
-        kept[-1].at - kept[0].at,
-        float(np.median([one.memory for one in kept[:tenth]])) / MB,
-        float(np.median([one.memory for one in kept[-tenth:]])) / MB,
-        (min(one.descriptors for one in kept), max(one.descriptors for one in kept)),
-    )
-
-
-def _moved(samples: Sequence[Sample]) -> float:
-    """By how much a second the descriptors' median has moved from the first fifth of the samples to the last."""
-    some = max(len(samples) // ENDS, 1)
-    first, last = samples[:some], samples[-some:]
+    memory_per_s, _ = np.polyfit([one.at for one in samples], [one.memory for one in samples], 1)
+    fifth = max(len(samples) // 5, 1)
+    first, last = samples[:fifth], samples[-fifth:]
     moved = median_low(one.descriptors for one in last) - median_low(one.descriptors for one in first)
-    return moved / (last[0].at - first[0].at)
+    return Growth(
+        float(memory_per_s) * HOUR / MB, moved * HOUR / (last[0].at - first[0].at), samples[-1].at - samples[0].at
+    )

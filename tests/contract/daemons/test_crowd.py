@@ -81,23 +81,6 @@ def test_requests_that_come_too_fast(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert sum("too fast" in message for message in told) >= 90
 
 
-def test_hello_and_bye_in_turns(bench: Bench):
-    """Each HELLO would be answered with the whole text so far: so many are, and the rest are dropped."""
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
-    client = verifier.ask(request(8000, None, ids=PROMPT * 300))
-    client.heard(1)
-    peer = bench.dealer(known=False)
-    hello = m.Hello("again", "scripted", "none", "", 0, 8192)
-    for _ in range(300):
-        peer.say(hello, m.Bye())
-    peer.say(m.Ping(77, 1))
-    syncs = 0
-    while not isinstance(heard := peer.expect(m.Sync, m.Error), m.Error):
-        syncs += heard.base == 0
-    assert 1 <= syncs <= RATES[Cost.HELLOS].burst + 5 * RATES[Cost.HELLOS].per_second
-    verifier.cancel(client)
-
-
 def test_a_stuck_drafter_is_gone_round(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """One that answers by another thread while its loop stands still: sessions go on alone, and come back to it when it
     gets on."""

@@ -1,10 +1,7 @@
 """Who drafts for which session: the verifier's loop with several drafters."""
 
-import pytest
 from harness.loops import Bench, Flaky, Hearing, Running, request, truth, until
 
-from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
 
@@ -94,25 +91,5 @@ def test_sessions_are_shared_out(bench: Bench):
         bench.dealer()
     clients = [verifier.ask(LONG) for _ in range(4)]
     until(lambda: drafting(verifier) == [2, 2], "each has two")
-    for client in clients:
-        verifier.cancel(client)
-
-
-def test_a_session_that_joins_many_asks_for_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """Where drafts were measured not to pay for so many, its drafter hears so with the first that it is told."""
-    pays, closed = SpeculationGate(), SpeculationGate()
-    closed.drafts = False
-    monkeypatch.setattr(StepCosts, "gate", lambda _, sessions: pays if sessions < 3 else closed)
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
-    drafter = bench.dealer()
-    clients, asked = list[Hearing](), list[int]()
-    for _ in range(3):
-        clients.append(verifier.ask(LONG))
-        opened = drafter.expect(m.Opened)
-        while (told := drafter.expect(m.Sync)).session != opened.session:
-            pass
-        asked.append(told.draft_n)
-    assert asked[0] > 0
-    assert asked[2] == 0
     for client in clients:
         verifier.cancel(client)

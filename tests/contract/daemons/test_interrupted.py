@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from harness.loops import PROMPT, Bench, Scripted, attach, truth, until, welcome, welcomed
-from named_texts import NAME, TEXT, Told, asked, kept, sessions, slow, wanted
+from harness.loops import PROMPT, Bench, Scripted, until, welcome, welcomed
+from named_texts import NAME, TEXT, Told, asked, wanted
 
 from specmesh.core.requests import Failed, Finished, Request, Started
-from specmesh.errors import DaemonUnreachable, RequestError, WentAway
+from specmesh.errors import DaemonUnreachable, RequestError
 from specmesh.wire import messages as m
 
 
@@ -143,20 +143,3 @@ def test_a_session_that_moved_is_told_so(bench: Bench):
     begun = Begun(bench)
     begun.told.done("moved")
     assert isinstance(begun.client.error(), RequestError)
-
-
-def test_a_drafter_that_stops_leaves_its_texts_to_the_verifier(bench: Bench):
-    """BYE without a CLOSE; its clients may come back. The next drafter goes on with the same session."""
-    verifier, drafter = bench.pair(slow())
-    client = drafter.ask(asked(300))
-    client.heard(10)
-    bench.end(drafter)
-    assert isinstance(client.error(), WentAway)
-    kept(verifier)
-    again = bench.drafter()
-    attach(verifier, again)
-    later = again.ask(replace(asked(300), generated=tuple(client.ids), known=len(client.ids)))
-    assert isinstance(later.end(), Finished)
-    assert client.ids + later.ids == truth(300)
-    kept(verifier, 0)
-    assert (sessions(verifier)["opened"], sessions(verifier)["resumed"]) == (1, 1)

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Hearing, Scripted, request, until, welcome
+from harness.loops import PATIENCE, Bench, Flaky, Hearing, Scripted, request, until, welcome
 from harness.ports import free_address
-from named_texts import NAME, TEXT, Told, asked, wanted
+from named_texts import Told, asked, wanted
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
@@ -105,16 +105,6 @@ def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
             assert isinstance(client.error(), NoSuchText)
 
 
-def test_a_text_goes_on_elsewhere(bench: Bench):
-    two = Two(bench)
-    client = two.begun(two.a)
-    two.a.say(m.Bye())
-    order = two.b.expect(m.Open)
-    assert (order.name, order.n_prompt, tuple(order.ids)) == (NAME, len(PROMPT), (*PROMPT, *TEXT[:7]))
-    Told(two.b, order, 9).rest()
-    client.whole(20)
-
-
 # --- where it goes on
 
 
@@ -132,21 +122,6 @@ def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
     else:
         two.a.say(welcome(verifier="c", model_hash=FILE))
         two.serve(two.a, client)
-
-
-def test_its_own_verifier_before_others(bench: Bench):
-    """What comes back may have kept the text: it goes on there, however little the other has to do."""
-    two = Two(bench)
-    client = two.begun(two.a)
-    two.a.say(m.Bye())
-    order = two.b.expect(m.Open)
-    two.a.expect(m.Hello)
-    two.a.say(welcome(verifier="a", model_hash=FILE))
-    until(lambda: two.rows()[0]["name"], "it is back")
-    two.loaded(two.a, places=1, sessions=1, queued=9, step_ms=500.0)
-    two.b.say(m.Error("busy", "no", order.ref))
-    two.refuse(two.a)
-    two.serve(two.a, client)
 
 
 def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):

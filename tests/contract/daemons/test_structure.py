@@ -11,8 +11,7 @@ from specmesh.core.requests import Finished, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.daemons.link.frames import fields_of
-from specmesh.engines.grammar import GrammarConstraint, Grammars
-from specmesh.engines.sim import SimSettings, SimVerifier
+from specmesh.engines.grammar import Grammars
 from specmesh.wire import messages as m
 
 SCHEMA = Grammar(
@@ -59,25 +58,3 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench: Bench, monkeyp
         router.say(replace(opened, **fields_of(SamplingParams(), SCHEMA)), m.Sync(5, 0, 0, PROMPT, 4))
         assert router.expect(m.Draft).session == 5
         until(lambda: "grammar_unknown" in {line["event"] for line in said}, "it is said")
-
-
-def test_drafts_that_no_grammar_can_be_held_against_are_told_of(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """The verifier says once of a session that none of its drafts is verified any more."""
-
-    def worn(grammars: Grammars, grammar: Grammar, compile_: object = Grammars.compile) -> GrammarConstraint:
-        made: GrammarConstraint = compile_(grammars, grammar)
-        made.exhausted = "too many states"
-        return made
-
-    verifier = bench.verifier(SimVerifier(SimSettings()))
-    with capture_logs() as said:
-        alone = whole(verifier.ask(structured(SCHEMA)))[0]
-        assert "grammar_spent" not in {line["event"] for line in said}
-        monkeypatch.setattr(Grammars, "compile", worn)
-        sessions = [whole(verifier.ask(structured(SCHEMA))) for _ in range(2)]
-    assert [text for text, _ in sessions] == [alone] * 2
-    lines = [line for line in said if line["event"] == "grammar_spent"]
-    assert [(line["error"], line["meaning"]) for line in lines] == [
-        ("too many states", "none of its drafts is verified")
-    ] * 2
-    assert len({line["session"] for line in lines}) == 2
