@@ -25,7 +25,6 @@ from specmesh.security import endpoint, host_of, is_loopback
 
 MAX_KEY_FILE_BYTES = 2**20
 _FIRST_PERSON = 1000  # user ids below are those of services (SYS_UID_MAX of login.defs)
-CREDENTIAL = "specmesh.key"  # what systemd's LoadCredential= calls the secret key
 SECRET = "secret.key"  # noqa: S105  (a file's name)
 _KEY = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"[^\s#]\S{0,254}")
@@ -69,13 +68,13 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
     Raise ConfigError if the folder named has no key, InsecureKeys if this user may not look.
     """
     if named is not None:
-        if not _there(named / SECRET) and _credential() is None:
+        if not _there(named / SECRET):
             raise ConfigError(f"--keys {named}: no key is there: make one with `specmesh keys new --keys {named}`")
         return KeyFolder(named)
     user, system = key_folders()
     if _there(user / SECRET):
         return KeyFolder(user)
-    if _credential() is not None or os.path.lexists(system / SECRET):
+    if os.path.lexists(system / SECRET):
         return KeyFolder(system)
     if os.geteuid() < _FIRST_PERSON:  # for a person the system's keys are somebody else's
         _there(system / SECRET)
@@ -127,13 +126,7 @@ class KeyFolder:
         import zmq  # noqa: PLC0415
         from zmq.utils import z85  # noqa: PLC0415
 
-        credential = _credential()
-        path = credential or self.path / SECRET
-        # A credential is the service manager's to guard: its access list may show as a group's right to read.
-        try:
-            raw = credential.read_text("ascii", "replace") if credential is not None else self._read(SECRET)
-        except OSError as error:
-            raise InsecureKeys(f"{path} cannot be read ({error.strerror}): is this command run with sudo?") from None
+        path, raw = self.path / SECRET, self._read(SECRET)
         if raw is None:
             raise ConfigError(f"{path}: no key is there: make one with `specmesh keys new`")
         lines = [line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")]
@@ -264,12 +257,6 @@ def _there(path: Path) -> bool:
             f"{path} cannot be looked at ({error.strerror}): give the folder to who runs this, or name another --keys"
         ) from None
     return True
-
-
-def _credential() -> Path | None:
-    folder = os.environ.get("CREDENTIALS_DIRECTORY")
-    path = Path(folder) / CREDENTIAL if folder else None
-    return path if path is not None and path.is_file() else None
 
 
 def _require_safe(path: Path, found: os.stat_result, owner: int, *, forbidden: int) -> None:

@@ -166,18 +166,6 @@ def test_where_keys_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert find_keys(named.path) == named
 
 
-def test_the_service_managers_credential(folder: KeyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    other = KeyFolder(tmp_path / "other")
-    made = other.new()
-    (other.path / "secret.key").rename(tmp_path / "specmesh.key")
-    (tmp_path / "specmesh.key").chmod(0o440)
-    monkeypatch.setattr(keys, "key_folders", lambda: [tmp_path / "user", folder.path])
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    assert folder.identity() == made
-    assert find_keys(None) == folder
-    assert find_keys(other.path) == other
-
-
 def test_an_address_is_one_however_it_is_spelt(folder: KeyFolder):
     """It has one key, the newest; without one a verifier of this machine has our own, and others none."""
     for key in ("a" * 64, "b" * 64):
