@@ -110,10 +110,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Verifier to drafter: accepted. The drafter decides if the vocabulary suits.
-
-    `probes` are texts and the ids that the verifier's encoder makes of them.
-    """
+    """Verifier to drafter: accepted. The drafter decides if the vocabulary suits."""
 
     verifier: str
     model: str
@@ -122,7 +119,6 @@ class Welcome:
     n_vocab: int
     n_ctx: int
     end_ids: list[int]
-    probes: dict[str, object] = field(default_factory=dict)
     host: str = ""
     cpu_threads: int = 0
 

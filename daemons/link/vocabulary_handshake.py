@@ -6,10 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import structlog
 
 from specmesh.caches import VocabularyCache
-from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare, compare_encoders
+from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyFetch
 from specmesh.daemons.runtime.process import SharedCores
-from specmesh.engines.base import DraftEngine, Encoder
+from specmesh.engines.base import DraftEngine
 from specmesh.engines.load import RemappedDrafter
 from specmesh.errors import ConfigError
 from specmesh.wire.messages import Hello, Vocab, Welcome
@@ -133,19 +133,8 @@ class VocabularyHandshake:
             )
         say = log.warning if found.verdict is MatchKind.PARTIAL else log.info
         say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=str(found))
-        self._compare_encoders(own, vocabulary, welcome)
         engine = self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
         return vocabulary, engine, found
-
-    def _compare_encoders(self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome) -> None:
-        """Warn where the draft model's encoder splits the verifier's texts otherwise, as far as these can be used."""
-        if not isinstance(self._own, Encoder):
-            return
-        probed = compare_encoders(own, vocabulary, welcome.probes, self._own.encode)
-        if probed.agreed < probed.compared:
-            alike = f"{probed.agreed} of {probed.compared} texts"
-            meaning = "the text is right all the same; fewer drafts will be accepted"
-            log.warning("encoders_differ", alike=alike, first=probed.first, meaning=meaning)
 
 
 def _key(welcome: Welcome) -> tuple[object, ...]:

@@ -15,7 +15,6 @@ from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.link import U32
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams, TargetLimits, check_params
-from specmesh.core.vocabulary.match import PROBES
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.frames import from_drafter, grammar_of, opened, params_of
 from specmesh.daemons.link.router import DrafterPeer, Router
@@ -51,7 +50,6 @@ class Drafters:
     ) -> None:
         self._name, self._engine, self._info, self._limits = name, engine, engine.info, limits
         self._fingerprint = engine.vocabulary.fingerprint()
-        self._probes: dict[str, object] = {text: engine.encode(text) for text in PROBES}
         self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
         self._shared = vev.ThreadsShared(self._cores.taken.alone, self._cores.taken.alone)
         self._router, self._clients, self._stats = router, clients, stats
@@ -165,7 +163,7 @@ class Drafters:
         limits, sha256 = self._limits, self._stats.model_hash or ""
         host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), self._probes, host, self._cores.taken.threads)  # fmt: skip
+                         sorted(limits.end_ids), host, self._cores.taken.threads)  # fmt: skip
 
     def _share_cores(self, now: float) -> None:
         cores, peers = self._cores, self._peers

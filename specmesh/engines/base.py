@@ -133,14 +133,6 @@ class VerifyEngine(Engine, Tokenizer, Protocol):
 
 
 @runtime_checkable
-class Encoder(Protocol):
-    """A draft engine with a tokenizer, which is compared with the target's."""
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, with the model's special tokens at its start. Raises RequestError."""
-
-
-@runtime_checkable
 class CpuEngine(Protocol):
     """An engine whose `info.threads` may be changed."""
 
@@ -158,7 +150,7 @@ class Ask:
 
 
 class DraftEngine(Engine, Protocol):
-    """A draft model: guesses one token of a sequence at a time. It may be an `Encoder` as well."""
+    """A draft model: guesses one token of a sequence at a time."""
 
     @property
     def vocabulary(self) -> Vocabulary | None:

@@ -14,7 +14,6 @@ from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, u
 from usage import Usage
 
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.vocabulary.match import PROBES
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
@@ -60,7 +59,6 @@ def test_other_vocabulary_is_for_the_drafter_to_judge(peer: Peer):
     answer = peer.expect(m.Welcome)
     assert (answer.vocab_fingerprint, answer.n_vocab) == (VOCABULARY.fingerprint(), len(VOCABULARY))
     assert answer.end_ids == sorted(VOCABULARY.end_ids)
-    assert answer.probes == {text: list(text.encode()) for text in PROBES}
 
 
 def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemon, chosen: Peer):

@@ -12,8 +12,7 @@ A wrong verdict could waste time but never change a text: the verifier takes onl
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -21,9 +20,7 @@ from math import floor
 
 import numpy as np
 
-from specmesh.core.prefix import common_length
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
-from specmesh.errors import SpecmeshError
 
 LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused by default
 MAX_PADDING = 128  # ids by which one side may be longer, all of them empty or unused: llama.cpp's bound
@@ -250,81 +247,3 @@ def _foreign(pairs: _Pairs, draft: Vocabulary, verifier: Vocabulary) -> Iterable
 
 def _spelt(vocabulary: Vocabulary, token: int) -> str:
     return spelling(vocabulary.pieces[token]) if token < len(vocabulary) else "no id"
-
-
-# Texts that are tried: words, punctuation, code, addresses, digits, runs of white space, scripts, emoji.
-PROBES = (
-    "The quick brown fox jumps over the lazy dog.",
-    "it's, they're; WE'LL (don't) -- \"quoted\"... e.g. $3.50?",
-    "def f(x: int) -> str:\n    return f'{x!r}'\n\n\nclass A:\n\tpass\n",
-    "if (a != b && c->d[0] == 0x1F) { i++; } // TODO",
-    "https://example.org/a_b-c?d=1&e=%20#f user@example.org",
-    "3.14159 1000000 2026-11-21 12:30:45 1e-9 007",
-    "  two    four        eight\t\ttabs \n\n \r\n end ",
-    "Grüße, naïve café, Ελληνικά, Русский, עברית, العربية, हिन्दी",
-    "cafe\u0301 \ufb01 \u2460 \u00a0\u3000 \u200b",
-    "日本語のテキスト、中文字符。한국어 문장",
-    "😀👩‍👩‍👧‍👦🇩🇪 ✓ → ∑",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ________________________________",
-)
-
-
-MAX_PROBES, MAX_PROBE = 32, 512  # texts of a verifier that are tried, and characters of each
-
-
-@dataclass(frozen=True, slots=True)
-class EncodingMatch:
-    agreed: int  # of the texts that were compared
-    compared: int
-    first: str = ""  # that came out otherwise, in words
-
-
-def compare_encoders(
-    draft: Vocabulary, verifier: Vocabulary, probes: Mapping[str, object], encode: Callable[[str], Sequence[int]]
-) -> EncodingMatch:
-    """Compare the draft model's encoder with the verifier's, by what that makes of some texts. What cannot be used, as
-    a peer's word or for this encoder, is not compared."""
-    encodings = list[tuple[str, Sequence[int], Sequence[int]]]()
-    for text, told in islice(probes.items(), MAX_PROBES):
-        theirs = _ids(told, len(verifier))
-        if theirs is None or len(text) > MAX_PROBE:
-            continue
-        with suppress(SpecmeshError):
-            ids = encode(text)
-            if all(token < len(draft) for token in ids):
-                encodings.append((text, ids, theirs))
-    return compare_encodings(draft, verifier, encodings)
-
-
-def _ids(told: object, n_vocab: int) -> list[int] | None:
-    """A list of ids out of a peer's JSON; None for anything else."""
-    if not isinstance(told, list) or len(told) > 8 * MAX_PROBE:
-        return None
-    return told if all(type(token) is int and 0 <= token < n_vocab for token in told) else None
-
-
-def compare_encodings(
-    draft: Vocabulary, verifier: Vocabulary, encodings: Iterable[tuple[str, Sequence[int], Sequence[int]]]
-) -> EncodingMatch:
-    """Compare (text, draft's ids, verifier's ids), tokens without text left out. A text in which the verifier uses a
-    token that the drafter lacks is not compared."""
-    known = frozenset(draft.pieces)
-    agreed = compared = 0
-    first = ""
-    for text, mine, theirs in encodings:
-        own = [draft.pieces[token] for token in mine if draft.pieces[token]]
-        expected = [verifier.pieces[token] for token in theirs if verifier.pieces[token]]
-        if not known.issuperset(expected):
-            continue
-        compared += 1
-        if own == expected:
-            agreed += 1
-        elif not first:
-            first = _difference(text, own, expected)
-    return EncodingMatch(agreed, compared, first)
-
-
-def _difference(text: str, own: list[bytes], expected: list[bytes]) -> str:
-    same = common_length(own, expected)
-    shown = [" ".join(map(spelling, pieces[same : same + 4])) or "the end" for pieces in (own, expected)]
-    return f"{spelling(text.encode())}: from token {same} on {shown[0]} for the drafter, {shown[1]} for the verifier"

@@ -189,7 +189,7 @@ class LlamaVerifier(LlamaEngine):
 
 
 class LlamaDrafter(LlamaEngine):
-    """A GGUF draft model, `DraftEngine` and `Encoder` by llama.cpp."""
+    """A GGUF draft model, a `DraftEngine` by llama.cpp."""
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         spans, ends = list[Span](), list[int]()

@@ -94,7 +94,7 @@ class MlxDrafter:
             raise EngineError(f"MLX cannot run this model: {error}") from error
         n_vocab = first.n_vocab
         first.clear()
-        self.vocabulary, self.encode = model.vocabulary(n_vocab), model.encode
+        self.vocabulary = model.vocabulary(n_vocab)
         n_ctx = context_of(settings.ctx, model.trained_ctx)
         trimming: Trimming = "removal" if first.can_trim else "restore"
         reuse: KVReuse = "cut" if first.can_trim else "whole"

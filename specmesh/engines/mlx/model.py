@@ -46,9 +46,6 @@ class MlxModel:
                     return int(config[key])
         return _ANY_LENGTH
 
-    def encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.backend_tokenizer.encode(text).ids)
-
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """Return the vocabulary, `n_vocab` ids long. Raises ConfigError where the tokenizer does not tell it."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)

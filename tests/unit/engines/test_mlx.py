@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.vocabulary.match import PROBES
-from specmesh.engines.base import Encoder
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import ConfigError
 
@@ -97,13 +95,6 @@ def all_rows(drafter: MlxDrafter, ids: list[int]) -> NDArray[np.float32]:
     """Logits after each of `ids`, by the engine's own model."""
     model = drafter._memories[0]._model
     return np.array(model(mx.array([ids]))[0].astype(mx.float32))
-
-
-def test_encodes_as_llama_cpp_does(formats: tuple[LlamaVerifier, MlxDrafter, str]):
-    target, drafter, _ = formats
-    assert isinstance(drafter, Encoder)
-    for text in PROBES:
-        assert drafter.encode(text) == target.encode(text), text
 
 
 # --- models that cannot be used
