@@ -27,7 +27,6 @@ from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import (
     FLUSH_INTERVAL,
     LOOK_INTERVAL,
-    CoreSays,
     Crashed,
     DaemonLoop,
     Mailbox,
@@ -66,7 +65,7 @@ class DraftModel:
         return ev.Guesses(held, tokens)
 
 
-DraftOrder = ClientOrder | CoreSays[ev.CoreEffect] | Crashed
+DraftOrder = ClientOrder | list[ev.CoreEffect] | Crashed
 
 
 class DrafterLoop(DaemonLoop[DraftOrder]):
@@ -156,8 +155,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def _take(self, order: DraftOrder, now: float) -> None:
         match order:
-            case CoreSays(effects):
-                for effect in effects:
+            case list():
+                for effect in order:
                     if isinstance(effect, tuple):  # a session's key tells its verifier
                         self._due |= self._upstreams[effect[0] % len(self._upstreams)].carry_out(*effect, now)
                     else:

@@ -47,13 +47,6 @@ class Core(Protocol[E_contra, F, S, R_contra]):
 
 
 @dataclass(frozen=True, slots=True)
-class CoreSays(Generic[F]):
-    """The effects of one turn."""
-
-    effects: list[F]
-
-
-@dataclass(frozen=True, slots=True)
 class Crashed:
     """The engine's thread has ended by a defect of ours."""
 
@@ -98,8 +91,8 @@ class ModelThread:
 class EngineLoop(Generic[E, F, S, R]):
     """Runs `core` and `run`, its engine, on the model's thread.
 
-    time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: called on that thread, so
-    it must not block.
+    time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: called on that thread
+    with the effects of a turn, so it must not block.
     """
 
     def __init__(
@@ -107,7 +100,7 @@ class EngineLoop(Generic[E, F, S, R]):
         core: Core[E, F, S, R],
         run: Callable[[S], R],
         time_up: E | None,
-        deliver: Callable[[CoreSays[F] | Crashed], None],
+        deliver: Callable[[list[F] | Crashed], None],
         thread: ModelThread,
     ) -> None:
         self._core, self._run, self._time_up = core, run, time_up
@@ -158,7 +151,7 @@ class EngineLoop(Generic[E, F, S, R]):
                 effects += self._heard()
             step = core.next_step(time.monotonic())
             if effects:
-                self._deliver(CoreSays(effects))  # its reader works while the engine does
+                self._deliver(effects)  # its reader works while the engine does
             if isinstance(step, Wait):
                 effects = []
                 if not self._wait(step.until) and self._time_up is not None:

@@ -30,7 +30,6 @@ from specmesh.daemons.link.router import Router
 from specmesh.daemons.runtime.loops import (
     FLUSH_INTERVAL,
     LOOK_INTERVAL,
-    CoreSays,
     Crashed,
     DaemonLoop,
     EngineLoop,
@@ -54,7 +53,7 @@ NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCo
 
 
 TOKENS = vev.Committed | vev.Ran  # effects that may wait for more of them
-Order = ClientOrder | EncodedPrompt | CoreSays[vev.Effect] | Crashed
+Order = ClientOrder | EncodedPrompt | list[vev.Effect] | Crashed
 
 
 class VerifierLoop(DaemonLoop[Order]):
@@ -157,8 +156,8 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _take(self, order: Order, now: float) -> None:
         match order:
-            case CoreSays(effects):
-                for effect in effects:
+            case list():
+                for effect in order:
                     self._carry_out(effect, now)
             case Submit(request, client):
                 self._clients.open(request, client, None, 0, "", now)
@@ -204,9 +203,9 @@ class VerifierLoop(DaemonLoop[Order]):
 
     # --- what the core says
 
-    def _deliver(self, said: CoreSays[vev.Effect] | Crashed) -> None:
+    def _deliver(self, said: list[vev.Effect] | Crashed) -> None:
         """Hand over what the core says, on its thread."""
-        tokens_only = isinstance(said, CoreSays) and all(isinstance(effect, TOKENS) for effect in said.effects)
+        tokens_only = isinstance(said, list) and all(isinstance(effect, TOKENS) for effect in said)
         self._mailbox.put(said, urgent=not tokens_only)
 
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
