@@ -68,7 +68,7 @@ def peer(kind: str, keys: KeyFolder | None) -> None:
             message = decode(dealer.recv())
             if isinstance(message, m.Opened):
                 session = message.session
-            answer = m.Pong(message.number, message.number) if isinstance(message, m.Ping) else None
+            answer = m.Pong(message.number) if isinstance(message, m.Ping) else None
             answer = HELLO if isinstance(message, m.Error) and message.code == "hello" else answer
             if answer is not None:
                 with contextlib.suppress(zmq.Again):

@@ -48,7 +48,7 @@ def echo(address: str) -> None:
         message = decode(dealer.recv())
         match message:
             case m.Ping(number):
-                dealer.send(encode(m.Pong(number, number)))
+                dealer.send(encode(m.Pong(number)))
             case m.Opened(session):
                 texts[session] = Prefix()
             case m.Truth(session, base, _, ids, draft_n) | m.Sync(session, base, _, ids, draft_n):

@@ -226,7 +226,6 @@ class Error:
 @dataclass(frozen=True, slots=True)
 class _Heartbeat:
     number: int
-    progress: int
     busy: float = 0.0
     sessions: int = 0
     queued: int = 0
@@ -238,8 +237,8 @@ class _Heartbeat:
 class Ping(_Heartbeat):
     """Answer with PONG and the same `number`. From `sessions` on the fields are a verifier's.
 
-    `progress` counts turns of the sender's loop; `busy` is its engine's share of the last minute; `places` for
-    sessions, 0 if not told; `step_ms` of a step of one row, `row_ms` of each further row.
+    `busy` is the share of the last minute that its engine worked; `places` for sessions, 0 if not told; `step_ms` of a
+    step of one row, `row_ms` of each further row.
     """
 
     __slots__ = ()

@@ -112,7 +112,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 self._traffic,
                 self._model.speaking,
                 self._core,
-                lambda: self.progress,
             )
             for number, route in enumerate(routes)
         )

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -12,7 +11,7 @@ from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.client_session import RoundTold
 from specmesh.core.daemon_statistics import DrafterStats, Traffic
-from specmesh.core.link import U32, Link
+from specmesh.core.link import Link
 from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import unflattened
@@ -44,8 +43,8 @@ CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
 class UpstreamLink:
     """The verifier at `route`, over a socket of its own, in place `number` of `count`.
 
-    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it. progress: what PONG
-    tells of it. welcome: the newest.
+    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it. welcome: the
+    newest.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class UpstreamLink:
         traffic: Traffic,
         speaking: dict[int, DraftEngine],
         core: CoreLoop,
-        progress: Callable[[], int],
     ) -> None:
         now = time.monotonic()
         self.dealer, self.introduction, self.link = Dealer(route, traffic), introduction, Link(now)
@@ -66,7 +64,7 @@ class UpstreamLink:
         self.tell, self.note = core.put, note  # of `Outlet`
         self.upstream = Upstream(route.address, place, self, stats)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
-        self._core, self._progress, self._unheard = core, progress, 0
+        self._core, self._unheard = core, 0
         self._grammars = DraftGrammars(core)
         self._version_refused = self._silence_told = False
         self._next_hello = self._lost_at = self._renewed = now
@@ -81,7 +79,6 @@ class UpstreamLink:
         match, link = self.introduction.comparison, self.link
         return self.upstream.describe(
             encrypted=self.upstream.given_up is None and self.dealer.encrypted,
-            stuck=link.stuck,
             vocabulary={"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
             round_trip_ms=link.round_trip_ms(),
             busy=round(link.busy, 3),
@@ -136,13 +133,14 @@ class UpstreamLink:
                 self._error(code, error_of(code, text, param), ref, now)
             case m.Bye():
                 self._lost("stopped", now)
-            case m.Ping(number, progress, busy):
-                self.link.told(progress, busy, now)
+            case m.Ping(number, busy):
+                self.link.told(busy)
                 self._loaded(message)
-                self.dealer.send(m.Pong(number, *self._state(now)))
-            case m.Pong(number, progress, busy):
+                if not self._core.stuck:
+                    self.dealer.send(m.Pong(number, self._stats.minute.busy(now)))
+            case m.Pong(number, busy):
                 self._loaded(message)
-                round_trip = self.link.pong(number, progress, busy, now)
+                round_trip = self.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(0.5) or 0.0
@@ -164,7 +162,6 @@ class UpstreamLink:
     def _loaded(self, message: m.Ping | m.Pong) -> None:
         step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3
         self.upstream.load = ReportedLoad(message.sessions, message.queued, message.places, step_s, row_s)
-        self.upstream.stuck = self.link.stuck
 
     # --- what is due
 
@@ -177,10 +174,12 @@ class UpstreamLink:
         elif self.dealer.cut or self.link.silent(now):  # silence is judged with the socket just emptied
             self._lost("disconnected" if self.dealer.cut else "silent", now)
         self.dealer.flush()
+        if self._core.stuck:  # silence is what shows it
+            return False
         if self.upstream.info is None:
             self._greet(now)
         elif now >= self.link.next_ping:
-            self.dealer.send(m.Ping(self.link.ping(now), *self._state(now)))
+            self.dealer.send(m.Ping(self.link.ping(now), self._stats.minute.busy(now)))
         if self.introduction.engine is None:
             self.introduction.settle()
             if self.upstream.info is not None:
@@ -189,7 +188,7 @@ class UpstreamLink:
         return False
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
-        self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), *self._state(now)))
+        self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.minute.busy(now)))
 
     def leave(self, error: SpecmeshError, now: float) -> None:
         self.dealer.send(m.Bye())
@@ -240,9 +239,6 @@ class UpstreamLink:
             log.warning("other_version", error=str(error), meaning="asking again on a fresh connection")
             self.dealer.reconnect()
             self._next_hello = now
-
-    def _state(self, now: float) -> tuple[int, float]:
-        return self._progress() & U32, self._stats.minute.busy(now)
 
     def _ask_vocabulary(self, request: m.Vocab | None) -> None:
         if request is not None:

@@ -44,7 +44,6 @@ class DrafterPeer:
     """A drafter attached to this verifier, the `number`-th to come.
 
     key: that it has proved, where keys are used; key_name: what that is called here. connection: where libzmq tells it.
-    stuck: it drafts for nobody until its loop turns again.
     """
 
     identity: bytes
@@ -57,7 +56,6 @@ class DrafterPeer:
     connection: TcpConnection | None = None
     limits: PeerLimits = field(default_factory=PeerLimits)
     backlog: Backlog = field(default_factory=Backlog)
-    stuck: bool = False
 
     @property
     def end(self) -> Peer:
@@ -79,7 +77,6 @@ class DrafterPeer:
             "model": self.hello.model,
             "round_trip_ms": self.link.round_trip_ms(),
             "busy": round(self.link.busy, 3),
-            "stuck": self.stuck,
         }
 
 

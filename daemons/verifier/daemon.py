@@ -102,7 +102,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._clients,
             self.stats,
             self._core.put,
-            lambda: self.progress,
+            lambda: self._core.stuck,
             explicit_threads=explicit_threads,
         )
 

@@ -12,7 +12,6 @@ from specmesh.api.requests import PingPeers
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
-from specmesh.core.link import U32
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams, TargetLimits, check_params
 from specmesh.core.vocabulary.vocabulary import chunk
@@ -25,14 +24,15 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
-Heartbeat = tuple[int, float, int, int, int, float, float]
+Heartbeat = tuple[float, int, int, int, float, float]
 """What PING and PONG tell after their number."""
 
 
 class Drafters:
     """Attached drafters by identity, the oldest first: what they say becomes events, which `tell` hands to the core.
 
-    turns: returns how often the loop has turned. step_s, row_s: seconds of a step and of one more row, as told to them.
+    stuck: returns True while a step hangs: PINGs and their answers stop. step_s, row_s: seconds of a step and of one
+    more row, as told to them.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Drafters:
         clients: Clients,
         stats: VerifierStats,
         tell: Callable[[vev.Happened, float], None],
-        turns: Callable[[], int],
+        stuck: Callable[[], bool],
         *,
         explicit_threads: bool,
     ) -> None:
@@ -53,7 +53,7 @@ class Drafters:
         self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
         self._shared = vev.ThreadsShared(self._cores.taken.alone, self._cores.taken.alone)
         self._router, self._clients, self._stats = router, clients, stats
-        self._tell, self._turns = tell, turns
+        self._tell, self._stuck = tell, stuck
         self._gate, self._peers = router.gate, router.gate.peers
         self._hash_sent = stats.model_hash
         self.step_s = self.row_s = 0.0
@@ -63,17 +63,13 @@ class Drafters:
         return peer.hello.drafter if peer is not None else None
 
     def look(self, now: float) -> None:
-        """Do what is due: PINGs, and those that are gone, stuck, or get on again."""
+        """Do what is due: PINGs, and those that are gone."""
         for identity, reason in self._gate.take_gone().items():
             self._peer_gone(identity, reason, now)
         for peer in list(self._peers.values()):
             if peer.link.silent(now):
                 peer.hang_up()
                 self._peer_gone(peer.identity, "silent", now)
-            elif peer.stuck != peer.link.stuck:
-                peer.stuck = peer.link.stuck
-                log.warning("drafter_stuck" if peer.stuck else "drafter_gets_on", drafter=peer.hello.drafter)
-                self._tell(vev.DrafterStuck(peer.identity, peer.stuck), now)
         if self._ping(now):
             self._tell(vev.ReportAsked(), now)  # what the next ones tell
         if self._hash_sent != self._stats.model_hash:
@@ -128,11 +124,12 @@ class Drafters:
                 self._tell(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
                 self._router.send(peer.identity, m.Vocab(start, chunk(self._engine.vocabulary, start)))
-            case m.Ping(number, progress, busy):
-                peer.link.told(progress, busy, now)
-                self._router.send(peer.identity, m.Pong(number, *self._state(now)))
-            case m.Pong(number, progress, busy):
-                round_trip = peer.link.pong(number, progress, busy, now)
+            case m.Ping(number, busy):
+                peer.link.told(busy)
+                if not self._stuck():
+                    self._router.send(peer.identity, m.Pong(number, *self._state(now)))
+            case m.Pong(number, busy):
+                round_trip = peer.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     self._tell(vev.RoundTrip(peer.identity, round_trip), now)
@@ -177,7 +174,7 @@ class Drafters:
     def _state(self, now: float) -> Heartbeat:
         step_ms, row_ms = round(self.step_s * 1e3, 4), round(self.row_s * 1e3, 4)
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return self._turns() & U32, self._stats.minute.busy(now), sessions, queued, self._info.n_seq, step_ms, row_ms
+        return self._stats.minute.busy(now), sessions, queued, self._info.n_seq, step_ms, row_ms
 
     def _peer_gone(self, identity: bytes, reason: str, now: float) -> None:
         peer = self._gate.detach(identity)
@@ -202,7 +199,7 @@ class Drafters:
 
     def _ping(self, now: float) -> bool:
         """Send the PINGs that are due; return whether there were any."""
-        due = [peer for peer in self._peers.values() if now >= peer.link.next_ping]
+        due = [peer for peer in self._peers.values() if now >= peer.link.next_ping and not self._stuck()]
         for peer in due:
             self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
         return bool(due)

@@ -230,7 +230,7 @@ def find() -> list[Found]:
 
 
 def _peer(peer: Fields, name: str) -> dict[str, Any]:
-    state = "stuck" if peer.raw.get("stuck") else "attached"
+    state = "attached"
     if name == "name" and not peer.text("name"):
         state = "refused" if peer.text("refusal") else "away"
     return {

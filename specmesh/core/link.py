@@ -8,7 +8,6 @@ from specmesh.core.statistics import RecentSamples, milliseconds
 
 PING_INTERVAL = 1.0  # seconds between PINGs
 FIRST_INTERVAL, FIRST_PINGS = 0.1, 5  # one alone may meet a peer that is still getting ready
-U32 = 0xFFFFFFFF  # counters wrap around on the wire
 SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
 
 
@@ -16,27 +15,18 @@ SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
 class Link:
     """Liveness and round trip of one connection.
 
-    progress: the peer's own loop counter, as last told, which changed at `progressed`.
-    stuck: the peer answers, perhaps by a thread of its own, but its loop has not turned for SILENCE.
-
     A probe is a PING that somebody asked for. It counts nowhere: measuring must not move what drafting is decided by.
     """
 
     last_heard: float
     round_trips: RecentSamples = field(default_factory=RecentSamples)
-    progress: int = 0
     busy: float = 0.0
-    stuck: bool = False
-    progressed: float | None = None
     next_ping: float = 0.0
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _sent: dict[int, tuple[float, Callable[[float], None] | None]] = field(default_factory=dict)
 
-    def told(self, progress: int, busy: float, now: float) -> None:
-        if progress != self.progress or self.progressed is None:
-            self.progressed = now
-        self.progress, self.busy = progress, min(max(0.0, busy), 1.0)  # its own word
-        self.stuck = now - self.progressed > SILENCE
+    def told(self, busy: float) -> None:
+        self.busy = min(max(0.0, busy), 1.0)  # its own word
 
     def ping(self, now: float, answer: Callable[[float], None] | None = None) -> int:
         """Return the number of a PING to be sent now; `answer`, of a probe, gets the seconds until its PONG."""
@@ -47,9 +37,9 @@ class Link:
         self._sent[number] = now, answer
         return number
 
-    def pong(self, number: int, progress: int, busy: float, now: float) -> float | None:
+    def pong(self, number: int, busy: float, now: float) -> float | None:
         """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a probe."""
-        self.told(progress, busy, now)
+        self.told(busy)
         if number not in self._sent:
             return None
         sent, answer = self._sent.pop(number)

@@ -216,14 +216,14 @@ class RequestRouter:
 
     def _candidates(self, one: DrafterRequest) -> list[Upstream]:
         """Return the verifiers that may have a request and have not refused it, the best first: the one that had it,
-        then those that are not stuck, by how soon they would tell its next token."""
+        then by how soon they would tell its next token."""
         fit = [upstream for upstream in self.upstreams if self._fits(one, upstream)]
         if len(fit) < 2:
             return fit
         seconds = {upstream.address: upstream.load.token_seconds(upstream.own) for upstream in fit}
         near = NEAR * min(seconds.values())
         rank = {address: 0.0 if expected <= near else expected for address, expected in seconds.items()}
-        return sorted(fit, key=lambda upstream: (upstream.address != one.home, upstream.stuck, rank[upstream.address]))
+        return sorted(fit, key=lambda upstream: (upstream.address != one.home, rank[upstream.address]))
 
     def _fits(self, one: DrafterRequest, upstream: Upstream) -> bool:
         """Return True where the verifier has not refused, and has the model that was asked for, or that the text began

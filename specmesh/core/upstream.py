@@ -74,8 +74,8 @@ class Upstream:
     many.
 
     info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its own,
-    once known. given_up: why nothing more is tried. stuck: its loop does not turn. live: sessions by its ids. asked: by
-    ref, requests that have no session yet.
+    once known. given_up: why nothing more is tried. live: sessions by its ids. asked: by ref, requests that have no
+    session yet.
     """
 
     def __init__(self, address: str, place: tuple[int, int], outlet: Outlet, stats: DrafterStats) -> None:
@@ -84,7 +84,7 @@ class Upstream:
         self.known: VerifierInfo | None = None
         self.vocabulary: Vocabulary | None = None
         self.given_up: SpecmeshError | None = None
-        self.round_trip, self.stuck = 0.0, False
+        self.round_trip = 0.0
         self.load = ReportedLoad()
         self.live: dict[int, ClientSession] = {}
         self.asked: dict[int, DrafterRequest] = {}

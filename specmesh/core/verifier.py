@@ -96,8 +96,6 @@ class VerifierCore:
                 self._drafters.join(RemoteDrafter(name, n_ctx, self.acceptance), now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
-            case vev.DrafterStuck(drafter, stuck):
-                self._drafters.turned(drafter, now, stuck=stuck)
             case vev.ThreadsShared():
                 self._threads.shared(event)
             case vev.Stopping():

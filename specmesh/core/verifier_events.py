@@ -75,14 +75,6 @@ class DrafterLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterStuck:
-    """A drafter does not get on, or does again."""
-
-    drafter: DrafterId
-    stuck: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RoundTrip:
     drafter: DrafterId
     seconds: float
@@ -282,7 +274,7 @@ class CoreReport:
 Noted = ev.Noted
 
 Happened = (
-    Opening | FromDrafter | ClientLeft | SessionClosed | DrafterJoined | DrafterLeft | DrafterStuck | RoundTrip
+    Opening | FromDrafter | ClientLeft | SessionClosed | DrafterJoined | DrafterLeft | RoundTrip
     | Solved | ThreadsShared | Stopping | ReportAsked | TimeUp
 )  # fmt: skip
 Effect = (

@@ -109,7 +109,7 @@ class Peer:
             message = decode(self.socket.recv())
             match message:
                 case m.Ping(number):
-                    self.say(m.Pong(number, 1))
+                    self.say(m.Pong(number))
                     continue
                 case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
                     self.truth[base:] = ids
@@ -146,7 +146,7 @@ class Peer:
     def answered(self) -> None:
         """Make sure that the verifier has taken everything said so far, and that the link is up."""
         number = time.monotonic_ns() & 0xFFFFFFFF
-        self.say(m.Ping(number, 1))
+        self.say(m.Ping(number))
         while self.expect(m.Pong).number != number:
             pass
 

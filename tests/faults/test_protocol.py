@@ -37,7 +37,7 @@ def told(peer: Peer) -> Iterator[int]:
         m.Draft(1, 0, 0, (1, 2)),
         m.DraftProbs(1, 0, 0, (1, 2), (1, 0), (1,), (9,)),
         m.Nack(1, 0, 0),
-        m.Ping(1, 1),
+        m.Ping(1),
         m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4),
         m.Close(1, 0, 0.0),
         m.Vocab(0),

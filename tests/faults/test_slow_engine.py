@@ -59,9 +59,9 @@ def drafter(mesh: Mesh, *options: object) -> Daemon:
 
 
 def kept(daemon: Daemon, drafter: Daemon) -> bool:
-    """Whether the verifier has this drafter, and takes it to be well."""
+    """Whether the verifier has this drafter."""
     peers: list[Json] = daemon.stats()["peers"]
-    return any(str(peer["drafter"]).endswith(f":{drafter.pid}") and not peer["stuck"] for peer in peers)
+    return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
 
 
 @fault("E8.99")

@@ -89,8 +89,8 @@ class _Session:
 
 
 class Verifier:
-    """A verifier's core. Who drafts for which session is decided outside: a drafter that counts as stuck keeps its
-    session, and the core offers it to no other.
+    """A verifier's core. Who drafts for which session is decided outside: a drafter without room in its model
+    keeps its session, and the core offers it no other.
 
     prefill_rows: of a prompt, in a step in which others verify. seen: counts what happens. first: number of its first
     session.
@@ -155,8 +155,7 @@ class Verifier:
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
         self._peers[identity] = peer
-        drafter = RemoteDrafter(identity, 2**20, self._core.acceptance)
-        drafter.stuck = True
+        drafter = RemoteDrafter(identity, 0, self._core.acceptance)
         if round_trip is not None:
             drafter.arrivals.record_round_trip(round_trip)
         if rated:

@@ -330,7 +330,7 @@ class ScriptedDrafter:
                 return None
             message = decode(self.socket.recv())
             if isinstance(message, m.Ping) and pong:
-                self.say(m.Pong(message.number, message.number))
+                self.say(m.Pong(message.number))
             return message if isinstance(message, kinds) else None
 
         return until(soon, f"none of {kinds} came")

@@ -2,7 +2,7 @@
 
 That follows from what was measured of a drafter on the sessions it had: acceptance, seconds per draft, round trip;
 nothing that it says of itself. One that was not measured of late comes first. A session moves on when its drafter goes,
-is stuck or silent, when another is to be measured, and when another is clearly better.
+is silent, when another is to be measured, and when another is clearly better.
 """
 
 from collections import Counter
@@ -26,10 +26,10 @@ CERTAIN = 0.999  # no chain of drafts stands more surely than this
 
 class RemoteDrafter:
     """A drafter attached to the verifier, and what was measured of it. acceptance: starts from what all drafts were
-    worth, `shared`. stuck: it drafts for nobody until it gets on again."""
+    worth, `shared`."""
 
     def __init__(self, identity: vev.DrafterId, n_ctx: int, shared: RollingAcceptance | None = None) -> None:
-        self.id, self.n_ctx, self.stuck = identity, n_ctx, False
+        self.id, self.n_ctx = identity, n_ctx
         self.silent = False  # a session has waited for its drafts in vain
         self.acceptance = RollingAcceptance(memory=DRAFTER_MEMORY, parent=shared)
         self.arrivals = Arrivals()
@@ -75,18 +75,6 @@ class DrafterPool:
         for live in self._sessions.values():
             if live.drafter == identity:
                 self.detach(live)
-
-    def turned(self, identity: vev.DrafterId, now: float, *, stuck: bool) -> None:
-        """Note that a drafter is stuck, and take others' sessions from it; or that it gets on again."""
-        drafter = self.drafters.get(identity)
-        if drafter is None:
-            return
-        drafter.stuck = stuck
-        for live in self._sessions.values():
-            if stuck and live.drafter == identity and live.owner is None:
-                self.release(live, identity)
-                self.detach(live)
-        self.find_all(now)
 
     def round_trip(self, identity: vev.DrafterId, seconds: float) -> None:
         """Note how long a PING and its answer took."""
@@ -196,7 +184,7 @@ class DrafterPool:
 
     def _fitting(self, live: SessionContext) -> list[RemoteDrafter]:
         length = len(live.machine.prefix)
-        return [one for one in self.drafters.values() if one.n_ctx > length and not one.stuck]
+        return [one for one in self.drafters.values() if one.n_ctx > length]
 
     def _unmeasured(self, drafters: Sequence[RemoteDrafter], now: float) -> RemoteDrafter | None:
         """Return one that was not measured of late, and is not being measured."""

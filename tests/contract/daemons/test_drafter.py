@@ -67,7 +67,7 @@ def test_a_damaged_frame_after_the_welcome(bench: Bench):
     router, drafter = welcomed(bench)
     router.raw(with_version(9, m.Truth(1, 0, 0, (1, 2), 4)))
     router.raw(of_version(9, encode(welcome())))
-    router.say(m.Ping(5, 1))
+    router.say(m.Ping(5))
     router.expect(m.Pong)
     assert drafter.stats()["wire"]["rejected"] == {"checksum": 1, "version": 1}
     before = router.peer
@@ -111,7 +111,7 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
         m.Close(99, 0, 0.0),
         m.Draft(99, 0, 0, (1,)),
         m.Error("session", "nonsense", 77),
-        m.Pong(12345, 1, 0.0),
+        m.Pong(12345),
         m.Vocab(0, ["YQ=="]),
         m.Opened(5, 0, 3, 0.0, 0, 1.0, 0),
         m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 65535),

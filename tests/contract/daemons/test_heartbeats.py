@@ -1,6 +1,5 @@
 """Signs of life of loops that work, and none of those that hang."""
 
-import itertools
 import queue
 import threading
 import time
@@ -54,7 +53,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
 
 @pytest.mark.fault("E8.91")
 def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):
-    """The loop turns on while the draft model is in a step; not once that has taken far too long."""
+    """The loop turns on while the draft model is in a step; once that has taken far too long it says nothing."""
     router, running, engine = held
     beats = Beats()
     watchdog = Watchdog(lambda: running.progress, beats, interval=0.001, checks=10**9)
@@ -62,22 +61,17 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
         beats.heard.get(timeout=PATIENCE)
         answer(router, number)
     monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
-    answer(router, 6)
-    answer(router, 7)
+    router.say(m.Ping(1))
+    assert router.soon(m.Pong) is None
     stood = running.progress
-    answer(router, 8)
-    assert running.progress == stood
     engine.go_on.release(10_000)
-    for number in itertools.count(9):  # it may draft ahead, a step after the other
-        answer(router, number)
-        if running.progress > stood:
-            break
+    until(lambda: running.progress > stood, "it gets on")
     watchdog.close()
 
 
 def answer(router: Scripted, number: int) -> None:
     """A PING is answered while the draft model is in a step, or the verifier would take the drafter for dead."""
-    router.say(m.Ping(100 + number, 1))
+    router.say(m.Ping(100 + number))
     while router.expect(m.Pong).number != 100 + number:
         pass
 

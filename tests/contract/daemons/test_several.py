@@ -50,7 +50,7 @@ class Two:
         client.whole(20)
 
     def loaded(self, router: Scripted, **load: object) -> None:
-        router.say(m.Ping(77, 1, **load))
+        router.say(m.Ping(77, **load))
         while router.expect(m.Pong).number != 77:
             pass
 
@@ -181,7 +181,7 @@ def test_what_a_verifier_tells_a_drafter(bench: Bench):
     client = verifier.ask(request(8000))
     client.next()
     verifier.tell_hash(FILE)
-    peer.say(m.Ping(5, 1))
+    peer.say(m.Ping(5))
     told = peer.expect(m.Pong)
     assert (told.number, told.sessions, told.queued, told.places) == (5, 1, 0, 3)
     assert peer.expect(m.Welcome).model_hash == FILE

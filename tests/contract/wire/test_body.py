@@ -12,7 +12,7 @@ from specmesh.wire.codec import MAX_DEPTH, MAX_NAME, decode_body, encode_body
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 
-PING = b'{"number":1,"progress":2}'
+PING = b'{"number":1,"sessions":2}'
 OPEN = {"ref": 1, "prompt": "p", "max_tokens": 8, "temperature": 0.5, "top_k": 4, "top_p": 0.9, "seed": 1, "draft_n": 2}
 
 junk = st.recursive(
@@ -37,7 +37,7 @@ def test_defaults_fill_missing_fields():
 
 def test_unknown_keys_are_ignored():
     """A later version may add fields: what is not known is dropped, not refused."""
-    assert decode_body(m.Ping, b'{"number":1,"progress":2,"later":[{}]}') == m.Ping(1, 2)
+    assert decode_body(m.Ping, b'{"number":1,"sessions":2,"later":[{}]}') == m.Ping(1, sessions=2)
 
 
 WRONG = {
@@ -112,7 +112,7 @@ def test_objects_are_bounded_in_depth(pair):
 @pytest.mark.parametrize(
     "message",
     [
-        *(m.Ping(-1, 0), m.Ping(0, 2**32), m.Error("x" * (MAX_NAME + 1), ""), m.Error("busy", "\ud800")),
+        *(m.Ping(-1, 0), m.Ping(0, queued=2**32), m.Error("x" * (MAX_NAME + 1), ""), m.Error("busy", "\ud800")),
         *(m.Close(1, 0, float("inf")), m.Round(1, [-1], 0), m.Done(1, "stop", 1, {"rate": float("nan")})),
         m.Open(**OPEN | {"prompt": "x" * m.MAX_BODY}),
     ],

@@ -28,7 +28,7 @@ class Ends:
         self.router = Router(bind_router(self._context, self.address, insecure=False))
         self.dealer = self.another()
         assert self.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
-        self.dealer.send(encode(m.Ping(1, 1)))
+        self.dealer.send(encode(m.Ping(1)))
         assert self.router.socket.poll(int(PATIENCE * 1000))
         [(self.identity, _, _)] = list(self.router.receive(0.0))
         self.router.gate.attach(self.identity, m.Hello("d", "sim", "m", "", 0, 64), 0.0)
@@ -89,7 +89,7 @@ def test_drafter_that_never_reads_is_let_go(ends: Ends):
     assert not ends.router.behind
 
 
-PING = encode(m.Ping(1, 1))
+PING = encode(m.Ping(1))
 BURST = int(RATES[Cost.PINGS].burst)
 
 
