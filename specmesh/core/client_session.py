@@ -3,8 +3,7 @@
 Committed ids wait for what belongs to them, and comes later or never.
 """
 
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned
@@ -24,74 +23,16 @@ class RoundTold:
 
 
 @dataclass(slots=True)
-class BufferedIds:
-    """Committed ids at `positions`, `accepted` of them drafted. awaited: their round, with its `drafts`, is to come."""
+class CommittedIds:
+    """Ids from position `base`, `accepted` of them drafted, that wait for what belongs to them. awaited: their round,
+    with its `drafts`, is to come. logprobs: by position."""
 
-    positions: range
+    base: int
     ids: tuple[int, ...]
     accepted: int
     awaited: bool
     drafts: tuple[int, ...] | None = None
-    logprobs: tuple[Logprob | None, ...] = ()
-
-
-class EventBuffer:
-    """Committed ids in order, until their rounds and log-probabilities are here, where asked for."""
-
-    def __init__(self, *, rounds: bool, logprobs: bool) -> None:
-        self._rounds, self._asked = rounds, logprobs
-        self._waiting: deque[BufferedIds] = deque()
-        self._begin = self._end = 0  # of the ids that wait, or are next
-        self._complete = 0  # before this position no more log-probabilities come
-        self._logprobs: dict[int, Logprob | None] = {}  # by position
-
-    @property
-    def first(self) -> int | None:
-        return self._begin if self._waiting else None
-
-    def add(self, base: int, ids: tuple[int, ...], accepted: int, *, sync: bool) -> None:
-        """Add committed ids. After a SYNC no round comes for earlier ids, and log-probabilities come anew."""
-        if sync:
-            self.give_up_rounds()
-            self._complete = min(self._complete, base)
-        if not self._waiting:
-            self._begin = base
-            self._logprobs = {position: one for position, one in self._logprobs.items() if position >= base}
-        self._end = base + len(ids)
-        self._waiting.append(BufferedIds(range(base, self._end), ids, accepted, self._rounds and not sync))
-
-    def add_round(self, drafts: tuple[int, ...], accepted: int) -> None:
-        waiting = next((one for one in self._waiting if one.awaited), None)
-        if waiting is not None:
-            waiting.awaited, waiting.drafts, waiting.accepted = False, drafts, accepted
-
-    def add_logprobs(self, base: int, logprobs: Sequence[Logprob | None]) -> None:
-        """Keep those of ids that are here: others come again after the SYNC that brings their ids."""
-        self._complete = max(self._complete, min(base + len(logprobs), self._end))
-        for position, one in enumerate(logprobs, base):
-            if self._begin <= position < self._end:
-                self._logprobs[position] = one
-
-    def give_up_rounds(self) -> None:
-        for waiting in self._waiting:
-            waiting.awaited = False
-
-    def give_up(self) -> None:
-        """Wait for nothing more."""
-        self.give_up_rounds()
-        self._complete = max(self._complete, self._end)
-
-    def ready(self) -> Iterator[BufferedIds]:
-        """Remove and yield what waits for nothing more, in order."""
-        while self._waiting and not self._waiting[0].awaited:
-            first, positions = self._waiting[0], self._waiting[0].positions
-            if self._asked:
-                if positions.stop > self._complete and not all(position in self._logprobs for position in positions):
-                    return
-                first.logprobs = tuple(self._logprobs.pop(position, None) for position in positions)
-            self._waiting.popleft()
-            self._begin = positions.stop
-            yield first
+    logprobs: dict[int, Logprob | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -116,14 +57,7 @@ class ClientSession:
     n_truth: int = 0
     broken: SpecmeshError | None = None
     _truth: list[int] = field(default_factory=list)
-    _buffer: EventBuffer = field(init=False)
-
-    def __post_init__(self) -> None:
-        request = self.pending.request if self.pending is not None else None
-        self._buffer = EventBuffer(
-            rounds=request is not None and request.rounds,
-            logprobs=request is not None and request.params.logprobs is not None,
-        )
+    _waiting: CommittedIds | None = None
 
     @property
     def _prompt_ids(self) -> tuple[int, ...]:
@@ -140,24 +74,40 @@ class ClientSession:
         base = max(begin, self.n_prompt + self.pending.request.known)
         ids = news.ids[base - begin :]
         if ids:
-            self._buffer.add(base, ids, news.accepted, sync=news.sync)
-            self._send_ready()
+            self._take(self.pending, base, ids, news)
         return len(ids)
+
+    def _take(self, pending: DrafterRequest, base: int, ids: tuple[int, ...], news: Learned) -> None:
+        """Send ids to the client, at once or with what belongs to them: this follows them, or never comes."""
+        rounds = pending.request.rounds
+        if not rounds and pending.request.params.logprobs is None:
+            self._send(pending, ids, news.accepted)
+            return
+        if self._waiting is not None and news.sync:
+            self._waiting.ids += ids  # log-probabilities come anew, rounds do not
+            self._waiting.awaited = False
+        else:
+            self._send_waiting()
+            self._waiting = CommittedIds(base, ids, news.accepted, awaited=rounds and not news.sync)
+        self._send_complete()
 
     def add(self, told: RoundTold | LogprobsTold) -> None:
         """Add what belongs to committed ids."""
-        if isinstance(told, RoundTold):
-            self._buffer.add_round(told.drafts, told.accepted)
-        else:
-            self._buffer.add_logprobs(told.base, told.logprobs)
-        self._send_ready()
+        waiting = self._waiting
+        if waiting is None:
+            return
+        if isinstance(told, LogprobsTold):
+            positions = range(waiting.base, waiting.base + len(waiting.ids))
+            waiting.logprobs |= {at: one for at, one in enumerate(told.logprobs, told.base) if at in positions}
+        elif waiting.awaited:
+            waiting.awaited, waiting.drafts, waiting.accepted = False, told.drafts, told.accepted
+        self._send_complete()
 
     def done(self, reason: str, report: Report) -> None:
         """Send the end, with the verifier's report and this drafter's own time and bytes."""
         if self.pending is None:
             return
-        self._buffer.give_up()
-        self._send_ready()
+        self._send_waiting()
         report = with_drafting(report, self.drafted, self.draft_seconds)
         report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
         self._finish(self.pending, Finished(reason, self._prompt_ids, report))
@@ -175,13 +125,14 @@ class ClientSession:
         """Return the request, changed to resume after what the client has been sent; nothing is sent here any more."""
         if self.pending is None:
             return None
-        self._buffer.give_up_rounds()
-        self._send_ready()
+        if self._waiting is not None:
+            self._waiting.awaited = False
+        self._send_complete()
         pending, self.pending = self.pending, None
         request = pending.request
         if self.n_truth >= self.n_prompt:
             # what lacks its log-probabilities comes again
-            sent = tuple(self._truth[self.n_prompt : self._buffer.first])
+            sent = tuple(self._truth[self.n_prompt : self._waiting.base if self._waiting is not None else None])
             generated, known = max(sent, request.generated, key=len), max(request.known, len(sent))
             pending.request = replace(request, prompt_ids=self._prompt_ids, generated=generated, known=known)
         return pending
@@ -196,9 +147,27 @@ class ClientSession:
         pending.enter(RequestState.OVER)
         pending.client.on_event(end)
 
-    def _send_ready(self) -> None:
-        for one in self._buffer.ready():  # only the last can have an end id
-            if self.pending is not None:
-                shown = one.ids[:-1] if one.ids[-1] in self.end_ids else one.ids
-                accepted = min(one.accepted, len(shown))
-                self.pending.client.on_event(Tokens(shown, accepted, one.drafts, one.logprobs[: len(shown)]))
+    def _send_complete(self) -> None:
+        one = self._waiting
+        if one is None or one.awaited or self.pending is None:
+            return
+        if self.pending.request.params.logprobs is None or len(one.logprobs) == len(one.ids):
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        one, self._waiting = self._waiting, None
+        if one is not None and self.pending is not None:
+            asked = self.pending.request.params.logprobs is not None
+            logprobs = [one.logprobs.get(at) for at in range(one.base, one.base + len(one.ids))] if asked else []
+            self._send(self.pending, one.ids, one.accepted, one.drafts, tuple(logprobs))
+
+    def _send(
+        self,
+        pending: DrafterRequest,
+        ids: tuple[int, ...],
+        accepted: int,
+        drafts: tuple[int, ...] | None = None,
+        logprobs: tuple[Logprob | None, ...] = (),
+    ) -> None:
+        shown = ids[:-1] if ids[-1] in self.end_ids else ids  # only the last can be an end id
+        pending.client.on_event(Tokens(shown, min(accepted, len(shown)), drafts, logprobs[: len(shown)]))
