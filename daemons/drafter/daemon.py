@@ -16,11 +16,10 @@ from specmesh.core.daemon_statistics import DrafterStats, Traffic
 from specmesh.core.draft_session import DraftLimits
 from specmesh.core.drafter import DrafterCore
 from specmesh.core.request_router import RequestRouter
-from specmesh.core.requests import Failed, RequestState, VerifierInfo
+from specmesh.core.requests import Failed, RequestState
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
-from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
 from specmesh.daemons.link.transport import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -120,25 +119,19 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._active = list(self._links)
         self._welcomes: list[m.Welcome] = []  # that the threads follow
 
-    @property
-    def verifier(self) -> VerifierInfo | None:
-        """The first verifier that is there."""
-        return self._router.first.info
-
-    @property
-    def vocabulary(self) -> Vocabulary | None:
-        """Vocabulary of the default model, once it is known and fits."""
-        return next((vocabulary for _, vocabulary in self._router.ready), None)
-
     def not_ready(self) -> SpecmeshError | None:
-        return self._router.not_ready(time.monotonic())
+        try:
+            self.served("")
+        except SpecmeshError as error:
+            return error
+        return None
 
     @property
     def models(self) -> tuple[str, ...]:
         return self._router.models
 
     def served(self, name: str) -> ModelInfo:
-        info, vocabulary = self._router.serving(name)
+        info, vocabulary = self._router.serving(name, time.monotonic())
         return ModelInfo(info.model, vocabulary, info.target if len(self._links) > 1 else "")
 
     # --- the loop

@@ -48,9 +48,6 @@ class DrafterCore:
                     session.guided = DraftConstraint(constraint, session.asked.end_ids)
             case ev.UpstreamChanged():
                 self._changed(event)
-            case ev.ForgetSlots():
-                self.slots.clear()
-                self._slots_changed()
             case ev.UseThreads(threads):
                 self._threads = threads
             case _:
@@ -66,7 +63,12 @@ class DrafterCore:
 
     def _changed(self, event: ev.UpstreamChanged) -> None:
         self._round_trips[event.upstream] = event.round_trip
-        (self._speaks.add if event.speaks else self._speaks.discard)(event.upstream)
+        if event.speaks:
+            self._speaks.add(event.upstream)
+        elif event.upstream in self._speaks:
+            self._speaks.discard(event.upstream)
+            self.slots.clear()  # of ended sessions: the same ids may come to mean other tokens
+            self._slots_changed()
         for session in self._sessions.values():
             if session.asked.upstream == event.upstream:
                 session.set_round_trip(event.round_trip)

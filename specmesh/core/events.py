@@ -266,18 +266,13 @@ class UpstreamChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetSlots:
-    """What ended sessions have left is of no use: the same ids may mean other tokens."""
-
-
-@dataclass(frozen=True, slots=True)
 class UseThreads:
     """CPU threads of the draft model from its next step on."""
 
     threads: int
 
 
-CoreEvent = DraftFor | Heard | Aside | Dropped | CompiledGrammar | UpstreamChanged | ForgetSlots | UseThreads
+CoreEvent = DraftFor | Heard | Aside | Dropped | CompiledGrammar | UpstreamChanged | UseThreads
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ MAX_GIVEN_UP = 16  # most requests that are remembered after they were given up
 AHEAD = 32  # most requests that verifiers are asked for and have not begun; the others wait here
 NEAR = 1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
 
-_FETCHING = "the vocabulary is still being fetched from the verifier: try again in a moment"
-
 
 class RequestRouter:
     """The requests of a drafter's clients, in the order of their arrival: see `NEXT_STATES`.
@@ -54,32 +52,20 @@ class RequestRouter:
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one.info.model for one in self.upstreams if one.info is not None))
 
-    @property
-    def ready(self) -> list[tuple[VerifierInfo, Vocabulary]]:
-        """Verifiers that are there, and whose vocabulary is known."""
-        return [
-            (one.info, one.vocabulary) for one in self.upstreams if one.info is not None and one.vocabulary is not None
-        ]
-
-    def not_ready(self, now: float) -> SpecmeshError | None:
-        if self.first.info is None:
-            refused = all(one.refusal for one in self.upstreams)
-            if not refused and now < self._begun + CONNECTING:
-                addresses = ", ".join(one.address for one in self.upstreams)
-                return Starting(f"the drafter is connecting to {addresses}: try again in a moment")
-            return DaemonUnreachable(self.trouble)
-        return None if self.ready else Starting(_FETCHING)
-
-    def serving(self, name: str) -> tuple[VerifierInfo, Vocabulary]:
+    def serving(self, name: str, now: float) -> tuple[VerifierInfo, Vocabulary]:
         """Return a verifier with the model of this name, or any; a lone one answers to any name. Raises why none is."""
-        ready = self.ready
-        if not ready:
+        there = [one for one in self.upstreams if one.info is not None]
+        wanted = [one for one in there if len(self.upstreams) == 1 or name in ("", one.info and one.info.model)]
+        for one in wanted:
+            if one.info is not None and one.vocabulary is not None:
+                return one.info, one.vocabulary
+        if wanted:
+            raise Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
+        if not there and now < self._begun + CONNECTING and not all(one.refusal for one in self.upstreams):
+            addresses = ", ".join(one.address for one in self.upstreams)
+            raise Starting(f"the drafter is connecting to {addresses}: try again in a moment")
+        if not there:
             raise DaemonUnreachable(self.trouble)
-        for info, vocabulary in ready:
-            if len(self.upstreams) == 1 or name in ("", info.model):
-                return info, vocabulary
-        if name in self.models:
-            raise Starting(_FETCHING)
         away = [one.trouble for one in self.upstreams if (known := one.known) and known.model == name]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
 

@@ -129,10 +129,7 @@ class Upstream:
             return False
         self._interrupt_all(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
         self.info = self.known = info
-        if known is not None:
-            self._stats.reconnects += 1
-            if not known.same_model(info):
-                self._out.tell(ev.ForgetSlots(), now)
+        self._stats.reconnects += known is not None
         self._note("verifier_found", verifier=info.name, model=info.model)
         return True
 

@@ -26,7 +26,6 @@ from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Token
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Snapshot, as_json
-from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.drafter.daemon import DrafterLoop
 from specmesh.daemons.link.transport import Route, bind_router
 from specmesh.daemons.runtime.loops import Mailbox
@@ -243,15 +242,11 @@ class Running:
 
     @property
     def connected(self) -> bool:
-        return self._loop.verifier is not None
-
-    @property
-    def vocabulary(self) -> Vocabulary | None:
-        return self._loop.vocabulary
+        return bool(self._loop.models)
 
     @property
     def welcome(self) -> bool:
-        return self.vocabulary is not None
+        return self._loop.not_ready() is None
 
     @property
     def models(self) -> tuple[str, ...]:
