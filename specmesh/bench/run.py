@@ -63,10 +63,7 @@ def _outcome(iterations: list[list[BenchText]], alone: list[list[BenchText]]) ->
         "acceptance_rate": round(accepted / drafted, 4) if drafted else None,
         "mean_draft_n": round(drafted / rounds, 4) if rounds else 0.0,
         "latency_ms": round(fmean(text.ended - text.begun for text in texts) * 1e3, 3),
-        **{
-            name: round(_total(texts, name) / len(texts), 3)
-            for name in ("verify_ms", "wait_ms", "draft_ms", "network_ms")
-        },
+        **{name: round(_total(texts, name) / len(texts), 3) for name in ("verify_ms", "wait_ms")},
         "bytes_per_token": round(_total(texts, "bytes_sent", "bytes_received") / tokens, 2) if tokens else 0.0,
         "identical": sum(
             text.ids == truth.ids for own in iterations for text, truth in zip(own, alone[0], strict=True)

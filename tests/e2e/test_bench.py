@@ -31,7 +31,6 @@ def test_bench_run(mesh: Mesh):
         assert (one["texts"], one["tokens"], one["identical"]) == (4, 4 * 24, 4)
         assert one["tokens_per_second"]["low"] > 0
     assert told["alone"]["bytes_per_token"] == 0 == told["alone"]["mean_draft_n"]
-    assert told["draft_n 4"]["draft_ms"] > 0
     steps = command("bench", "steps", "--socket", verifier.socket, "--json")
     file = mesh.folder / "steps.json"
     file.write_text(steps.out)

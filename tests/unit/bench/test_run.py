@@ -9,7 +9,7 @@ from specmesh.bench.run import ALONE, outcomes
 from specmesh.bench.steps import read_costs
 from specmesh.errors import ConfigError
 
-TIMES = {"verify_ms": 120, "wait_ms": 70, "draft_ms": 100, "network_ms": 10, "bytes_sent": 300, "bytes_received": 500}
+TIMES = {"verify_ms": 120, "wait_ms": 70, "bytes_sent": 300, "bytes_received": 500}
 
 
 def text(rate: float, rounds: int = 40, drafted: int = 0, accepted: int = 0) -> BenchText:
