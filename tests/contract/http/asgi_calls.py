@@ -20,7 +20,7 @@ EVENTS = (Started(7, 2), Tokens((65, 66), 1, (65, 90)), Tokens((67,), 0, ()), DO
 class FakeDaemon:
     """A backend that answers every request with the same events, and notes its orders."""
 
-    role, models = "verifier", ("fake-model", "other-model")
+    role, models, vocabulary = "verifier", ("fake-model", "other-model"), LETTERS
 
     def __init__(self, *events: ClientEvent, reason: SpecmeshError | None = None) -> None:
         self.events, self.reason = events, reason
@@ -33,7 +33,7 @@ class FakeDaemon:
     def served(self, name: str) -> r.ModelInfo:
         if name not in ("", *self.models):
             raise NoSuchModel(name)
-        return r.ModelInfo(name or "fake-model", LETTERS, f"target of {name}" if name else "")
+        return r.ModelInfo(name or "fake-model", self.vocabulary, f"target of {name}" if name else "")
 
     async def stats(self) -> Snapshot:
         return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)

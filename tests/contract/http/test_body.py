@@ -246,14 +246,13 @@ USER, BEGUN = {"role": "user", "content": "Hi"}, {"role": "assistant", "content"
     ("messages", "fields", "param"),
     [
         ([USER, BEGUN, BEGUN], {}, "messages"),
-        ([USER], {"continue_final_message": True}, "continue_final_message"),
-        ([USER], {"add_generation_prompt": False}, "add_generation_prompt"),
-        ([USER, BEGUN], {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ([USER], {"continue_final_message": True}, "messages"),
+        ([USER], {"add_generation_prompt": False}, "messages"),
         ([USER, BEGUN], {"continue_final_message": "yes"}, "continue_final_message"),
     ],
 )
 def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], param: str):
-    """Two messages, nobody's, or both at once."""
+    """Two messages, or nobody's."""
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages} | fields)
     assert refused.value.param == param
