@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol, cast
 
 import structlog
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from specmesh.api.choices import Event
 from specmesh.api.requests import Backend, Cancel, Submit
@@ -173,16 +173,13 @@ class Answer(Response):
     def _write(self, text: str, *, more: bool) -> None:
         if not self._begun:
             self._begun = True
-            self._send_now({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            _at_once(self._send({"type": "http.response.start", "status": 200, "headers": self.raw_headers}))
         self._ended = not more
-        self._send_now({"type": "http.response.body", "body": text.encode(), "more_body": more})
-
-    def _send_now(self, message: Message) -> None:
-        _at_once(cast("Coroutine[None, None, None]", self._send(message)))
+        _at_once(self._send({"type": "http.response.body", "body": text.encode(), "more_body": more}))
 
 
-def _at_once(sending: Coroutine[None, None, None]) -> None:
+def _at_once(sending: Awaitable[None]) -> None:
     """Send without a task: an ASGI server's `send` waits only for a reader that is behind."""
     with suppress(StopIteration):
-        sending.send(None)
+        cast("Coroutine[None, None, None]", sending).send(None)
         raise RuntimeError("this server's send waits for something else")
