@@ -79,6 +79,7 @@ class ZapGuard(ThreadAuthenticator):
         """Guard this socket, which is not bound yet, until `stop`."""
         protect_server(socket, self._identity)
         self.start()
+        self.thread.name = "auth"
 
     def curve_user_id(self, client_public_key: bytes) -> str:
         """Return the User-Id of its messages: the key, as we write keys."""
