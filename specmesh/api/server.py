@@ -141,7 +141,7 @@ def serving_api(
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
     private and removed at the end.
 
-    Raises ConfigError where it cannot listen. `port` is served behind a `Guard`; `defaults`: see `create_app`.
+    Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`; `defaults`: see `create_app`.
     """
     app = create_app(backend, defaults)
     over_tcp = [(_Server(guarded(app, port)), _listen_tcp(port))] if port is not None else []

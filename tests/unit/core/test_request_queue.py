@@ -21,7 +21,7 @@ class Queue:
     """Clients before some sessions, of which one runs at a time."""
 
     def __init__(self, sessions: int, most: int) -> None:
-        self.clients = Clients(SimpleNamespace(add=lambda _: Future()), LIMITS, sessions, most, lambda _: None)
+        self.clients = Clients(lambda _: Future().cancel, LIMITS, sessions, most, lambda _: None)
         self.now = 0.0
 
     def ask(self, ids: tuple[int, ...] | None = (1,), text: str = "text") -> None:
@@ -36,7 +36,7 @@ class Queue:
         """The session that ran has ended."""
         number = self.clients.waiting[0].number
         end = vev.SessionEnded(number - 1, number - 1, None, None, "stop", None, (), {}, 1.0)
-        self.clients.ended(end, self.now)
+        self.clients.ended(end)
         self.clients.began(vev.Began(number, number, None, (1,), PARAMS, "", 0.0, 0, 0, adopted=False), self.now)
 
     def refusal(self) -> Busy:
