@@ -51,7 +51,7 @@ class _World:
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)
         ids = truth[: len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)]  # a text that is gone on with, or a prompt
-        self.session = VerifierSession(ids, params, limits, self.costs, RollingAcceptance(), self.now, len(PROMPT))
+        self.session = VerifierSession(ids, params, limits, self.costs, self.now, len(PROMPT))
         self.memory = Memory(n_ctx)
         self.shown = list(self.session.said())
         self.reason = self.session.finished

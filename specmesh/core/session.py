@@ -27,12 +27,10 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
 from specmesh.errors import LocalProtocolError, RequestError, SpecmeshError
 
-SESSION_MEMORY = 16.0  # rounds after which what a session saw of acceptance counts half: texts change
-
 
 class VerifierSession:
     """`ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text that ended with them is
-    `finished` from the start. `costs` and `acceptance` are the verifier's, shared by its sessions. `constraint` is the
+    `finished` from the start. `costs` are the verifier's, shared by its sessions. `constraint` is the
     grammar's at the beginning of the text. The target holds the first `held` ids already, never the last one.
     `company`: sessions there are with this one."""
 
@@ -42,7 +40,6 @@ class VerifierSession:
         params: SessionParams,
         limits: TargetLimits,
         costs: StepCosts,
-        acceptance: RollingAcceptance,
         now: float,
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
@@ -64,8 +61,7 @@ class VerifierSession:
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self._limits, self._costs = limits, costs
-        own = RollingAcceptance(memory=SESSION_MEMORY, parent=acceptance)
-        self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, own, self.times, company)
+        self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
         self.truth = TruthSender(self.prefix, self.pacing)
         self.drafts = DraftBuffer(self.prefix, limits.n_vocab, constraint, self.pacing)
         self._strategy = strategy_of(params.sampling)

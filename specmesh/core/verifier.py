@@ -11,7 +11,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
-from specmesh.core.draft_length.estimates import RollingAcceptance, StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool, RemoteDrafter
 from specmesh.core.report import core_report, session_report
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
@@ -43,7 +43,6 @@ class VerifierCore:
         first: int = 1,
         grace: float = GRACE,
     ) -> None:
-        self.acceptance = RollingAcceptance()
         self.sessions: dict[int, SessionContext] = {}  # those that have a sequence
         self._limits, self._costs, self._slots = limits, costs, slots
         self._ids = itertools.count(first)
@@ -93,7 +92,7 @@ class VerifierCore:
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session, now)
             case vev.DrafterJoined(name, n_ctx):
-                self._drafters.join(RemoteDrafter(name, n_ctx, self.acceptance), now)
+                self._drafters.join(RemoteDrafter(name, n_ctx), now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():
@@ -219,7 +218,7 @@ class VerifierCore:
         others = ((live.seq, live.machine.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         machine = VerifierSession(
-            ids, params, self._limits, self._costs, self.acceptance, now,
+            ids, params, self._limits, self._costs, now,
             opening.n_prompt, opening.constraint, held, company,
         )  # fmt: skip
         number = next(self._ids)

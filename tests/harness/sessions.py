@@ -34,9 +34,7 @@ def session(
     attached: bool = True,
 ) -> VerifierSession:
     """A session on these ids, with a drafter of which nothing is known yet."""
-    made = VerifierSession(
-        tuple(ids), params, limits, costs or StepCosts(), RollingAcceptance(), 0.0, n_prompt, constraint
-    )
+    made = VerifierSession(tuple(ids), params, limits, costs or StepCosts(), 0.0, n_prompt, constraint)
     if attached:
         made.attach(Arrivals(), RollingAcceptance())
     return made

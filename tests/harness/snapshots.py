@@ -33,7 +33,7 @@ def opened(stats, number, draft_n=None, *, attached=True):
     """A session as a verifier holds it, opened at OPENED and counted."""
     limits = TargetLimits(4096, VOCAB, frozenset())
     params = SessionParams(SamplingParams(), 100, draft_n)
-    machine = VerifierSession(range(1, 6), params, limits, StepCosts(), RollingAcceptance(), OPENED)
+    machine = VerifierSession(range(1, 6), params, limits, StepCosts(), OPENED)
     prompt = tuple(range(1, 6))
     stats.began(vev.Began(number, number, None, prompt, params, "", OPENED, 0, 0, adopted=False))
     machine.handle(ev.Prefilled(4), OPENED)

@@ -12,6 +12,7 @@ from specmesh.core.draft_length.gate import DraftBid, SpeculationGate, allocate_
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.statistics import SessionTimes
 
+SESSION_MEMORY = 16.0  # rounds after which what a session saw of acceptance counts half: texts change
 FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
 WAIT_SHARE = 0.01  # of the verification time, that may be waited away for nothing when drafts are late
 SOLVE_INTERVAL = 0.1  # seconds between two policies of a session, at least
@@ -29,12 +30,11 @@ class DraftLengthController:
         fixed: int | None,
         most: int,
         costs: StepCosts,
-        acceptance: RollingAcceptance,
         times: SessionTimes,
         company: int = 1,
     ) -> None:
         self.policy: Policy | None = None
-        self.acceptance = acceptance
+        self.acceptance = RollingAcceptance()
         self.arrivals: Arrivals | None = None
         self._fixed, self._most = fixed, most
         self._costs, self._times = costs, times
@@ -49,9 +49,10 @@ class DraftLengthController:
         self.draft_n = self._wanted_drafts()
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> None:
-        """Take another drafter, whose rounds are recorded in `acceptance`."""
+        """Take another drafter. acceptance: of all its sessions."""
         self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals, self._times)
-        self.acceptance, self.policy, self._looked = acceptance, None, float("-inf")
+        self.acceptance = RollingAcceptance(SESSION_MEMORY, acceptance)
+        self.policy, self._looked = None, float("-inf")
         self._ask()
 
     def detach(self) -> None:

@@ -12,19 +12,18 @@ from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.statistics import SessionTimes
 
 POSITIONS = 16  # positions with a rate of their own
-PRIOR_ROUNDS = 6.0  # rounds that the prior counts for
+PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and rounds that it counts for
 
 
 class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
 
-    prior: the rate while nothing is known, or a `parent`, which hears what is recorded here, as sessions have in their
-    verifier. memory: rounds after which one counts half."""
+    memory: rounds after which one counts half. parent: hears what is recorded here, as a drafter's does of its
+    sessions; its rate is expected while nothing is known."""
 
-    def __init__(self, prior: float = 0.6, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
+    def __init__(self, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
         self._tested = [0.0] * POSITIONS
         self._stood = [0.0] * POSITIONS
-        self._prior = prior
         self._keep = 0.5 ** (1.0 / memory)
         self._parent = parent
 
@@ -42,7 +41,7 @@ class RollingAcceptance:
         return any(self._tested)
 
     def pooled(self) -> float:
-        prior = self._prior if self._parent is None else self._parent.pooled()
+        prior = PRIOR if self._parent is None else self._parent.pooled()
         return (sum(self._stood) + prior * PRIOR_ROUNDS) / (sum(self._tested) + PRIOR_ROUNDS)
 
     def rates(self) -> list[float]:

@@ -12,7 +12,7 @@ from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import PolicyInputs
-from specmesh.core.session import SESSION_MEMORY, SessionContext
+from specmesh.core.session import SessionContext
 from specmesh.core.statistics import milliseconds
 
 STINT = 16  # rounds until a session may leave its drafter, doubled each time that it went to a better one
@@ -25,13 +25,12 @@ CERTAIN = 0.999  # no chain of drafts stands more surely than this
 
 
 class RemoteDrafter:
-    """A drafter attached to the verifier, and what was measured of it. acceptance: starts from what all drafts were
-    worth, `shared`."""
+    """A drafter attached to the verifier, and what was measured of it."""
 
-    def __init__(self, identity: vev.DrafterId, n_ctx: int, shared: RollingAcceptance | None = None) -> None:
+    def __init__(self, identity: vev.DrafterId, n_ctx: int) -> None:
         self.id, self.n_ctx = identity, n_ctx
         self.silent = False  # a session has waited for its drafts in vain
-        self.acceptance = RollingAcceptance(memory=DRAFTER_MEMORY, parent=shared)
+        self.acceptance = RollingAcceptance(DRAFTER_MEMORY)
         self.arrivals = Arrivals()
         self.rate: float | None = None  # tokens per second to expect, when it was last compared
         self.measured: float | None = None  # when it last drafted, or should have
@@ -113,8 +112,7 @@ class DrafterPool:
             drafter.arrivals.forget()
         drafter.silent = False
         self._tell(vev.Assigned(live.id, identity, why))
-        acceptance = RollingAcceptance(memory=SESSION_MEMORY, parent=drafter.acceptance)
-        self._carry_out(live, machine.attach(drafter.arrivals, acceptance))
+        self._carry_out(live, machine.attach(drafter.arrivals, drafter.acceptance))
         self._weigh()
         self.reconsider(live, now)  # by what other sessions have shown, before the first step
 

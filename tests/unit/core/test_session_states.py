@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.estimates import RollingAcceptance, StepCosts
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -26,7 +26,7 @@ EVENTS: dict[type[ev.VerifierEvent], ev.VerifierEvent] = {
 def in_state(state: ev.SessionState) -> VerifierSession:
     """A session that has come so far."""
     limits = TargetLimits(64, 8, frozenset({7}))
-    session = VerifierSession(PROMPT, SessionParams(SamplingParams(), 9), limits, StepCosts(), RollingAcceptance(), 0.0)
+    session = VerifierSession(PROMPT, SessionParams(SamplingParams(), 9), limits, StepCosts(), 0.0)
     if state is not ev.SessionState.PREFILLING:
         session.handle(ev.Prefilled(len(PROMPT) - 1), 1.0)
     if state is ev.SessionState.ENDED:
