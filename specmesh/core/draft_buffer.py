@@ -169,8 +169,7 @@ class DraftBuffer:
         return [ev.Nacked(len(self._prefix), self._prefix.crc)]
 
 
-# ids until a drafter that is not asked for drafts hears more; the second while a gate withholds them
-TELL_EVERY, TELL_SELDOM = 16, 64
+TELL_EVERY = 16  # ids until a drafter that is not asked for drafts hears more
 # seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without end
 SYNC_INTERVAL = 0.01
 
@@ -193,7 +192,7 @@ class TruthSender:
         """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come
         some rounds late: a frame costs more than it is worth then."""
         base, ids = base if self._untold is None else self._untold, self._prefix.ids
-        if idle and len(ids) - base < (TELL_SELDOM if self._pacing.withheld else TELL_EVERY):
+        if idle and len(ids) - base < TELL_EVERY:
             self._untold = base
             return []
         self._untold = None
