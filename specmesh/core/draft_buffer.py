@@ -1,8 +1,5 @@
 """What a session has of drafts beyond its text, and what those tell that came too late to be verified."""
 
-import struct
-from zlib import crc32
-
 from specmesh.core import events as ev
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.prefix import Prefix, common_length
@@ -10,7 +7,6 @@ from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.proposal import Proposal, SampledDraft
 
 NACK_INTERVAL = 0.1  # seconds between two NACKs, or two answers to NACKs, of one session
-_ID = struct.Struct("<i")
 MOST_HELD = 192  # most drafts in hand, whatever a peer sends
 
 
@@ -24,12 +20,12 @@ class DraftBuffer:
     def __init__(
         self, prefix: Prefix, n_vocab: int, constraint: Constraint | None, pacing: DraftLengthController
     ) -> None:
-        self.tokens: list[int] = []
         self.stale = 0
         self.cut = False
         self._prefix, self._n_vocab, self._constraint, self._pacing = prefix, n_vocab, constraint, pacing
+        self._chain = Prefix()  # goes on from the whole prefix, as soon as it holds any
+        self.tokens = self._chain.ids
         self._proposals: list[Proposal | None] = []  # what each was sampled from
-        self._crcs = [prefix.crc]  # of all ids before each draft, and after the last one
         self._forgotten = False
         self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
         self._nacked = float("-inf")
@@ -60,20 +56,18 @@ class DraftBuffer:
             self._judged = base + tested
         elif self.tokens:  # they came when the step had begun
             self._judge(base, tuple(self.tokens))
-        if not self.tokens:
-            self._crcs[0] = self._prefix.crc
-        elif self.tokens[: len(ids)] == list(ids):
-            del self.tokens[: len(ids)], self._proposals[: len(ids)], self._crcs[: len(ids)]
-        else:
+        if self.tokens and self.tokens[: len(ids)] == list(ids):
+            self._chain.drop(len(ids))
+            del self._proposals[: len(ids)]
+        elif self.tokens:
             self._restart()
         self._forgotten = self.cut = False
         if not over and self.tokens:
             self._prune()
 
     def _restart(self) -> None:
-        self.tokens.clear()
+        self._chain.restart(self._prefix.crc)
         self._proposals.clear()
-        self._crcs = [self._prefix.crc]
 
     def take(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
         length = len(self._prefix.ids)
@@ -110,7 +104,7 @@ class DraftBuffer:
         """Let the chain go on as told, `at` drafts beyond the prefix; return False where the ids follow nothing here or
         contradict what is committed. A draft that is here already keeps its first proposal."""
         ids, proposals = event.ids, event.proposals
-        if at > 0 and not (at < len(self._crcs) and self._crcs[at] == event.crc):
+        if at > 0 and not self._chain.holds(at, event.crc):
             return False
         if at < 0:
             said = self._prefix.ids[event.base : event.base + len(ids)]
@@ -121,17 +115,16 @@ class DraftBuffer:
         if agreed < len(ids):
             if at + agreed < len(self.tokens):
                 self._truncate(at + agreed)
+            if not self.tokens:
+                self._restart()
             new = ids[agreed : MOST_HELD - at]
-            crc = self._crcs[-1]
-            for token in new:
-                crc = crc32(_ID.pack(token), crc)
-                self._crcs.append(crc)
-            self.tokens += new
+            self._chain.extend(new)
             self._proposals += proposals[agreed : agreed + len(new)] if proposals else (None,) * len(new)
         return True
 
     def _truncate(self, length: int) -> None:
-        del self.tokens[length:], self._proposals[length:], self._crcs[length + 1 :]
+        self._chain.truncate(length)
+        del self._proposals[length:]
 
     def _prune(self) -> None:
         """Drop drafts that the grammar forbids: unverified, so no rejection, but it counts that a chain ended."""

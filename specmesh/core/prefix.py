@@ -13,13 +13,15 @@ def extend_crc(crc: int, token: int) -> int:
 
 
 class Prefix:
-    """Token ids with the CRC-32 of every prefix, so that a frame's place can be checked in constant time."""
+    """Token ids with the CRC-32 of every prefix, so that a frame's place can be checked in constant time.
+
+    crc: of the ids before them, if these go on from others."""
 
     __slots__ = ("_crcs", "ids")
 
-    def __init__(self, ids: Iterable[int] = ()) -> None:
+    def __init__(self, ids: Iterable[int] = (), crc: int = 0) -> None:
         self.ids: list[int] = []  # to be read only
-        self._crcs: list[int] = [0]
+        self._crcs = [crc]
         self.extend(ids)
 
     def __len__(self) -> int:
@@ -49,6 +51,16 @@ class Prefix:
     def truncate(self, length: int) -> None:
         del self.ids[length:]
         del self._crcs[length + 1 :]
+
+    def drop(self, count: int) -> None:
+        """Let it begin after its first ids."""
+        del self.ids[:count]
+        del self._crcs[:count]
+
+    def restart(self, crc: int) -> None:
+        """Hold nothing, and go on from ids with this CRC."""
+        self.ids.clear()
+        self._crcs = [crc]
 
 
 def common_length(left: Sequence[object], right: Sequence[object]) -> int:
