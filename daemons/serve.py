@@ -134,7 +134,6 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             settings.min_vocab_overlap,
             VocabularyCache(),
             settings.drain,
-            settings.max_queue,
             explicit_threads=settings.model.threads is not None,
             thread=thread,
         )

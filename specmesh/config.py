@@ -125,8 +125,8 @@ class DaemonSettings:
     """Settings that both daemons have.
 
     port: where the API listens besides `socket`. insecure: no keys, although others may reach the address. keys: the
-    folder with its keys, None for the usual ones. max_queue: most requests that wait for a free session. defaults:
-    fields of requests that leave them out. drain: seconds that running requests get after SIGTERM.
+    folder with its keys, None for the usual ones. defaults: fields of requests that leave
+    them out. drain: seconds that running requests get after SIGTERM.
     """
 
     model: ModelSettings
@@ -134,22 +134,28 @@ class DaemonSettings:
     port: Port | None = None
     insecure: bool = False
     keys: Path | None = None
-    max_queue: int = 256
     defaults: Mapping[str, object] = field(default_factory=dict)
     drain: float = 10.0
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.insecure:
             raise ConfigError("--keys and --insecure-no-auth contradict each other: leave one out")
-        _at_least("--max-queue", self.max_queue, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSettings(DaemonSettings):
-    """Settings of `specmesh verifier`; grace: seconds that a session is kept whose drafter went away."""
+    """Settings of `specmesh verifier`.
+
+    grace: seconds that a session is kept whose drafter went away. max_queue: most requests that wait for a session.
+    """
 
     bind: str
     grace: float = 30.0
+    max_queue: int = 256
+
+    def __post_init__(self) -> None:
+        DaemonSettings.__post_init__(self)
+        _at_least("--max-queue", self.max_queue, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

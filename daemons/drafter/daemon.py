@@ -11,7 +11,6 @@ import structlog
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.caches import VocabularyCache
 from specmesh.core import events as ev
-from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.daemon_statistics import DrafterStats, Traffic
 from specmesh.core.draft_session import DraftLimits
 from specmesh.core.drafter import DrafterCore
@@ -70,8 +69,7 @@ DraftOrder = ClientOrder | list[ev.CoreEffect] | Crashed
 class DrafterLoop(DaemonLoop[DraftOrder]):
     """A drafter of the verifiers at `routes`, the preferred first. Its core and the draft model run on `thread`.
 
-    least_overlap: share of tokens that must have a counterpart in a verifier's vocabulary. max_queue: see
-    `RequestRouter`.
+    least_overlap: share of tokens that must have a counterpart in a verifier's vocabulary.
     """
 
     def __init__(
@@ -83,7 +81,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         least_overlap: float = LEAST_OVERLAP,
         cache: VocabularyCache | None = None,
         drain: float = 10.0,
-        max_queue: int = MAX_QUEUE,
         *,
         explicit_threads: bool = False,
         thread: ModelThread | None = None,
@@ -115,7 +112,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             for number, route in enumerate(routes)
         )
         self._upstreams = [one.upstream for one in self._links]
-        self._router = RequestRouter(self._upstreams, note, time.monotonic(), max_queue)
+        self._router = RequestRouter(self._upstreams, note, time.monotonic())
         self._active = list(self._links)
         self._welcomes: list[m.Welcome] = []  # that the threads follow
 
@@ -198,11 +195,10 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def _drained(self, now: float) -> bool:
         assert self._stopping is not None, "asked only once it is to end"
-        self._router.refuse(self._refusal, RequestState.QUEUED)
         return not any(one.upstream.own for one in self._active) or now >= self._stopping + self._drain
 
     def _leave(self) -> None:
-        self._router.refuse(self._refusal, *set(RequestState) - {RequestState.GIVEN_UP, RequestState.OVER})
+        self._router.stop(self._refusal)
         for one in self._links:
             one.stop()
 

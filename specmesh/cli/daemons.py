@@ -64,7 +64,6 @@ _daemon_options = combined(
     number("--gpu-layers", click.INT, -1, "N", "Number of model layers to put on a GPU; -1 for all."),
     _choice("--gpu", ["auto", "required"], "auto", "required: do not start if no GPU can take the layers."),
     number("--max-sessions", click.INT, 8, "N", "Maximum number of concurrent sessions."),
-    number("--max-queue", click.INT, 256, "N", "Maximum number of waiting requests; more are refused (exit code 75)."),
     number(
         "--ctx",
         click.INT,
@@ -103,6 +102,7 @@ _insecure_rpc_option = click.option(
     "SECONDS",
     "Time to continue a completion whose drafter went away, and to keep it for `generate --resume`.",
 )
+@number("--max-queue", click.INT, 256, "N", "Maximum number of waiting requests; more are refused (exit code 75).")
 @click.option(
     "--reproducible",
     is_flag=True,
@@ -129,7 +129,7 @@ def verifier(**values: Any) -> None:
     default=["tcp://127.0.0.1:7071"],
     metavar="ADDRESS,...",
     callback=lambda _ctx, _option, told: tuple(one.strip() for text in told for one in text.split(",") if one.strip()),
-    help="Address of the verifier. With several, each request goes to the one that should finish it first, and on to "
+    help="Address of the verifier. With several, each request goes to the one with the least to do, and on to "
     "another if one is busy or goes away.",
 )
 @click.option(

@@ -1,12 +1,9 @@
 """Which verifier gets a request of the drafter's clients: another one where the first refuses or goes away."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
 
 from specmesh.core import events as ev
-from specmesh.core.admission import MAX_QUEUE, QueueLimits
 from specmesh.core.requests import DrafterRequest, EventSink, Request, RequestState, VerifierInfo, is_wrong
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -15,26 +12,19 @@ from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, RemoteProtocol
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
 MAX_GIVEN_UP = 16  # most requests that are remembered after they were given up
-AHEAD = 32  # most requests that verifiers are asked for and have not begun; the others wait here
 NEAR = 1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
 
 
 class RequestRouter:
     """The requests of a drafter's clients, in the order of their arrival: see `NEXT_STATES`.
 
-    upstreams: the verifiers, in the order of the settings. max_queue: most requests that wait here until a verifier is
-    asked.
+    upstreams: the verifiers, in the order of the settings. Requests queue at these, by priority and arrival.
     """
 
-    def __init__(
-        self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float, max_queue: int = MAX_QUEUE
-    ) -> None:
+    def __init__(self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float) -> None:
         self.upstreams = upstreams
         self.requests: list[DrafterRequest] = []
         self._note, self._begun = note, now
-        self._room, self._numbers = QueueLimits(max_queue), itertools.count(1)
-        self._most_asked = AHEAD  # fewer while verifiers take no more
-        self._full = inf  # with so many of ours, all begun, they did not: ask again once one of these has ended
 
     # --- what is served
 
@@ -76,21 +66,15 @@ class RequestRouter:
 
     def ask(self, request: Request, client: EventSink, now: float) -> None:
         """Start a request, or resume it; a client that had it here loses it."""
-        new = DrafterRequest(request, client, next(self._numbers))
+        new = DrafterRequest(request, client)
         if self.first.info is None:
             new.fail(DaemonUnreachable(self.trouble))
             return
         for had in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP) if request.id else ():
             if had.request.id == request.id:
                 self._resume(new, had, now)
-        queued = self.in_state(RequestState.QUEUED)
         self.requests.append(new)
-        if not queued:
-            self._most_asked, self._full = AHEAD, inf
-        if queued or self._asked() >= self._most_asked:
-            self._enqueue(new, now)
-        else:
-            self._place(new, now)
+        self._place(new, now)
 
     def cancel_of(self, client: EventSink, now: float) -> None:
         for one in self.requests:
@@ -102,19 +86,19 @@ class RequestRouter:
             elif one.state is not RequestState.OVER:
                 one.enter(RequestState.OVER)
 
-    def refuse(self, error: SpecmeshError, *states: RequestState) -> None:
-        for one in self.in_state(*states):
-            one.fail(error)
+    def stop(self, error: SpecmeshError) -> None:
+        for one in self.requests:
+            if one.state not in (RequestState.GIVEN_UP, RequestState.OVER):
+                one.fail(error)
 
     def look(self, now: float) -> None:
         """Find verifiers for what has none any more, and do what is due."""
         if not self.requests:
             return
-        for one in self.in_state(RequestState.RETURNED):
+        for one in self.in_state(RequestState.UNPLACED):
             self._place(one, now)
         for one in self.in_state(RequestState.WAITING):
             self._retry(one, now)
-        self._ask_queued(now)
         given_up = self.in_state(RequestState.GIVEN_UP)
         for one in given_up[: max(len(given_up) - MAX_GIVEN_UP, 0)]:
             one.enter(RequestState.OVER)
@@ -149,12 +133,6 @@ class RequestRouter:
             one.due = now + RETRY_S if one.tried else now
             one.tried, one.error = (), None
             one.enter(RequestState.WAITING)
-        elif isinstance(error, Busy) and self._own():
-            # Others of this drafter's fill it: after one of them.
-            one.tried, one.error = (), None
-            self._most_asked = max(self._asked(), 1)
-            self._full = inf if self._asked() else self._own()
-            self._enqueue(one, now)
         elif gone:
             self._give_up(one, error)
         else:
@@ -172,33 +150,6 @@ class RequestRouter:
             self._give_up(one, DaemonUnreachable(why or went))
         elif now >= one.due and self._candidates(one):
             self._place(one, now)
-
-    def _ask_queued(self, now: float) -> None:
-        while queued := self.in_state(RequestState.QUEUED):
-            if self._asked() >= self._most_asked or self._own() >= self._full:
-                return
-            self._full = inf
-            self._room.left(now)
-            one = min(queued, key=lambda one: (one.request.priority, one.number))
-            if not self._candidates(one):
-                one.lost(DaemonUnreachable("the verifier went away"), now)
-            self._place(one, now)
-
-    def _enqueue(self, one: DrafterRequest, now: float) -> None:
-        queued = [other for other in self.in_state(RequestState.QUEUED) if other is not one]
-        full = f"{len(queued)} requests wait at this drafter: try again, or start it with a larger --max-queue"
-        try:
-            self._room.check([other.request.size for other in queued], one.request.size, now, full)
-        except Busy as error:
-            one.fail(error)
-        else:
-            one.enter(RequestState.QUEUED)
-
-    def _asked(self) -> int:
-        return len(self.in_state(RequestState.ASKED))
-
-    def _own(self) -> int:
-        return len(self.in_state(RequestState.ASKED, RequestState.OPEN))
 
     def _candidates(self, one: DrafterRequest) -> list[Upstream]:
         """Return the verifiers that may have a request and have not refused it, the best first: the one that had it,

@@ -137,22 +137,20 @@ class VerifierInfo:
 class RequestState(Enum):
     """Of a request of a drafter's client."""
 
-    QUEUED = "queued"  # waits here for its turn
+    UNPLACED = "unplaced"  # is new, or its verifier has refused or lost it: one is to be found
     ASKED = "asked"  # a verifier was sent an OPEN for it
     OPEN = "open"  # has a session of that verifier
-    RETURNED = "returned"  # its verifier has refused or lost it: another is to be found
     WAITING = "waiting"  # no verifier is there, or takes it now
     GIVEN_UP = "given up"  # its client was told so, and may resume it by its id
     OVER = "over"
 
 
-_PLACED = frozenset(RequestState) - {RequestState.OPEN, RequestState.RETURNED}
+_PLACED = frozenset((RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER))
 NEXT_STATES: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
     {
-        RequestState.QUEUED: _PLACED,
-        RequestState.ASKED: frozenset((RequestState.OPEN, RequestState.RETURNED, RequestState.OVER)),
-        RequestState.OPEN: frozenset((RequestState.RETURNED, RequestState.OVER)),
-        RequestState.RETURNED: _PLACED,
+        RequestState.UNPLACED: _PLACED,
+        RequestState.ASKED: frozenset((RequestState.OPEN, RequestState.UNPLACED, RequestState.OVER)),
+        RequestState.OPEN: frozenset((RequestState.UNPLACED, RequestState.OVER)),
         RequestState.WAITING: _PLACED,
         RequestState.GIVEN_UP: frozenset((RequestState.OVER,)),
         RequestState.OVER: frozenset(),
@@ -164,15 +162,14 @@ NEXT_STATES: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
 class DrafterRequest:
     """A request of a drafter's client, from its arrival to its end.
 
-    number: order of arrival. home: address of the verifier that had it last; verifier: what that was, where the text
+    home: address of the verifier that had it last; verifier: what that was, where the text
     has begun. started: the client has been sent Started. until: when to give up without a verifier. due: not asked for
     before. tried: addresses that have refused it since it had a verifier, with `error`.
     """
 
     request: Request
     client: EventSink
-    number: int = 0
-    state: RequestState = RequestState.QUEUED
+    state: RequestState = RequestState.UNPLACED
     home: str = ""
     verifier: VerifierInfo | None = None
     started: bool = False

@@ -16,7 +16,7 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import Busy, DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
+from specmesh.errors import DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
@@ -188,22 +188,15 @@ class Upstream:
 
     def request_failed(self, ref: int, error: SpecmeshError) -> bool:
         """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
-        if ref in self.asked:
-            self._refused(ref, error)
-            # What was asked for later would overtake the request that there was no room for.
-            for later in [one for one in self.asked if one > ref] if isinstance(error, Busy) else ():
-                self._out.close(0, ref=later)
-                self._refused(later, error)
+        pending = self.asked.pop(ref, None)
+        if pending is not None:
+            pending.refused(self.address, error)
+            pending.enter(RequestState.UNPLACED)
             return True
         broken = [live for live in self.live.values() if live.ref == ref]
         for live in broken:
             live.broken = error
         return bool(broken)
-
-    def _refused(self, ref: int, error: SpecmeshError) -> None:
-        pending = self.asked.pop(ref)
-        pending.refused(self.address, error)
-        pending.enter(RequestState.RETURNED)
 
     # --- sessions
 
@@ -317,7 +310,7 @@ class Upstream:
             self._note("session_interrupted", session=live.id, generated=len(pending.request.generated))
             pending.lost(error, now)
             pending.tried = tried
-            pending.enter(RequestState.RETURNED)
+            pending.enter(RequestState.UNPLACED)
 
     def _taken_over(self, live: ClientSession, now: float) -> None:
         live.failed(RequestError("somebody else has asked for this text by its name"))
@@ -339,7 +332,7 @@ class Upstream:
             if pending.began is None:
                 pending.home = self.address
             pending.lost(error, now)
-            pending.enter(RequestState.RETURNED)
+            pending.enter(RequestState.UNPLACED)
         self.asked.clear()
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:

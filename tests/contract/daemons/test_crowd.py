@@ -42,19 +42,6 @@ def test_requests_wait_in_order(bench: Bench):
     assert "--max-queue" in str(refused[0])
 
 
-def test_a_drafter_keeps_what_its_verifier_has_no_room_for(bench: Bench):
-    """A verifier whose queue is shorter than what the drafter asks for ahead refuses some: they are asked for again, in
-    order, and end whole."""
-    _, drafter = bench.pair(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=4)
-    begun: list[int] = []
-    clients = [Numbered(number, begun) for number in range(40)]
-    for client in clients:
-        drafter.ask(request(8), client)
-    assert all(isinstance(client.end(), Finished) for client in clients)
-    assert [client.ids for client in clients] == [truth(8)] * 40
-    assert max(abs(number - place) for place, number in enumerate(begun)) <= 4
-
-
 def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
     """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
     verifier = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=16)

@@ -6,12 +6,12 @@ import pytest
 
 from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.request_router import AHEAD, RETRY_S, RequestRouter
+from specmesh.core.request_router import RETRY_S, RequestRouter
 from specmesh.core.requests import NEXT_STATES, ClientEvent, DrafterRequest, Failed, Request, RequestState, VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.upstream import Upstream
-from specmesh.errors import Busy, DaemonUnreachable, LocalProtocolError, RequestError
+from specmesh.errors import Busy, DaemonUnreachable, LocalProtocolError
 
 PARAMS = SessionParams(SamplingParams(), 20)
 PROMPT = (1, 2, 3)
@@ -47,7 +47,7 @@ class Wire:
 class Mesh:
     """A drafter's requests, and verifiers a, b, ... that are there."""
 
-    def __init__(self, *wires: Wire, max_queue: int = 256) -> None:
+    def __init__(self, *wires: Wire) -> None:
         stats = DrafterStats(0.0)
         self.wires, self.heard, self.client = wires, list[ClientEvent](), SimpleNamespace()
         self.client.on_event = self.heard.append
@@ -56,7 +56,7 @@ class Mesh:
         ]
         for upstream in self.upstreams:
             self.there(upstream)
-        self.router = RequestRouter(self.upstreams, wires[0].note, 0.0, max_queue)
+        self.router = RequestRouter(self.upstreams, wires[0].note, 0.0)
 
     def there(self, upstream: Upstream, model_hash: str = "f", now: float = 0.0) -> None:
         assert upstream.welcomed(VerifierInfo(upstream.address, "m", model_hash, "", 256, 4096, ()), now)
@@ -64,42 +64,20 @@ class Mesh:
     def ask(self, now: float = 1.0, **changes: object) -> None:
         self.router.ask(Request(None, PROMPT, PARAMS, **changes), self.client, now)
 
-    def numbers(self, state: RequestState) -> list[int]:
-        return [one.number for one in self.router.in_state(state)]
-
     def error(self) -> Exception:
         [event] = self.heard
         assert isinstance(event, Failed)
         return event.error
 
 
-def test_who_was_asked_for_later_does_not_overtake():
-    """A verifier without room for one request is not left with those that came after it."""
-    mesh = Mesh(Wire())
-    for _ in range(3):
-        mesh.ask()
-    [upstream], [wire] = mesh.upstreams, mesh.wires
-    upstream.opened(9, 1, len(PROMPT), PARAMS, 1.0)
-    upstream.request_failed(2, Busy("full"))
-    assert wire.withdrawn == [3]
-    mesh.router.look(1.0)
-    assert not mesh.heard
-    assert mesh.numbers(RequestState.QUEUED) == [2, 3]
-    assert wire.asked == [1, 2, 3]
-
-
 def test_a_wire_that_takes_nothing():
-    """The next verifier gets the request; where none takes it, it waits for another of this drafter's to end, if one
-    runs, else the client hears so."""
+    """The next verifier gets the request; where none takes it the client hears so."""
     mesh = Mesh(Wire(full=True), Wire())
     mesh.ask()
     assert mesh.wires[1].asked == [1]
     mesh.wires[1].full = True
     mesh.ask()
-    assert mesh.numbers(RequestState.QUEUED) == [2]
-    mesh.upstreams[1].request_failed(1, RequestError("no"))
-    mesh.router.look(1.0)
-    assert [type(event.error) for event in mesh.heard if isinstance(event, Failed)] == [RequestError, Busy]
+    assert isinstance(mesh.error(), Busy)
 
 
 def test_an_interrupted_request_waits_for_its_verifier():
@@ -109,7 +87,7 @@ def test_an_interrupted_request_waits_for_its_verifier():
     [upstream], [wire] = mesh.upstreams, mesh.wires
     upstream.lost("silent", 2.0)
     mesh.router.look(2.0)
-    assert mesh.numbers(RequestState.WAITING) == [1]
+    assert len(mesh.router.in_state(RequestState.WAITING)) == 1
     mesh.there(upstream, now=3.0)
     mesh.router.look(3.0)
     assert wire.asked == [1, 2]
@@ -124,31 +102,6 @@ def test_an_interrupted_request_waits_for_its_verifier():
     mesh.router.look(5.0)
     mesh.router.look(70.0)
     assert isinstance(mesh.error(), DaemonUnreachable)
-
-
-def test_requests_wait_in_order():
-    """What no verifier is asked for yet waits by priority, then in the order it came; who is one too many is told when
-    those will have been asked for."""
-    mesh = Mesh(Wire(), max_queue=4)
-    [upstream] = mesh.upstreams
-    now, ref = 1000.0, 0
-    for priority in (*range(100, 100 + AHEAD), 9, 7, 8, 7):
-        mesh.ask(now, priority=priority)
-    assert mesh.numbers(RequestState.QUEUED) == [AHEAD + more for more in (1, 2, 3, 4)]
-    for pause, left in ((0.0, 1.0), (0.5, 2.0), (3.5, 8.0)):
-        now += pause
-        if pause:
-            ref += 1
-            upstream.opened(ref, ref, len(PROMPT), PARAMS, now)
-            mesh.router.look(now)
-            mesh.ask(now, priority=6)
-        mesh.ask(now, priority=1)
-        refused = mesh.heard.pop()
-        assert isinstance(refused, Failed)
-        assert isinstance(refused.error, Busy)
-        assert refused.error.retry_after == left
-    assert [one.request.priority for one in upstream.asked.values()][-2:] == [7, 6]
-    assert not mesh.heard
 
 
 @pytest.mark.parametrize("state", RequestState)
