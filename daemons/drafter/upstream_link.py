@@ -137,7 +137,7 @@ class UpstreamLink:
                 self.link.told(busy)
                 self._loaded(message)
                 if not self._core.stuck:
-                    self.dealer.send(m.Pong(number, self._stats.minute.busy(now)))
+                    self.dealer.send(m.Pong(number, self._stats.busy.share(now)))
             case m.Pong(number, busy):
                 self._loaded(message)
                 round_trip = self.link.pong(number, busy, now)
@@ -179,7 +179,7 @@ class UpstreamLink:
         if self.upstream.info is None:
             self._greet(now)
         elif now >= self.link.next_ping:
-            self.dealer.send(m.Ping(self.link.ping(now), self._stats.minute.busy(now)))
+            self.dealer.send(m.Ping(self.link.ping(now), self._stats.busy.share(now)))
         if self.introduction.engine is None:
             self.introduction.settle()
             if self.upstream.info is not None:
@@ -188,7 +188,7 @@ class UpstreamLink:
         return False
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
-        self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.minute.busy(now)))
+        self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.busy.share(now)))
 
     def leave(self, error: SpecmeshError, now: float) -> None:
         self.dealer.send(m.Bye())

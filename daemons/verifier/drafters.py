@@ -174,7 +174,7 @@ class Drafters:
     def _state(self, now: float) -> Heartbeat:
         step_ms, row_ms = round(self.step_s * 1e3, 4), round(self.row_s * 1e3, 4)
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return self._stats.minute.busy(now), sessions, queued, self._info.n_seq, step_ms, row_ms
+        return self._stats.busy.share(now), sessions, queued, self._info.n_seq, step_ms, row_ms
 
     def _peer_gone(self, identity: bytes, reason: str, now: float) -> None:
         peer = self._gate.detach(identity)

@@ -9,7 +9,7 @@ from typing import Any
 from specmesh.core import events as ev
 from specmesh.core import snapshot as told
 from specmesh.core import verifier_events as vev
-from specmesh.core.statistics import LONG, SHORT, Histogram, LastMinute, RecentSamples, Throughput, milliseconds
+from specmesh.core.statistics import LONG, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
 
 SERVED = ("stop", "length")
 
@@ -52,7 +52,7 @@ class DaemonStats:
 
     def __init__(self, now: float) -> None:
         self._started, self._missing = now, 0
-        self.minute = LastMinute()
+        self.busy = BusyShare()
         self.round_trips = Histogram(SHORT)
         self.opened = self.resumed = self.reconnects = 0
 
@@ -67,8 +67,7 @@ class DaemonStats:
         """Return the fields that both daemons fill alike."""
         return {
             "uptime_s": round(now - self._started, 1),
-            "last_minute": self.minute.snapshot(now),
-            "busy": round(self.minute.busy(now), 3),
+            "busy": round(self.busy.share(now), 3),
             "reconnects": self.reconnects,
         }
 
@@ -95,8 +94,6 @@ class VerifierStats(DaemonStats):
     def committed(self, opened: float, last: float | None, done: vev.Committed) -> None:
         """Count a round of a session that was `opened` then, and whose round before was sent at `last`."""
         emit, tokens = done.emit, len(done.emit.ids)
-        drafted, accepted = max(len(emit.drafts) - emit.forced, 0), max(emit.accepted - emit.forced, 0)
-        self.minute.record(done.at, drafted, accepted, tokens)
         self._rounds.append(done)
         if last is None:
             self._first_tokens.record(done.at - opened)
@@ -112,7 +109,7 @@ class VerifierStats(DaemonStats):
 
     def ran(self, step: vev.Ran) -> list[vev.Committed]:
         """Count a step; return its rounds."""
-        self.minute.record(step.ended, busy=step.ended - step.started)
+        self.busy.record(step.ended, step.ended - step.started)
         self.throughput.record(step.tokens, step.started, step.ended)
         rounds, self._rounds = self._rounds, []
         return rounds
@@ -190,15 +187,14 @@ class DrafterStats(DaemonStats):
 
     def worked(self, work: ev.Worked) -> None:
         """Count steps and their drafts, which share their time."""
-        self.minute.record(work.ended, drafted=work.drafts, busy=work.seconds)
+        self.busy.record(work.ended, work.seconds)
         if work.drafts:
             self.totals.drafted += work.drafts
             self.draft_seconds.record(work.draft_seconds / work.drafts)
             self.drafts.record(work.draft_seconds / work.drafts, work.drafts)
 
-    def round(self, accepted: int, committed: int, now: float) -> None:
+    def round(self, accepted: int, committed: int) -> None:
         """Count a TRUTH that had news."""
-        self.minute.record(now, accepted=accepted, generated=committed)
         self.totals.rounds += 1
         self.totals.accepted += accepted
         self.totals.committed += committed

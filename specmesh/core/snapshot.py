@@ -100,7 +100,6 @@ class RunningSnapshot(Snapshot):
     encrypted: bool
     model: Json
     sessions: SessionsSection
-    last_minute: dict[str, list[int]]
     histograms: HistogramsSection
     draft_n: Annotated[int | None, gauge("draft_n", "Drafts that the newest session's drafter is asked for.")]
     busy: Annotated[float, gauge("busy_ratio", "Share of the last minute that the engine worked.")]

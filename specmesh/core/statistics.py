@@ -161,43 +161,29 @@ class Histogram:
         return HistogramCounts(list(self._bounds), list(accumulate(self._counts)), round(self._sum, 9))
 
 
-class LastMinute:
-    """What was drafted, accepted and generated in each of the last 60 seconds, and how long the engine worked."""
+class BusyShare:
+    """How much of the last minute an engine worked."""
 
     SECONDS = 60
 
     def __init__(self) -> None:
-        self._bins: deque[list[float]] = deque(maxlen=self.SECONDS + 1)  # second, busy, drafted, accepted, generated
+        self._bins: deque[list[float]] = deque(maxlen=self.SECONDS + 1)  # second, how much of it
         self._born: float | None = None
 
-    def record(self, now: float, drafted: int = 0, accepted: int = 0, generated: int = 0, busy: float = 0.0) -> None:
-        """Count what ends now; busy: seconds that it took."""
+    def record(self, now: float, seconds: float) -> None:
+        """Count work that ends now."""
         if self._born is None:
-            self._born = now - busy
+            self._born = now - seconds
         second = floor(now)
         if not self._bins or self._bins[-1][0] < second:
-            self._bins.append([second, 0.0, 0, 0, 0])
-        newest = self._bins[-1]
-        newest[1] += busy
-        newest[2] += drafted
-        newest[3] += accepted
-        newest[4] += generated
+            self._bins.append([second, 0.0])
+        self._bins[-1][1] += seconds
 
-    def snapshot(self, now: float) -> dict[str, list[int]]:
-        """Per kind the 60 whole seconds before the running one, oldest first."""
-        end = floor(now)
-        found = {kind: [0] * self.SECONDS for kind in ("drafted", "accepted", "generated")}
-        for second, _, *counts in self._bins:
-            if end - self.SECONDS <= second < end:
-                for kind, count in zip(found, counts, strict=True):
-                    found[kind][int(second) - end] = int(count)
-        return found
-
-    def busy(self, now: float) -> float:
-        """Busy seconds / seconds, over the last minute or since the first record where that is shorter."""
+    def share(self, now: float) -> float:
+        """Return busy seconds / seconds, since the first record where that is less than a minute ago."""
         if self._born is None or now <= self._born:
             return 0.0
-        busy = sum(one[1] for one in self._bins if one[0] > now - self.SECONDS)
+        busy = sum(seconds for second, seconds in self._bins if second > now - self.SECONDS)
         return min(busy / min(self.SECONDS, now - self._born), 1.0)
 
 

@@ -256,7 +256,7 @@ class Upstream:
                 live.bytes_sent += self._out.send(live.id, effect)
             case ev.Learned():
                 if new := live.learned(effect):
-                    self._stats.round(min(effect.accepted, new), new, now)
+                    self._stats.round(min(effect.accepted, new), new)
             case ev.Aside(what=RoundTold() | LogprobsTold() as told):
                 live.add(told)
             case ev.Aside(what=Over() | SpecmeshError() as why):

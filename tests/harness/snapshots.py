@@ -66,7 +66,7 @@ def worked(stats, numbers, *, attached=True):
 def peer(name="mac:7"):
     """A drafter that has answered a PING after 5 ms and drafts every 2 ms."""
     one = DrafterPeer(name.encode(), Hello(name, "llama", "small.gguf", "", 0, 4096), Link(0.0))
-    one.link.pong(one.link.ping(1.0), 1, 0.25, 1.005)
+    one.link.pong(one.link.ping(1.0), 0.25, 1.005)
     return one
 
 
@@ -119,7 +119,7 @@ def drafter(now=152.0):
     stats = DrafterStats(0.0)
     for index in range(5):
         stats.worked(ev.Worked(OPENED + 0.1 * index + 0.004, 0.004, 0.004, 1, {}))
-    stats.round(3, 4, OPENED + 0.6)
+    stats.round(3, 4)
     stats.round_trips.record(0.005)
     stats.reuse = REUSE
     return stats.snapshot(INFO.named(), INFO.n_seq, [0], traffic(), now, verifiers=[], **TOLD)
