@@ -94,7 +94,8 @@ class DrafterCore:
         self._cuts, self._threads = {}, None
         for row in rows:
             self._sessions[row.key] = self._sessions.pop(row.key)  # the others come first next time
-        return ev.DraftStep(upstream, tuple([KVCut(*cut) for cut in cuts.items()]), tuple(rows), threads)
+        orders = tuple([KVCut(*cut) for cut in cuts.items()]) if cuts else ()
+        return ev.DraftStep(upstream, orders, tuple(rows), threads)
 
     def _rows(self) -> tuple[int, list[ev.DraftRow]]:
         """What the first session with work does, and others of its verifier that guess in the same step."""

@@ -4,111 +4,57 @@ from types import SimpleNamespace
 
 import pytest
 
-from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.request_router import RETRY_S, RequestRouter
+from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import NEXT_STATES, ClientEvent, DrafterRequest, Failed, Request, RequestState, VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.upstream import Upstream
-from specmesh.errors import Busy, DaemonUnreachable, LocalProtocolError
+from specmesh.errors import Busy, LocalProtocolError
 
-PARAMS = SessionParams(SamplingParams(), 20)
-PROMPT = (1, 2, 3)
-NAME = "cmpl-" + 32 * "a"
+REQUEST = Request(None, (1, 2, 3), SessionParams(SamplingParams(), 20))
 
 
 class Wire:
-    """What a verifier was asked for by ref, and which requests were withdrawn."""
+    """A connection that takes requests while it is not full."""
 
     refusal = None
 
-    def __init__(self, *, full: bool = False) -> None:
+    def __init__(self, *, full: bool) -> None:
         self.asked: list[int] = []
-        self.withdrawn: list[int] = []
-        self.told: list[object] = []
         self.full = full
 
     def ask(self, _: object, ref: int) -> Busy | None:
-        if not self.full:
-            self.asked.append(ref)
-        return Busy("full") if self.full else None
+        if self.full:
+            return Busy("full")
+        self.asked.append(ref)
+        return None
 
-    def close(self, session: int, drafted: int = 0, draft_seconds: float = 0.0, ref: int = 0) -> None:
-        self.withdrawn.append(ref)
-
-    def tell(self, event: object, _: float) -> None:
-        self.told.append(event)
-
-    def note(self, _: ev.Noted) -> None:
+    def note(self, _: object) -> None:
         pass
-
-
-class Mesh:
-    """A drafter's requests, and verifiers a, b, ... that are there."""
-
-    def __init__(self, *wires: Wire) -> None:
-        stats = DrafterStats(0.0)
-        self.wires, self.heard, self.client = wires, list[ClientEvent](), SimpleNamespace()
-        self.client.on_event = self.heard.append
-        self.upstreams = [
-            Upstream("abc"[number], (number, len(wires)), wire, stats) for number, wire in enumerate(wires)
-        ]
-        for upstream in self.upstreams:
-            self.there(upstream)
-        self.router = RequestRouter(self.upstreams, wires[0].note, 0.0)
-
-    def there(self, upstream: Upstream, model_hash: str = "f", now: float = 0.0) -> None:
-        assert upstream.welcomed(VerifierInfo(upstream.address, "m", model_hash, "", 256, 4096, ()), now)
-
-    def ask(self, now: float = 1.0, **changes: object) -> None:
-        self.router.ask(Request(None, PROMPT, PARAMS, **changes), self.client, now)
-
-    def error(self) -> Exception:
-        [event] = self.heard
-        assert isinstance(event, Failed)
-        return event.error
 
 
 def test_a_wire_that_takes_nothing():
     """The next verifier gets the request; where none takes it the client hears so."""
-    mesh = Mesh(Wire(full=True), Wire())
-    mesh.ask()
-    assert mesh.wires[1].asked == [1]
-    mesh.wires[1].full = True
-    mesh.ask()
-    assert isinstance(mesh.error(), Busy)
-
-
-def test_an_interrupted_request_waits_for_its_verifier():
-    """It is asked for again by name once the verifier is back with the same file, after a pause where that refuses."""
-    mesh = Mesh(Wire())
-    mesh.ask(id=NAME, reconnect_timeout=60.0)
-    [upstream], [wire] = mesh.upstreams, mesh.wires
-    upstream.lost("silent", 2.0)
-    mesh.router.look(2.0)
-    assert len(mesh.router.in_state(RequestState.WAITING)) == 1
-    mesh.there(upstream, now=3.0)
-    mesh.router.look(3.0)
-    assert wire.asked == [1, 2]
-    upstream.request_failed(2, Busy("full"))
-    mesh.router.look(4.0)
-    mesh.router.look(4.0 + RETRY_S / 2)
-    assert wire.asked == [1, 2]
-    mesh.router.look(4.0 + RETRY_S)
-    assert wire.asked == [1, 2, 3]
-    assert not mesh.heard
-    upstream.lost("stopped", 5.0)
-    mesh.router.look(5.0)
-    mesh.router.look(70.0)
-    assert isinstance(mesh.error(), DaemonUnreachable)
+    wires, heard = (Wire(full=True), Wire(full=False)), list[ClientEvent]()
+    upstreams = [Upstream("ab"[place], (place, 2), wire, DrafterStats(0.0)) for place, wire in enumerate(wires)]
+    for upstream in upstreams:
+        upstream.welcomed(VerifierInfo(upstream.address, "m", "f", "", 256, 4096, ()), 0.0)
+    router = RequestRouter(upstreams, print, 0.0)
+    router.ask(REQUEST, SimpleNamespace(on_event=heard.append), 1.0)
+    assert (wires[1].asked, heard) == ([1], [])
+    wires[1].full = True
+    router.ask(REQUEST, SimpleNamespace(on_event=heard.append), 1.0)
+    [event] = heard
+    assert isinstance(event, Failed)
+    assert isinstance(event.error, Busy)
 
 
 @pytest.mark.parametrize("state", RequestState)
 @pytest.mark.parametrize("to", RequestState)
 def test_states_of_a_request_are_a_table(state: RequestState, to: RequestState):
     """What the table does not list is refused, and changes nothing."""
-    one = DrafterRequest(Request(None, PROMPT, PARAMS), SimpleNamespace(), state=state)
+    one = DrafterRequest(REQUEST, SimpleNamespace(), state=state)
     if to in NEXT_STATES[state]:
         one.enter(to)
         assert one.state is to
