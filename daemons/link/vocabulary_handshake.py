@@ -129,10 +129,10 @@ class VocabularyHandshake:
         if found.remap is None:
             raise ConfigError(
                 f"the vocabulary of the draft model {model} does not suit that of {theirs}, the model of the verifier "
-                f"at {self._address}: {found}. Draft with a model of the same family"
+                f"at {self._address}: {found.meaning}. Draft with a model of the same family"
             )
         say = log.warning if found.verdict is MatchKind.PARTIAL else log.info
-        say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=str(found))
+        say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=found.meaning)
         engine = self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
         return vocabulary, engine, found
 

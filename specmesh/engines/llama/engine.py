@@ -89,9 +89,6 @@ class LlamaEngine:
         if not self._model.on_gpu:
             self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
 
-    def encode(self, text: str) -> list[int]:
-        return self._model.encode(text)
-
     def close(self) -> None:
         self._cache.close()
         self._model.close()
@@ -163,6 +160,9 @@ class LlamaVerifier(LlamaEngine):
         except ConfigError:
             self.close()
             raise
+
+    def encode(self, text: str) -> list[int]:
+        return self._model.encode(text)
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         return self.encode(self._model.chat_text(messages, continued=continued))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.vocabulary.match import MAX_PADDING, MatchKind, compare, spelling
+from specmesh.core.vocabulary.match import MatchKind, compare, spelling
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
@@ -57,7 +57,7 @@ def test_end_ids_may_differ_between_the_same_tokens():
     assert found.remap.identity
 
 
-@pytest.mark.parametrize("extra", [(b"",), (b"",) * MAX_PADDING, (b"<unused7>", b"[PAD99]", b"<|reserved_3|>")])
+@pytest.mark.parametrize("extra", [(b"",), (b"",) * 300, (b"<unused7>", b"[PAD99]", b"<|reserved_3|>")])
 @pytest.mark.parametrize("longer", ["draft", "verifier"])
 def test_padding_is_the_same(extra, longer):
     padded = changed(BASE, {}, extra)
@@ -95,7 +95,7 @@ def test_permuted_ids(order):
         [end] = draft.end_ids
         assert found.remap.say(end) == 500
         assert found.remap.feed([500]) == (end,)
-        assert "under other ids" in str(found)
+        assert "under other ids" in found.meaning
 
 
 @PROFILE
@@ -106,9 +106,9 @@ def test_one_per_cent_foreign(order, tokens, swapped):
     found = compare(draft, verifier)
     assert found.verdict is MatchKind.PARTIAL
     assert found.overlap == pytest.approx(1 - len(tokens) / 991)
-    assert (found.only_draft, found.only_verifier) == (len(tokens), len(tokens))
+    assert f"{len(tokens)} of the verifier's and {len(tokens)} of the drafter's" in found.meaning
     check_table(found, draft, verifier)
-    assert "never drafted" in str(found)
+    assert "never drafted" in found.meaning
 
 
 def test_duplicates_are_matched_in_order():
