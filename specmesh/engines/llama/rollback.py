@@ -4,7 +4,7 @@ Attention forgets rows one by one (`LlamaCache`). A recurrent layer keeps one st
 have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_cache` tries which way works.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,9 +24,6 @@ CARRY = 8
 
 RENEW = 32
 """Tokens after which a drafter saves again: as far as it drafts ahead, so the save before reaches behind the chain."""
-
-LEAST_BUDGET = 64 * 2**20
-"""Bytes that llama.cpp's own states may take, or a quarter of the weights if that is more."""
 
 NOISE = 0.05
 """Share of the logits' spread by which kernels of different width may differ; a wrong state differs by all of it."""
@@ -72,9 +69,8 @@ class FixedWidth(LlamaCache):
 class Rollback(LlamaCache):
     """llama.cpp keeps the state after each of the last rows (`n_rs_seq`) and goes back to one of them.
 
-    It keeps them for the last part of a batch that a sequence was in; `remove` also returns True for positions whose
-    state was never written. So only rows of the last step may be taken back, and sequences that may take rows back run
-    last and in one part: llama.cpp makes one of equally many rows each, so the shorter are filled up.
+    Of one sequence only: of several it takes another's where their parts of a batch are not equally long. `remove` also
+    returns True for positions whose state was never written, so only rows of the last step may be taken back, once.
     """
 
     trimming: Trimming = "rollback"
@@ -82,57 +78,28 @@ class Rollback(LlamaCache):
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         super().__init__(model, sizes)
         self.snapshots: int = self.lib.llama_n_rs_seq(self._handle)  # 0 where the architecture does not know how
-        n_seq = sizes.n_seq
-        self._length = [0] * n_seq  # tokens that count
-        self._held = [0] * n_seq  # tokens in llama.cpp's memory
-        self._floor = [0] * n_seq  # the shortest length within reach
+        self._length = self._held = 0  # tokens that count; tokens in llama.cpp's memory
+        self._floor = 0  # the shortest length within reach
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
-        logits = super().run(self._arranged(spans), outputs)
-        reachable = self._reachable([span for span in spans if span.logits])
+        if self._held > self._length and not self.remove(0, self._length):
+            raise EngineError(f"llama.cpp did not roll back to {self._length}")
+        logits = super().run(spans, outputs)
         for span in spans:
-            self._length[span.seq] = span.end
-            self._held[span.seq] = max(self._held[span.seq], span.end)
-            self._floor[span.seq] = span.position + 1 if span.logits and reachable else span.end
+            self._length = self._held = span.end
+            reachable = span.logits and len(spans) == 1 and len(span.ids) <= self.snapshots + 1
+            self._floor = span.position + 1 if reachable else span.end
         return logits
 
-    def _arranged(self, spans: Sequence[Span]) -> list[Span]:
-        """Roll back what was taken back; return what to run."""
-        for seq, length in enumerate(self._length):
-            if self._held[seq] > length and not self.remove(seq, length):
-                raise EngineError(f"llama.cpp did not roll sequence {seq} back to {length}")
-            self._held[seq] = self._floor[seq] = length
-        if len({span.seq for span in spans}) < 2:
-            return list(spans)
-        quiet = [span for span in spans if not span.logits]
-        shown = [span for span in spans if span.logits]
-        if quiet and shown:
-            self.decode(quiet)
-        return list(self._filled(shown)) if shown else quiet
-
-    def _filled(self, spans: Sequence[Span]) -> Iterator[Span]:
-        width = max(len(span.ids) for span in spans)
-        for span in spans:
-            yield span
-            missing = width - len(span.ids)
-            if missing and self._reachable(spans):
-                self._held[span.seq] = span.end + missing
-                yield Span(span.seq, span.end, (0,) * missing, logits=False)
-
-    def _reachable(self, spans: Sequence[Span]) -> bool:
-        """Return whether rows of these spans, run as one part, can be taken back."""
-        once = len({span.seq for span in spans}) == len(spans)
-        return once and max((len(span.ids) for span in spans), default=0) <= self.snapshots + 1
-
-    def trim(self, seq: int, length: int) -> bool:
-        if length < self._floor[seq]:
+    def trim(self, seq: int, length: int) -> bool:  # noqa: ARG002 - of the only sequence
+        if length < self._floor:
             return False
-        self._length[seq] = length
+        self._length = length
         return True
 
     def clear(self, seq: int) -> None:
         super().clear(seq)
-        self._length[seq] = self._held[seq] = self._floor[seq] = 0
+        self._length = self._held = self._floor = 0
 
 
 @dataclass(slots=True)
@@ -246,23 +213,29 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCach
     rollback: most rows of one step that a verifier takes back; 0 for a drafter, which decodes row by row, while
     llama.cpp's own states are those of one step.
     """
-    cache = LlamaCache(model, sizes) if sizes.width is None else FixedWidth(model, sizes, sizes.width)
+    if model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle):
+        cache = _open_recurrent(model, sizes, rollback)
+    else:
+        cache = LlamaCache(model, sizes) if sizes.width is None else FixedWidth(model, sizes, sizes.width)
     try:
-        if _removes(cache, model, sizes.width):
-            return cache
-        needed = len(cache.save(0)) * (rollback + 1) * sizes.n_seq
-    except EngineError:
-        cache.trimming = "none"
-        return cache
-    except BaseException:
+        cache.run([Span(0, 0, (0, 0), logits=False)], 0)  # also warms up
+    except EngineError as error:
         cache.close()
-        raise
-    cache.close()
-    rolling = _with_rollback(model, sizes, rollback) if needed <= max(model.size // 4, LEAST_BUDGET) else None
-    if rolling is not None:
+        raise ConfigError(f"{model.name} does not run: {error}") from error
+    cache.clear(0)
+    return cache
+
+
+def _open_recurrent(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCache:
+    if sizes.width is not None:
+        raise ConfigError(
+            f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to one "
+            "width: leave --reproducible out"
+        )
+    if rollback and sizes.n_seq == 1 and (rolling := _open_rollback(model, sizes, rollback)) is not None:
         return rolling
-    cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq), ahead=not rollback)
-    if _works(cache, rolls_back=False):
+    cache: LlamaCache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq), ahead=not rollback)
+    if rollback == 0 or _takes_back(cache):  # a drafter's wrong state costs its guesses only
         return cache
     cache.close()
     cache = LlamaCache(model, sizes)
@@ -270,63 +243,36 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCach
     return cache
 
 
-def _removes(cache: LlamaCache, model: LlamaModel, width: int | None) -> bool:
-    """Return whether plain removal works; also warms up. Raises ConfigError where it must and does not."""
+def _open_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> Rollback | None:
+    # A part of a batch must hold more rows than are kept, or llama.cpp ends the process.
     try:
-        cache.decode([Span(0, 0, (0, 0), logits=False)])
-    except EngineError as error:
-        raise ConfigError(f"{model.name} does not run: {error}") from error
-    if cache.remove(0, 1):
-        cache.clear(0)
-        return True
-    if width is None:
-        return False
-    raise ConfigError(
-        f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to one width: "
-        "leave --reproducible out"
-    )
-
-
-def _with_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> Rollback | None:
-    if rows == 0:
-        return None
-    # A part of a batch must hold more rows than are kept, or llama.cpp ends the process; and all sequences at once.
-    most = max(sizes.rows, (rows + 1) * sizes.n_seq, rows + 2)
-    try:
-        cache = Rollback(model, replace(sizes, rows=most, snapshots=rows))
+        cache = Rollback(model, replace(sizes, rows=max(sizes.rows, rows + 2), snapshots=rows))
     except ConfigError as error:
         _log.warning("rollback_not_possible", model=model.name, reason=str(error))
         return None
-    if cache.snapshots == rows and _works(cache, rolls_back=True):
+    if cache.snapshots == rows and _takes_back(cache):
         return cache
     cache.close()
     return None
 
 
-def _works(cache: LlamaCache, *, rolls_back: bool) -> bool:
+def _takes_back(cache: LlamaCache) -> bool:
     """Return whether a third token's logits stay the same after two others were taken back before it."""
 
-    def run(position: int, *ids: int) -> None:
-        cache.decode([Span(0, position, ids, logits=len(ids) == 1)])
+    def last(position: int, *ids: int) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = cache.run([Span(0, position, ids, logits=True)], len(ids))[-1]
+        return row.copy()
 
     try:
+        last(0, 1, 2)
+        expected = last(2, 3)
         cache.clear(0)
-        run(0, 1, 2)
-        run(2, 3)
-        expected = cache.logits(1)[0].copy()
-        cache.clear(0)
-        if rolls_back:
-            run(0, 1, 2, 4, 5)
-            if not cache.remove(0, 2):
-                return False
-        else:
-            run(0, 1, 2)
-            state = cache.save(0)
-            run(2, 4, 5)
-            cache.load(0, 2, state)
-        run(2, 3)
+        last(0, 1)
+        last(1, 2, 4, 5)
+        if not cache.trim(0, 2):
+            return False
         spread = float(expected.max() - expected.mean())
-        return float(np.abs(cache.logits(1)[0] - expected).max()) <= NOISE * spread
+        return float(np.abs(last(2, 3) - expected).max()) <= NOISE * spread
     except EngineError:
         return False
     finally:
