@@ -14,7 +14,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler
-from specmesh.core.vocabulary.vocabulary import Remap, Vocabulary
+from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.errors import ConfigError, LocalProtocolError
 from specmesh.paths import bundled
@@ -117,19 +117,15 @@ class RemappedDrafter:
         return self._engine.info
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        asked = [self._translated(ask) for ask in asks]
-        answers = zip(asked, self._engine.predict(asked), strict=True)
-        return [
-            ask.sampler.meaning(guess) if isinstance(ask.sampler, _Translating) and guess is not None else None
-            for ask, guess in answers
-        ]
+        guesses = self._engine.predict([self._translated(ask) for ask in asks])
+        return [None if guess == NONE else guess for guess in guesses]
 
     def _translated(self, ask: Ask) -> Ask:
         ids = ask.ids
         if ids and not 0 <= min(ids) <= max(ids) < self._remap.n_verifier:
             raise LocalProtocolError(f"an id outside [0, {self._remap.n_verifier}) for sequence {ask.seq}")
         sampler = None if ask.sampler is None else _Translating(ask.sampler, self._remap)
-        return Ask(ask.seq, tuple(self._remap.feed(ids)), sampler)
+        return Ask(ask.seq, self._remap.feed(ids), sampler)
 
     def trim(self, seq: int, length: int) -> int:
         return self._engine.trim(seq, length)
@@ -139,31 +135,23 @@ class RemappedDrafter:
 
 
 class _Translating(Sampler):
-    """Chooses among the verifier's ids, and returns one of the engine's."""
+    """Chooses one of the verifier's ids, or NONE where the draft model's best has no counterpart."""
 
-    __slots__ = ("_chosen", "_remap", "_sampler")
+    __slots__ = ("_remap", "_sampler")
 
     def __init__(self, sampler: Sampler, remap: Remap) -> None:
         super().__init__(sampler.params)
         self._sampler, self._remap = sampler, remap
-        self._chosen: dict[int, int | None] = {}
 
     @property
     def greedy(self) -> bool:
-        return self._sampler.greedy
+        return False  # an engine's own argmax would be one of its ids
 
     def choose(self, logits: Logits, position: int) -> int:
-        """Return the draft model's id of the choice, or its own best where that has no counterpart."""
-        best = int(logits.argmax())
-        meant = self._remap.say(best)
-        if meant is not None and not self._sampler.greedy:
-            meant = self._sampler.choose(self._remap.scatter(logits), position)
-            best = self._remap.feed((meant,))[0]
-        self._chosen[best] = meant
-        return best
-
-    def meaning(self, guess: int) -> int | None:
-        return self._chosen[guess] if guess in self._chosen else self._remap.say(guess)
+        best = self._remap.say(int(logits.argmax()))
+        if best == NONE or self._sampler.greedy:
+            return best
+        return self._sampler.choose(self._remap.scatter(logits), position)
 
 
 # rows: those first at whose sides kernels change, up to a step with the most drafts; more while there is time

@@ -1,16 +1,12 @@
 """Models that are damaged, hostile or unfit, given to the real daemons: a line names them, and nothing else breaks."""
 
-import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from processes import Done, Mesh, body, complete, generate, until
+from processes import Mesh, body, complete, generate, until
 from served import Served
-
-from specmesh.paths import bundled
 
 pytestmark = pytest.mark.models
 
@@ -84,18 +80,3 @@ def test_bad_template(tiny_gguf: Path, mesh: Mesh, template: str, status: int, w
         assert generate(verifier, "hello", "--max-tokens", 3).code == 0
     until(lambda: verifier.live() == 0, "no session is left")
     assert (chat.result().status, why in str(chat.result().error["message"])) == (status, True)
-
-
-@fault("E7.76")
-def test_cut_while_in_use(mesh: Mesh, role: str):
-    """To compute with what is gone is a bus error, on several threads at once: one line, and the other side goes on."""
-    cut = mesh.folder / "cut.gguf"
-    shutil.copy(bundled("target.gguf"), cut)
-    models = {"verifier": bundled("target.gguf"), "drafter": bundled("drafter.gguf"), role: cut}
-    verifier = mesh.verifier(models["verifier"], *SMALL, "--threads", 2, engine="llama")
-    drafter = mesh.drafter(models["drafter"], *SMALL, "--threads", 2, engine="llama")
-    os.truncate(cut, 4096)
-    done = generate(verifier, "def main(", "--max-tokens", 30, "--draft-n", 2, "--reconnect-timeout", 0)
-    assert done.code == (69 if role == "verifier" else 0)
-    broken = verifier if role == "verifier" else drafter
-    Done(broken.wait(), "", broken.text()).refused(78, cut)

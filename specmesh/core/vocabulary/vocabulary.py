@@ -107,7 +107,7 @@ class VocabularyFetch:
         return vocabulary
 
 
-NONE = -1  # in `said`: this id of the draft model has no counterpart
+NONE = -1  # for an id of the draft model that has no counterpart
 
 
 class Remap:
@@ -138,10 +138,9 @@ class Remap:
     def feed(self, ids: Iterable[int]) -> tuple[int, ...]:
         return tuple(self._fed[token] for token in ids)
 
-    def say(self, token: int) -> int | None:
-        """The verifier's id that a draft model's id means; None where it has no counterpart."""
-        meant = int(self._said[token]) if 0 <= token < self.n_draft else NONE
-        return meant if meant != NONE else None
+    def say(self, token: int) -> int:
+        """The verifier's id that a draft model's id means; NONE where it has no counterpart."""
+        return int(self._said[token]) if token < self.n_draft else NONE
 
     def scatter(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """A draft model's row of logits in the order of the verifier's ids; -inf for those it cannot say."""

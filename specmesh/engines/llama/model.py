@@ -1,9 +1,7 @@
 """A GGUF model in memory, its vocabulary and its tokenizer."""
 
 import ctypes
-import functools
 import os
-import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +17,7 @@ from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama.library import LOG, PINNED, add_servers, gpu_devices, library, quoted_errors
 from specmesh.errors import ConfigError, EngineError, RequestError
-from specmesh.logs import flush
-from specmesh.models.headers import parts, read_headers
+from specmesh.models.headers import read_headers
 
 log = structlog.get_logger("specmesh.engines.llama")
 
@@ -174,8 +171,6 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
     params.n_gpu_layers = gpu_layers
     params.progress_callback = callback
     LOG.errors.clear()
-    _mapped.update((part, part.stat().st_size) for part in parts(path))
-    _catch_bus_errors()
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is not None:
         return handle
@@ -185,34 +180,6 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
         f"{path} could not be loaded ({quoted_errors()}): if it is incomplete, download it again; "
         "if memory ran out, use a smaller one"
     )
-
-
-_mapped: dict[Path, int] = {}
-_telling = threading.Lock()
-_libc = ctypes.CDLL(None)
-_libc.signal.argtypes, _libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-
-
-@functools.cache
-def _catch_bus_errors() -> object:
-    """llama.cpp maps files: reading the lost end of one that became shorter is a bus error, after which Python's own
-    handlers never run. So C calls ours, on the thread that computes: it is in ggml then, and holds no lock. (Loading
-    without mapping took 0.8 s per GB instead of 0.02, and memory that no other process shares.)"""
-
-    def tell(number: int) -> None:
-        with _telling:  # several threads may compute
-            cut = [path for path, size in _mapped.items() if not path.exists() or path.stat().st_size < size]
-            if cut:
-                flush()
-                told = f"specmesh: {cut[0]} became shorter while it was in use: put the whole file back and start again"
-                os.write(2, f"{told}\n".encode())
-                os._exit(ConfigError.exit_code)
-            _libc.signal(number, before)  # it is something else
-            signal.raise_signal(number)
-
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(tell)
-    before = _libc.signal(signal.SIGBUS, ctypes.cast(handler, ctypes.c_void_p))
-    return handler  # kept by the cache, as C keeps its address
 
 
 def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:

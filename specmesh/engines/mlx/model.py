@@ -20,8 +20,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _ANY_LENGTH = 2**31 - 1
 _SMALL = 64 * 2**20
 """Bytes of weights below which half precision saves no time anywhere."""
-_PART = 64 * 2**20
-"""Bytes of weights that are read between two reports."""
 _FILES = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja")
 """What mlx-lm loads of a repository, without its Python code."""
 
@@ -73,7 +71,7 @@ def load(settings: ModelSettings, report: Progress) -> MlxModel:
     try:
         folder = Path(where) if Path(where).is_dir() else download(where, report)
         loaded: Any = mlx_lm.load(str(folder), lazy=True, return_config=True)
-        _evaluate(mx, loaded[0], report)
+        _evaluate(mx, loaded[0])
     except EngineError:
         raise
     except Exception as error:  # mlx-lm, its model classes and the hub have no common error
@@ -127,26 +125,15 @@ def _device(mx: Any, *, gpu: bool = True, required: bool = False) -> str:
     return str(mx.device_info().get("device_name", "GPU"))
 
 
-def _evaluate(mx: Any, module: Any, report: Progress) -> None:
-    """Read the weights, which MLX has only mapped so far, part after part."""
+def _evaluate(mx: Any, module: Any) -> None:
+    """Read the weights, which MLX has only mapped so far."""
     tree_flatten: Any = import_module("mlx.utils").tree_flatten
     size = sum(values.nbytes for _, values in tree_flatten(module.parameters()))
     # Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at one or
     # two. Single precision costs nothing on a CPU, whose half precision is slower, and in small models.
     if mx.default_device().type != mx.gpu or size < _SMALL:
         module.set_dtype(mx.float32)
-    parameters = tree_flatten(module.parameters())
-    size = sum(values.nbytes for _, values in parameters)
-    part: list[Any] = []
-    done = held = 0
-    for _, values in parameters:
-        part.append(values)
-        held += values.nbytes
-        if held >= _PART or done + held == size:
-            mx.eval(part)
-            done += held
-            part, held = [], 0
-            report(done / size)
+    mx.eval(module.parameters())
 
 
 def download(hub_id: str, report: Progress) -> Path:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.vocabulary.match import MatchKind, compare, spelling
-from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.core.vocabulary.vocabulary import NONE, Vocabulary
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
 WORDS = tuple(b"w%d" % number for number in range(990))
@@ -46,8 +46,8 @@ def check_table(found, draft, verifier):
             assert draft.pieces[fed] == piece
     for token, piece in enumerate(draft.pieces):
         said = found.remap.say(token)
-        assert (said is None) == (piece not in verifier.pieces or (not piece and said is None))
-        assert said is None or verifier.pieces[said] == piece
+        assert (said == NONE) == (piece not in verifier.pieces or (not piece and said == NONE))
+        assert said == NONE or verifier.pieces[said] == piece
 
 
 @pytest.mark.fault("E7.78")
@@ -68,7 +68,7 @@ def test_padding_is_the_same(extra, longer):
     assert found.remap.feed(range(len(BASE))) == tuple(range(len(BASE)))
     assert [found.remap.say(token) for token in range(len(BASE))] == list(range(len(BASE)))
     assert all(fed < len(draft) for fed in found.remap.feed(range(len(verifier))))
-    assert all(found.remap.say(token) is None for token in range(len(BASE), len(draft)))
+    assert all(found.remap.say(token) == NONE for token in range(len(BASE), len(draft)))
 
 
 @pytest.mark.parametrize("text", [b"<unused12>", b"<|tool|>", b"[PAD3]", b"<reserved_4>"])
