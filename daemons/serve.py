@@ -12,7 +12,6 @@ import structlog
 
 from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
-from specmesh.caches import VocabularyCache
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.snapshot import Snapshot
@@ -132,7 +131,6 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
             engine,
             mailbox,
             settings.min_vocab_overlap,
-            VocabularyCache(),
             settings.drain,
             explicit_threads=settings.model.threads is not None,
             thread=thread,

@@ -9,7 +9,6 @@ from typing import assert_never
 import structlog
 
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
-from specmesh.caches import VocabularyCache
 from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats, Traffic
 from specmesh.core.draft_session import DraftLimits
@@ -79,7 +78,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         engine: DraftEngine,
         mailbox: Mailbox[DraftOrder],
         least_overlap: float = LEAST_OVERLAP,
-        cache: VocabularyCache | None = None,
         drain: float = 10.0,
         *,
         explicit_threads: bool = False,
@@ -103,7 +101,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 name,
                 route,
                 (number, len(routes)),
-                VocabularyHandshake(engine, route.address, least_overlap, cache, mailbox.wake, self._cores),
+                VocabularyHandshake(engine, route.address, least_overlap, mailbox.wake, self._cores),
                 self.stats,
                 self._traffic,
                 self._model.speaking,

@@ -1,11 +1,10 @@
-"""The verifier's vocabulary at the drafter: fetched, kept on disk, compared with the draft model's own."""
+"""The verifier's vocabulary at the drafter: fetched, and compared with the draft model's own."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from specmesh.caches import VocabularyCache
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyFetch
 from specmesh.daemons.runtime.process import SharedCores
@@ -31,11 +30,10 @@ class VocabularyHandshake:
         engine: DraftEngine,
         address: str,
         least_overlap: float,
-        cache: VocabularyCache | None,
         wake: Callable[[], None],
         cores: SharedCores,
     ) -> None:
-        self._own, self._address, self._least, self._cache = engine, address, least_overlap, cache
+        self._own, self._address, self._least = engine, address, least_overlap
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
@@ -63,12 +61,11 @@ class VocabularyHandshake:
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
             return None
         self.vocabulary = self.engine = self.comparison = self._comparing = None
-        fetch = VocabularyFetch(welcome.vocab_fingerprint, welcome.n_vocab, welcome.end_ids)
-        pieces = self._at_hand(welcome)
-        if pieces is not None:
-            self._compare(fetch.whole(pieces), welcome)
+        own, told = self._own.vocabulary, (welcome.vocab_fingerprint, welcome.n_vocab)
+        if own is not None and (self._fingerprint, len(own)) == told:
+            self._compare(Vocabulary(own.pieces, frozenset(welcome.end_ids)), welcome)
             return None
-        self._fetch = fetch
+        self._fetch = VocabularyFetch(*told, welcome.end_ids)
         return self._ask(now)
 
     def answered(self, answer: Vocab, now: float) -> Vocab | None:
@@ -77,15 +74,13 @@ class VocabularyHandshake:
         Raises RemoteProtocolError where it is not what WELCOME promised.
         """
         welcome, fetch = self._welcome, self._fetch
-        if welcome is None or fetch is None or not fetch.expects(answer.start, answer.pieces):
+        if welcome is None or fetch is None or not answer.pieces or answer.start != fetch.start:
             return None
         vocabulary = fetch.add(answer.pieces)
         if vocabulary is None:
             return self._ask(now)
         self._fetch = None
         log.info("vocabulary_fetched", tokens=len(vocabulary))
-        if self._cache is not None:
-            self._cache.store(welcome.vocab_fingerprint, vocabulary.pieces)
         self._compare(vocabulary, welcome)
         return None
 
@@ -102,15 +97,6 @@ class VocabularyHandshake:
     def _ask(self, now: float) -> Vocab | None:
         self._asked = now
         return Vocab(self._fetch.start) if self._fetch is not None else None
-
-    def _at_hand(self, welcome: Welcome) -> tuple[bytes, ...] | None:
-        own = self._own.vocabulary
-        if own is not None and self._fingerprint == welcome.vocab_fingerprint and len(own) == welcome.n_vocab:
-            return own.pieces
-        pieces = self._cache.load(welcome.vocab_fingerprint, welcome.n_vocab) if self._cache is not None else None
-        if pieces is not None:
-            log.info("vocabulary_from_cache", tokens=len(pieces))
-        return pieces
 
     def _compare(self, vocabulary: Vocabulary, welcome: Welcome) -> None:
         own = self._own.vocabulary

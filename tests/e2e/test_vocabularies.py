@@ -135,27 +135,6 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
     assert generate(verifier, PROMPTS[0], "--max-tokens", 5).code == 0
 
 
-def test_vocabulary_is_fetched_once(verifier: Daemon, permuted: Path, beside: Mesh):
-    """It is cached by fingerprint; a damaged file is ignored, and the vocabulary fetched anew."""
-
-    def heard(name: str, *events: str) -> None:
-        daemon = drafter(beside, permuted, name=name)
-        check_texts(verifier, [daemon])
-        kinds = ("vocabulary_cache_damaged", "vocabulary_from_cache", "vocabulary_fetched")
-        assert {kind: len(daemon.events(kind)) for kind in kinds} == {kind: int(kind in events) for kind in kinds}
-        daemon.stop()
-
-    for cached in beside.folder.rglob("*.vocabulary"):
-        cached.unlink()
-    heard("first", "vocabulary_fetched")
-    heard("second", "vocabulary_from_cache")
-    [cached] = beside.folder.rglob("*.vocabulary")
-    whole = cached.read_bytes()
-    cached.write_bytes(whole[:40] + b"\x00" + whole[41:])
-    heard("third", "vocabulary_cache_damaged", "vocabulary_fetched")
-    assert cached.read_bytes() == whole
-
-
 def test_drafter_meets_another_verifier(target: Path, permuted: Path, mesh: Mesh):
     """A verifier that comes back with another model is compared with anew."""
     verifier = mesh.verifier(target, *SMALL, engine="llama")

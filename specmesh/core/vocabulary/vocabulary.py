@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,30 +28,12 @@ class Vocabulary:
     def fingerprint(self) -> str:
         """SHA-256 over the ordered pieces, each preceded by its length: equal means same ids, same bytes."""
         digest = hashlib.sha256()
-        for part in framed(self.pieces):
-            digest.update(part)
+        for piece in self.pieces:
+            digest.update(len(piece).to_bytes(4, "little") + piece)
         return digest.hexdigest()
 
     def text(self, ids: Iterable[int]) -> str:
         return b"".join(self.pieces[token] for token in ids).decode("utf-8", "replace")
-
-
-def framed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes that a fingerprint is taken over: each piece behind its length as u32."""
-    return (len(piece).to_bytes(4, "little") + piece for piece in pieces)
-
-
-def unframed(raw: bytes) -> tuple[bytes, ...] | None:
-    """The pieces in such bytes; None where they do not end where the last piece does."""
-    pieces: list[bytes] = []
-    at = 0
-    while at < len(raw):
-        end = at + 4 + int.from_bytes(raw[at : at + 4], "little")
-        if end > len(raw) or at + 4 > len(raw):
-            return None
-        pieces.append(raw[at + 4 : end])
-        at = end
-    return tuple(pieces)
 
 
 def chunk(vocabulary: Vocabulary, start: int) -> list[str]:
@@ -84,12 +66,6 @@ class VocabularyFetch:
     def start(self) -> int:
         return len(self._pieces)
 
-    def expects(self, start: int, pieces: Sequence[str]) -> bool:
-        return start == self.start and len(pieces) > 0
-
-    def whole(self, pieces: Sequence[bytes]) -> Vocabulary:
-        return Vocabulary(tuple(pieces), self._end_ids)
-
     def add(self, chunk: Sequence[str]) -> Vocabulary | None:
         """Take the next chunk; return the vocabulary once it is whole."""
         try:
@@ -101,7 +77,7 @@ class VocabularyFetch:
             raise RemoteProtocolError("the verifier sends more vocabulary than it has")
         if len(self._pieces) < self.n_vocab:
             return None
-        vocabulary = self.whole(self._pieces)
+        vocabulary = Vocabulary(tuple(self._pieces), self._end_ids)
         if vocabulary.fingerprint() != self.fingerprint:
             raise RemoteProtocolError("the verifier's vocabulary does not match its own fingerprint")
         return vocabulary
