@@ -124,20 +124,16 @@ def _continued(template: Template, request: Json) -> str:
 
 
 def _rendered(template: Template, request: Json) -> str:
-    nothing = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
-    parts, length = [], 0
-    for part in template.generate(
+    text = template.render(
         messages=request["messages"],
         bos_token=request["bos"],
         eos_token=request["eos"],
         add_generation_prompt=not request["continued"],
-        **nothing,
-    ):
-        parts.append(part)
-        length += len(part)
-        if length > MAX_TEXT:
-            raise TemplateError(f"its text has more than {MAX_TEXT} characters")
-    return "".join(parts)
+        **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+    )
+    if len(text) > MAX_TEXT:
+        raise TemplateError(f"its text has more than {MAX_TEXT} characters")
+    return text
 
 
 def _raise(message: str) -> NoReturn:

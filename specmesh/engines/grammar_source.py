@@ -27,11 +27,8 @@ ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 """JSON as `json.dumps` writes it: a model cannot emit blanks without end, and the schema forces more of the text. A
 schema's own `x-guidance` goes before it."""
 
-_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_LISTS_OF_SCHEMAS = frozenset({"prefixItems", "anyOf", "oneOf"})
-_SCHEMAS = frozenset({"items", "additionalProperties"})
-_OPENING = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"})
-"""Keywords that say something of other properties."""
+_OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref")
+"""Keywords that say something of properties that a schema does not name."""
 
 _TOO_LARGE = f"it is too large: it takes more than {LIMITS.initial_lexer_fuel} steps to compile"
 _IN_OTHER_WORDS = {
@@ -89,17 +86,12 @@ def _closed(schema: Any) -> Any:
 
     A model asked for two properties would invent more. Not where several schemas hold for one object (allOf).
     """
+    if isinstance(schema, list):
+        return [_closed(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = dict(schema)
-    for name, inner in schema.items():
-        if name in _NAMED_SCHEMAS and isinstance(inner, dict):
-            closed[name] = {key: _closed(one) for key, one in inner.items()}
-        elif name in _LISTS_OF_SCHEMAS and isinstance(inner, list):
-            closed[name] = [_closed(one) for one in inner]
-        elif name in _SCHEMAS:
-            closed[name] = _closed(inner)
-    if "properties" in schema and _OPENING.isdisjoint(schema):
+    closed = {name: inner if name in ("enum", "const") else _closed(inner) for name, inner in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not any(name in schema for name in _OPENING):
         closed["additionalProperties"] = False
     return closed
 
