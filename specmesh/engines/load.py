@@ -45,7 +45,7 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
     """Load the draft model. Raises ConfigError, or EngineError when cancelled."""
-    settings = resolved(settings)
+    settings = _resolved(settings)
     match settings.engine:
         case "mlx":
             from specmesh.engines.mlx import MlxDrafter
@@ -71,35 +71,25 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
             raise ConfigError(f"--engine {other} cannot draft: choose auto, mlx, llama or ngram")
 
 
-def resolved(settings: ModelSettings) -> ModelSettings:
-    """Replace `auto` and `bundled` in a drafter's settings by an engine and a path; log which engine, and why."""
+def _resolved(settings: ModelSettings) -> ModelSettings:
+    """Replace `auto` and `bundled` in a drafter's settings by an engine and a path."""
     engine = settings.engine
     if engine == "auto":
-        engine, why = choose_engine(settings.model)
-        log.info("engine_chosen", engine=engine, why=why)
+        engine = choose_engine(settings.model)
+        log.info("engine_chosen", engine=engine)
     if settings.model != BUNDLED:
         return replace(settings, engine=engine)
     return replace(settings, engine=engine, model=bundled("drafter-hf" if engine == "mlx" else "drafter.gguf"))
 
 
-def choose_engine(model: str | None) -> tuple[str, str]:
-    """Return the engine that `auto` means for this model on this machine, and why."""
-    mlx = _installed("mlx", "mlx_lm")
+def choose_engine(model: str | None) -> str:
+    """Return the engine that `auto` means for this model on this machine."""
     if not model:
-        return "ngram", "no model was given"
-    if model.endswith(".gguf"):
-        return "llama", "the model is a GGUF file"
-    if mlx and (sys.platform, platform.machine()) == ("darwin", "arm64"):
-        return "mlx", "this is Apple Silicon and MLX is installed"
-    if model == BUNDLED and (_installed("llama_cpp") or not mlx):
-        return "llama", "the bundled model runs on llama.cpp where there is no Apple Silicon with MLX"
-    if Path(model).is_file():
-        return "llama", "the model is a file"
-    return "mlx", "the model is a Hugging Face directory or hub id"
-
-
-def _installed(*modules: str) -> bool:
-    return all(find_spec(module) is not None for module in modules)
+        return "ngram"
+    if model == BUNDLED:
+        apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
+        return "mlx" if apple and find_spec("mlx_lm") is not None else "llama"
+    return "llama" if model.endswith(".gguf") or Path(model).is_file() else "mlx"
 
 
 class RemappedDrafter:

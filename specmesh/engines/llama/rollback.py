@@ -37,9 +37,9 @@ class FixedWidth(LlamaCache):
     `width` by rows after them, to which no row attends and which are removed.
     """
 
-    def __init__(self, model: LlamaModel, sizes: CacheSizes, width: int) -> None:
+    def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         super().__init__(model, sizes)
-        self._width = width
+        self._width = sizes.width or 0
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         """As in general; also raises LocalProtocolError for a span with logits that is too wide."""
@@ -216,7 +216,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCach
     if model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle):
         cache = _open_recurrent(model, sizes, rollback)
     else:
-        cache = LlamaCache(model, sizes) if sizes.width is None else FixedWidth(model, sizes, sizes.width)
+        cache = (LlamaCache if sizes.width is None else FixedWidth)(model, sizes)
     try:
         cache.run([Span(0, 0, (0, 0), logits=False)], 0)  # also warms up
     except EngineError as error:

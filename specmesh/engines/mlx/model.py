@@ -2,7 +2,6 @@
 
 import gc
 import json
-import re
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +15,6 @@ from specmesh.engines.base import Progress
 from specmesh.engines.hf_vocabulary import padded, token_bytes
 from specmesh.errors import ConfigError, EngineError
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _ANY_LENGTH = 2**31 - 1
 _SMALL = 64 * 2**20
 """Bytes of weights below which half precision saves no time anywhere."""
@@ -65,23 +63,23 @@ def load(settings: ModelSettings, report: Progress) -> MlxModel:
 
     What `report` raises ends the loading.
     """
-    where = check_model(settings.model or "")
+    where = Path(settings.model or "").expanduser()
+    if where.is_file():
+        raise ConfigError(f"{where} is a file: MLX loads a Hugging Face directory (for a .gguf file: --engine llama)")
     mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
     device = _device(mx, gpu=bool(settings.gpu_layers), required=settings.gpu_required)
+    advice, name = "is it complete, and of an architecture that this mlx-lm knows?", where.resolve().name
+    if not where.is_dir():
+        advice, name = "no such directory here, and not on the hub or the hub cannot be reached", str(where)
     try:
-        folder = Path(where) if Path(where).is_dir() else download(where, report)
-        loaded: Any = mlx_lm.load(str(folder), lazy=True, return_config=True)
-        _evaluate(mx, loaded[0])
+        folder = where if where.is_dir() else download(name, report)
+        module, tokenizer, config = mlx_lm.load(str(folder), lazy=True, return_config=True)
+        _evaluate(mx, module)
     except EngineError:
         raise
     except Exception as error:  # mlx-lm, its model classes and the hub have no common error
         said = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
-        advice = "no such directory here, and not on the hub or the hub cannot be reached"
-        if Path(where).is_dir():
-            advice = "is the download complete, and the architecture one that this mlx-lm knows?"
         raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}") from error
-    module, tokenizer, config = loaded
-    name = Path(where).resolve().name if Path(where).is_dir() else where
     return MlxModel(module, tokenizer, config, name, f"MLX {version('mlx')}, {device}")
 
 
@@ -98,20 +96,6 @@ def free() -> None:
     if mx is not None:
         gc.collect()  # modules refer to each other
         mx.clear_cache()
-
-
-def check_model(model: str) -> str:
-    """Return the directory or hub id to load. Raises ConfigError for anything else."""
-    path = Path(model).expanduser()
-    if path.is_file():
-        raise ConfigError(f"{model} is a file: MLX loads a Hugging Face directory (for a .gguf file: --engine llama)")
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ConfigError(f"{model} has no config.json: name the directory of a Hugging Face model")
-        return str(path)
-    if not _HUB_ID.fullmatch(model):
-        raise ConfigError(f"no model directory {model}, and it is no hub id like org/name: check the path")
-    return model
 
 
 def _device(mx: Any, *, gpu: bool = True, required: bool = False) -> str:

@@ -11,35 +11,28 @@ from specmesh.engines import load
 from specmesh.errors import ConfigError
 
 APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_64")
-BOTH, LLAMA, MLX, NEITHER = {"llama_cpp", "mlx"}, {"llama_cpp"}, {"mlx"}, set()
-
-
-CHOICES = {
-    "ngram": [(APPLE, BOTH, None), (LINUX, BOTH, None), (LINUX, NEITHER, None)],
-    "mlx": [
-        *[(APPLE, BOTH, model) for model in ("bundled", "folder", "org/name")],
-        *[(APPLE, LLAMA, "folder"), (LINUX, BOTH, "folder"), (LINUX, BOTH, "org/name"), (LINUX, MLX, "bundled")],
-    ],
-    "llama": [
-        *[(APPLE, BOTH, "m.gguf"), (APPLE, LLAMA, "bundled"), (INTEL, BOTH, "bundled"), (LINUX, NEITHER, "bundled")],
-        *[(LINUX, BOTH, model) for model in ("bundled", "m.gguf", "file")],
-    ],
-}
 
 
 @pytest.mark.parametrize(
-    ("machine", "installed", "model", "engine"), [(*case, engine) for engine in CHOICES for case in CHOICES[engine]]
+    ("machine", "mlx", "model", "engine"),
+    [
+        (APPLE, True, None, "ngram"),
+        (APPLE, True, "bundled", "mlx"),
+        (APPLE, False, "bundled", "llama"),
+        (INTEL, True, "bundled", "llama"),
+        (LINUX, True, "bundled", "llama"),
+        *[(machine, True, model, "mlx") for machine in (APPLE, LINUX) for model in ("folder", "org/name")],
+        *[(machine, True, model, "llama") for machine in (APPLE, LINUX) for model in ("m.gguf", "file")],
+    ],
 )
-def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
+def test_auto(monkeypatch, tmp_path, machine, mlx, model, engine):
     monkeypatch.setattr(sys, "platform", machine[0])
     monkeypatch.setattr(platform, "machine", lambda: machine[1])
-    monkeypatch.setattr(load, "_installed", lambda *names: {name.removesuffix("_lm") for name in names} <= installed)
+    monkeypatch.setattr(load, "find_spec", lambda _: mlx or None)
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     Path("file").touch()
-    chosen, why = load.choose_engine(model)
-    assert chosen == engine
-    assert why
+    assert load.choose_engine(model) == engine
 
 
 @pytest.mark.fault("E7.82")

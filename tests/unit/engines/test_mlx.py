@@ -103,9 +103,9 @@ def all_rows(drafter: MlxDrafter, ids: list[int]) -> NDArray[np.float32]:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        ("missing", "no model directory"),
+        ("missing", "no such directory here"),
         ("file", "is a file"),
-        ("empty", "no config.json"),
+        ("empty", "could not be loaded"),
         ("no weights", "could not be loaded"),
         ("half the weights", "could not be loaded"),
         ("config", "could not be loaded"),
