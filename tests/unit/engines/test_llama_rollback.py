@@ -1,6 +1,6 @@
 """How rows are taken back by models with recurrent layers, and what llama.cpp's own ways cannot do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -85,12 +85,6 @@ def test_only_until_the_next_step(path: Callable[[str], Path]) -> None:
 
 
 class TestRestore:
-    @pytest.fixture(params=RESTORING)
-    def engine(self, request: pytest.FixtureRequest, path: Callable[[str], Path]) -> Iterator[LlamaVerifier]:
-        engine = LlamaVerifier(settings(path(request.param)), max_draft=8)
-        yield engine
-        engine.close()
-
     def test_a_wide_step_taken_back(self, path: Callable[[str], Path]) -> None:
         """More ids to decode again than a step has rows are decoded in pieces."""
         engine = LlamaVerifier(settings(path("jamba")), n_batch=12, max_draft=11)
@@ -105,18 +99,6 @@ class TestRestore:
         for seq in (0, 1):
             assert close_to(last_row(engine, Span(seq, 12, IDS[12:13], logits=True)), expected)
         engine.close()
-
-    def test_a_state_that_does_not_come_back(self, engine: LlamaVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
-        for seq in (0, 1):
-            engine.decode([Span(seq, 0, IDS[:8], logits=False)])
-        engine.decode([Span(0, 8, IDS[8:12], logits=True)])
-        engine.trim(0, 10)
-        with monkeypatch.context() as patch:
-            patch.setattr(engine._cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
-            with pytest.raises(EngineError, match="did not restore"):
-                engine.decode([Span(0, 10, IDS[10:12], logits=True)])
-        after = last_row(engine, Span(1, 8, IDS[8:9], logits=True))
-        assert close_to(last_row(engine, Span(0, 0, IDS[:9], logits=True)), after)
 
     @pytest.mark.parametrize("arch", RESTORING)
     def test_a_long_chain_is_wrong(self, path: Callable[[str], Path], arch: str) -> None:
