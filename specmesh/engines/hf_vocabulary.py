@@ -4,8 +4,9 @@ tokenizer.json spells tokens in one of two ways. Byte-level BPE writes each byte
 writes a space as U+2581 and bytes that are no character as <0xNN>.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -36,7 +37,7 @@ def sentencepiece_bytes(token: str) -> bytes:
 def token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
     """Return the bytes of each id; none for control tokens and the unknown one. Raises ConfigError."""
     try:
-        spell, model = spelling_of(tokenizer), tokenizer["model"]
+        spell, model = _spelling_of(tokenizer), tokenizer["model"]
         ids = _ids(model["vocab"])
         known = {number: spell(token) for token, number in ids.items()}
         unknown = model.get("unk_id") if model.get("unk_token") is None else ids.get(model["unk_token"])
@@ -57,15 +58,14 @@ def padded(known: Mapping[int, bytes], size: int) -> tuple[bytes, ...]:
     return tuple(known.get(number, b"") for number in range(size))
 
 
-def spelling_of(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
+def _spelling_of(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
     """Return the function from a token's spelling to its bytes. Raises ValueError for an unknown kind."""
-    places = ("decoder", "pre_tokenizer", "normalizer")
-    kinds = {str(part.get("type")) for name in places for part in _parts(tokenizer.get(name))}
-    if "ByteLevel" in kinds:
+    steps = json.dumps([tokenizer.get(name) for name in ("decoder", "pre_tokenizer", "normalizer")])
+    if '"ByteLevel"' in steps:
         return byte_level_bytes
-    if kinds & {"ByteFallback", "Metaspace"} or tokenizer["model"].get("byte_fallback"):
+    if '"ByteFallback"' in steps or '"Metaspace"' in steps or tokenizer["model"].get("byte_fallback"):
         return sentencepiece_bytes
-    raise ValueError(f"neither byte-level nor SentencePiece, but {', '.join(sorted(kinds)) or 'nothing'}")
+    raise ValueError("neither byte-level nor SentencePiece")
 
 
 def _plain(text: str) -> bytes:
@@ -88,12 +88,3 @@ def _ids(vocab: object) -> dict[str, int]:
     if isinstance(vocab, list):
         return {str(token): number for number, (token, _) in enumerate(vocab)}
     raise TypeError("its vocabulary is neither an object nor a list")
-
-
-def _parts(component: Any) -> Iterator[dict[str, Any]]:
-    """A decoder, pre-tokenizer or normalizer and, of a sequence, its members."""
-    if isinstance(component, dict):
-        yield component
-        for name in ("decoders", "pretokenizers", "normalizers"):
-            for part in component.get(name) or []:
-                yield from _parts(part)
