@@ -99,14 +99,10 @@ class Refused(SpecmeshError):
 
 
 class Busy(SpecmeshError):
-    """The daemon cannot serve now and may after `retry_after` seconds."""
+    """The daemon cannot serve now and may in a moment."""
 
     exit_code = 75
     code = "server_busy"
-
-    def __init__(self, message: str = "", retry_after: float = 1.0) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class Starting(Busy):

@@ -160,9 +160,9 @@ class VerifierLoop(DaemonLoop[Order]):
                 for effect in order:
                     self._carry_out(effect, now)
             case Submit(request, client):
-                self._clients.open(request, client, None, 0, "", now)
+                self._clients.open(request, client, None, 0, "")
             case EncodedPrompt():
-                self._clients.encoded(order, now)
+                self._clients.encoded(order)
             case Cancel(client):
                 self._clients.cancel(lambda asked: asked.client is client)
             case PingPeers():
@@ -223,16 +223,16 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._policies.submit(solve, inputs, old).add_done_callback(partial(self._solved, session))
             case vev.Began():
                 self.stats.began(effect)
-                self._clients.began(effect, now)
+                self._clients.began(effect)
             case vev.SessionEnded():
                 if not effect.again:
                     self.stats.ended(effect)
                     effect.report["drafter"] = self._drafters.name(effect.drafter)
                 self._clients.ended(effect)
             case vev.RequestRefused(client, error):
-                self._clients.refuse(client, error, now)
+                self._clients.refuse(client, error)
             case vev.NotHeld(client):
-                self._clients.not_held(client, now)
+                self._clients.not_held(client)
             case vev.Kept(session):
                 self._clients.left(session)
             case vev.Forgotten(session):

@@ -195,7 +195,7 @@ class Drafters:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._clients.open(request, client, identity, order.ref, peer.key, now)
+        self._clients.open(request, client, identity, order.ref, peer.key)
 
     def _ping(self, now: float) -> bool:
         """Send the PINGs that are due; return whether there were any."""

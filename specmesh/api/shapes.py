@@ -1,7 +1,6 @@
 """What OpenAI's clients expect: a completion, a chat, their chunks and log-probabilities, errors."""
 
 import json
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -143,6 +142,8 @@ def server_sent(value: Json) -> str:
     return f"data: {written(value)}\n\n"
 
 
+RETRY_AFTER = "1"  # seconds
+
 _STATUS: dict[type[SpecmeshError], int] = {
     **dict.fromkeys((errors.RequestError, errors.PromptTooLong), 400),
     **dict.fromkeys((errors.NoSuchModel, errors.NoSuchText), 404),
@@ -153,8 +154,7 @@ _STATUS: dict[type[SpecmeshError], int] = {
 
 def refusal(error: SpecmeshError) -> JSONResponse:
     status = _STATUS.get(type(error), 500)
-    wait = error.retry_after if isinstance(error, errors.Busy) else 1.0
-    return JSONResponse(error_body(error), status, {"Retry-After": str(math.ceil(wait))} if status == 503 else None)
+    return JSONResponse(error_body(error), status, {"Retry-After": RETRY_AFTER} if status == 503 else None)
 
 
 def error_body(error: SpecmeshError, kind: str = "", code: str | None = None) -> Json:

@@ -1,6 +1,5 @@
 """Requests that wait for a sequence of the target: how many, and which is next; sessions kept for absent clients."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,6 @@ from specmesh.errors import Busy
 
 MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise
 MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
-LONGEST_RETRY = 60.0  # seconds in a Retry-After: clients ignore more
 GRACE = 30.0  # seconds for which a session is kept, unless told otherwise
 MAX_DETACHED = 64  # most sessions kept, ended ones included: the oldest give way
 
@@ -20,33 +18,12 @@ def most_sessions(n_seq: int) -> int:
     return n_seq - n_seq // 4
 
 
-class QueueLimits:
-    """How much may wait, `most` at once, and how fast it moves."""
-
-    def __init__(self, most: int = MAX_QUEUE) -> None:
-        self._most = most
-        self._departures: deque[float] = deque(maxlen=32)
-
-    def check(self, waiting: Sequence[int], new: int, now: float, full: str, free: int = 0) -> None:
-        """Raise Busy, which says `full`, where those `waiting`, all in bytes, leave no room for one more; the first
-        `free` do not count."""
-        if not waiting:
-            self._departures.clear()
-            self._departures.append(now)
-        elif sum(waiting) + new > MAX_BYTES:
-            text = f"the {len(waiting)} requests that wait take {sum(waiting) >> 20} MB: try again, or ask for less"
-            raise Busy(text, self.retry_after(len(waiting), now))
-        if len(waiting) >= self._most + free:
-            raise Busy(full, self.retry_after(len(waiting), now))
-
-    def left(self, now: float) -> None:
-        self._departures.append(now)
-
-    def retry_after(self, waiting: int, now: float) -> float:
-        """Seconds in which so many will have left, as fast as the last did."""
-        if len(self._departures) < 2:
-            return 1.0
-        return min(max(waiting * (now - self._departures[0]) / (len(self._departures) - 1), 1.0), LONGEST_RETRY)
+def check_queue(waiting: Sequence[int], new: int, most: int, full: str) -> None:
+    """Raise Busy, which says `full`, where those `waiting`, all in bytes, leave no room for one more."""
+    if waiting and sum(waiting) + new > MAX_BYTES:
+        raise Busy(f"the {len(waiting)} requests that wait take {sum(waiting) >> 20} MB: try again, or ask for less")
+    if len(waiting) >= most:
+        raise Busy(full)
 
 
 class WaitingRequests:

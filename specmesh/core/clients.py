@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.admission import QueueLimits, most_sessions
+from specmesh.core.admission import check_queue, most_sessions
 from specmesh.core.requests import EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import TargetLimits, check_request
@@ -72,7 +72,6 @@ class Clients:
         tell: Callable[[vev.Happened], None],
     ) -> None:
         self._encode, self._limits, self._n_seq, self._most, self._tell = encode, limits, n_seq, most, tell
-        self._queue = QueueLimits(most)
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self._requests: dict[int, ClientRequest] = {}
@@ -94,7 +93,7 @@ class Clients:
 
     # --- what clients ask for
 
-    def open(self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str, now: float) -> None:
+    def open(self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str) -> None:
         """Resume the session that a request names, else let it wait for one."""
         if self._stopped is not None:
             client.on_event(Failed(self._stopped))
@@ -104,31 +103,31 @@ class Clients:
         if request.id in self._named:
             self._tell(_opening(asked, request.generated))
         else:
-            self._enqueue(asked, now)
+            self._enqueue(asked)
 
-    def not_held(self, number: int, now: float) -> None:
+    def not_held(self, number: int) -> None:
         """The session that a request names has gone meanwhile."""
         if number in self._requests:
-            self._enqueue(self._requests[number], now)
+            self._enqueue(self._requests[number])
 
-    def _enqueue(self, asked: ClientRequest, now: float) -> None:
+    def _enqueue(self, asked: ClientRequest) -> None:
         request = asked.request
         try:
             if self._stopped is not None:
                 raise self._stopped
             if request.named_only:
                 raise NoSuchText
-            self._check_room(asked, now)
+            self._check_room(asked)
         except SpecmeshError as error:
-            self.refuse(asked.number, error, now)
+            self.refuse(asked.number, error)
             return
         asked.waits = True
         if request.prompt_ids is None or request.params.grammar is not None:
             asked.encoding = self._encode(asked)
         else:
-            self.encoded(EncodedPrompt(asked, request.prompt_ids), now)
+            self.encoded(EncodedPrompt(asked, request.prompt_ids))
 
-    def _check_room(self, asked: ClientRequest, now: float) -> None:
+    def _check_room(self, asked: ClientRequest) -> None:
         """Raise Busy where too many wait already."""
         waiting, owners = self.waiting, self.owners()
         full = f"all {self._n_seq} sessions are taken"
@@ -137,13 +136,13 @@ class Clients:
         else:
             full += ": try again, or start the verifier with more --max-sessions, or with --max-queue"
         sizes, free = [one.request.size for one in waiting], self._n_seq - len(owners)
-        self._queue.check(sizes, asked.request.size, now, full, free)
+        check_queue(sizes, asked.request.size, self._most + free, full)
         theirs = owners.count(asked.owner) + sum(one.owner == asked.owner for one in waiting)
         if asked.owner is not None and theirs >= most_sessions(self._n_seq) + (self._most + 1) // 2:
             text = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
-            raise Busy(f"{text}verifier with a larger one", self._queue.retry_after(len(waiting), now))
+            raise Busy(f"{text}verifier with a larger one")
 
-    def encoded(self, encoded: EncodedPrompt, now: float) -> None:
+    def encoded(self, encoded: EncodedPrompt) -> None:
         """Hand a request with its prompt to the core, unless it was withdrawn."""
         asked = encoded.asked
         if not asked.waits:
@@ -154,7 +153,7 @@ class Clients:
                 raise encoded.error
             check_request(asked.request.params, known, len(encoded.ids), encoded.constraint, self._limits)
         except SpecmeshError as error:
-            self.refuse(asked.number, error, now)
+            self.refuse(asked.number, error)
             return
         self._tell(_opening(asked, known, len(encoded.ids), encoded.constraint))
 
@@ -174,7 +173,7 @@ class Clients:
         """Refuse those that wait, and whoever comes."""
         self._stopped = error
         for asked in self.waiting:
-            self.refuse(asked.number, error, 0.0)
+            self.refuse(asked.number, error)
             self._tell(vev.ClientLeft(asked.number))  # the core may be about to begin it
 
     def owners(self) -> list[bytes | None]:
@@ -184,7 +183,7 @@ class Clients:
     def end(self, error: SpecmeshError) -> None:
         """Nobody hears more than this."""
         for number in list(self._requests):
-            self.refuse(number, error, 0.0)
+            self.refuse(number, error)
 
     def _forget(self, asked: ClientRequest) -> None:
         del self._requests[asked.number]
@@ -194,15 +193,13 @@ class Clients:
 
     # --- what the core says
 
-    def refuse(self, number: int, error: SpecmeshError, now: float) -> None:
+    def refuse(self, number: int, error: SpecmeshError) -> None:
         asked = self._requests.get(number)
         if asked is not None:
-            if asked.waits:
-                self._queue.left(now)
             self._forget(asked)
             asked.client.on_event(Failed(error))
 
-    def began(self, began: vev.Began, now: float) -> None:
+    def began(self, began: vev.Began) -> None:
         if began.adopted:
             self.left(began.session)
         else:
@@ -212,8 +209,6 @@ class Clients:
         asked = self._requests.get(began.client)
         if asked is None:
             return
-        if asked.waits:
-            self._queue.left(now)
         asked.session, asked.waits = began.session, False
         asked.client.on_event(Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))
         if began.said:

@@ -106,7 +106,7 @@ class World:
         )
         client, ref = Client(), next(self.numbers)
         self.asked.append((client, request, owner, ref))
-        self.clients.open(request, client, owner, ref, "", self.now)
+        self.clients.open(request, client, owner, ref, "")
 
     def cancel(self) -> None:
         if self.asked:
@@ -122,7 +122,7 @@ class World:
             error = EngineError("no text") if self.rng.random() < 0.2 else None
             constraint = SpentGrammar() if self.rng.random() < 0.2 else None
             if not done.cancelled():
-                self.clients.encoded(EncodedPrompt(asked, PROMPT, constraint, error), self.now)
+                self.clients.encoded(EncodedPrompt(asked, PROMPT, constraint, error))
 
     def drafter(self) -> None:
         drafter = self.rng.choice((b"x", b"y"))
@@ -165,13 +165,13 @@ class World:
                 case vev.Committed() as effect:
                     self.clients.committed(effect)
                 case vev.Began() as effect:
-                    self.clients.began(effect, self.now)
+                    self.clients.began(effect)
                 case vev.SessionEnded() as effect:
                     self.clients.ended(effect)
                 case vev.RequestRefused(client, error):
-                    self.clients.refuse(client, error, self.now)
+                    self.clients.refuse(client, error)
                 case vev.NotHeld(client):
-                    self.clients.not_held(client, self.now)
+                    self.clients.not_held(client)
                 case vev.Kept(session):
                     self.clients.left(session)
                 case vev.Forgotten(session):
