@@ -123,8 +123,6 @@ class _Api:
         vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
         if body.ignore_eos:
             request = replace(request, params=endless(request.params, vocabulary.end_ids))
-        if (top := request.params.logprobs) is not None:  # further than the vocabulary there is nothing to tell
-            request = replace(request, params=replace(request.params, logprobs=min(top, len(vocabulary.pieces))))
         requests, headers = choices(request, body.choices, body.prompts, chat=chat), {"X-Request-Id": shape.id}
         if body.ignored:
             headers["X-Specmesh-Ignored"] = shown(body.ignored)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from specmesh.api.fields import BodyFields, Prompt, are_ids, biases_of, grammar_of, prompts_of, stops_of
 from specmesh.core.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
+from specmesh.core.sampling.logprobs import MAX_LOGPROBS
 from specmesh.core.sampling.sampler import FORBIDDEN, MOST, WINDOW, Penalties, SamplingParams, check_sampling
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
 from specmesh.errors import RequestError
@@ -182,11 +183,11 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
 
 def _completion_logprobs(fields: BodyFields) -> int | None:
     wanted = fields.get("logprobs")
-    return None if wanted is None or wanted is False else fields.integer("logprobs", 0, 0, MAX_TOKENS)
+    return None if wanted is None or wanted is False else fields.integer("logprobs", 0, 0, MAX_LOGPROBS)
 
 
 def _chat_logprobs(fields: BodyFields) -> int | None:
-    wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_TOKENS)
+    wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_LOGPROBS)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None

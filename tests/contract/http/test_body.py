@@ -54,7 +54,7 @@ REFUSED: dict[str, list[object]] = {
     "n": [0, 9, True],
     "best_of": [3],
     "echo": [1],
-    "logprobs": [-1, True],
+    "logprobs": [-1, 21, True],
     "top_logprobs": [3],
     "suffix": ["x"],
     "presence_penalty": [101],
