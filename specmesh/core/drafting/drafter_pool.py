@@ -1,8 +1,8 @@
 """Which of several drafters drafts for which session: the one with the most expected tokens per second.
 
 That follows from what was measured of a drafter on the sessions it had: acceptance, seconds per draft, round trip;
-nothing that it says of itself. One that was not measured of late comes first. A session moves on when its drafter goes,
-is silent, when another is to be measured, and when another is clearly better.
+nothing that it says of itself. One that was not measured of late comes first. A session moves on when its drafter goes
+or is silent, when another is to be measured, and when another is clearly better.
 """
 
 from collections import Counter
