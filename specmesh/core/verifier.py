@@ -12,7 +12,7 @@ from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.drafting.drafter_pool import DrafterPool, RemoteDrafter
+from specmesh.core.drafting.drafter_pool import DrafterPool
 from specmesh.core.report import core_report, session_report
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
@@ -92,7 +92,7 @@ class VerifierCore:
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session, now)
             case vev.DrafterJoined(name, n_ctx):
-                self._drafters.join(RemoteDrafter(name, n_ctx), now)
+                self._drafters.join(name, n_ctx, now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():

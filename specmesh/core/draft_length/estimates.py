@@ -19,7 +19,7 @@ class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
 
     memory: rounds after which one counts half. parent: hears what is recorded here, as a drafter's does of its
-    sessions; its rate is expected while nothing is known."""
+    sessions, and one of all drafters; its rate is expected while nothing is known."""
 
     def __init__(self, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
         self._tested = [0.0] * POSITIONS

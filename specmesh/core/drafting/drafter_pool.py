@@ -18,19 +18,19 @@ from specmesh.core.statistics import milliseconds
 STINT = 16  # rounds until a session may leave its drafter, doubled each time that it went to a better one
 LOOK_ROUNDS = 64  # from one comparison to the next where a session stays
 FIRST_DRAFTS = 2.0  # seconds that the first drafts of all may take
-CLEAR_GAIN = 1.05  # times the present rate that a better one must have: a change costs a restart
+CLEAR_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
 MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
 DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
 CERTAIN = 0.999  # no chain of drafts stands more surely than this
 
 
 class RemoteDrafter:
-    """A drafter attached to the verifier, and what was measured of it."""
+    """A drafter attached to the verifier, and what was measured of it. others: acceptance of all there were."""
 
-    def __init__(self, identity: vev.DrafterId, n_ctx: int) -> None:
+    def __init__(self, identity: vev.DrafterId, n_ctx: int, others: RollingAcceptance | None = None) -> None:
         self.id, self.n_ctx = identity, n_ctx
         self.silent = False  # a session has waited for its drafts in vain
-        self.acceptance = RollingAcceptance(DRAFTER_MEMORY)
+        self.acceptance = RollingAcceptance(DRAFTER_MEMORY, others)
         self.arrivals = Arrivals()
         self.rate: float | None = None  # tokens per second to expect, when it was last compared
         self.measured: float | None = None  # when it last drafted, or should have
@@ -62,11 +62,12 @@ class DrafterPool:
     ) -> None:
         self.drafters: dict[vev.DrafterId, RemoteDrafter] = {}
         self._sessions, self._tell, self._carry_out = sessions, tell, carry_out
+        self._acceptance = RollingAcceptance()
 
     # --- drafters come and go
 
-    def join(self, drafter: RemoteDrafter, now: float) -> None:
-        self.drafters[drafter.id] = drafter
+    def join(self, identity: vev.DrafterId, n_ctx: int, now: float) -> None:
+        self.drafters[identity] = RemoteDrafter(identity, n_ctx, self._acceptance)
         self.find_all(now)
 
     def gone(self, identity: vev.DrafterId) -> None:
