@@ -9,7 +9,6 @@ import structlog
 
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
-from specmesh.core.client_session import RoundTold
 from specmesh.core.daemon_statistics import DrafterStats, Traffic
 from specmesh.core.link import Link
 from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
@@ -18,7 +17,6 @@ from specmesh.core.sampling.logprobs import unflattened
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.upstream import ReportedLoad, Upstream
-from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer
 from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, grammar_of, params_of
@@ -116,13 +114,13 @@ class UpstreamLink:
         match message:
             case m.Round(session, drafts, accepted):
                 if self._has_room(session, size):
-                    upstream.aside(session, RoundTold(tuple(drafts), accepted), now)
+                    upstream.aside(session, ev.RoundTold(tuple(drafts), accepted), now)
             case m.Logprobs(session, base):
                 if self._has_room(session, size):
                     flat = message.chosen, message.top_ids, message.top
-                    upstream.aside(session, LogprobsTold(base, tuple(unflattened(flat))), now)
+                    upstream.aside(session, ev.LogprobsTold(base, tuple(unflattened(flat))), now)
             case m.Done(session, reason, length, report):
-                upstream.done(session, Over(reason, length, report), now)
+                upstream.done(session, ev.Over(reason, length, report), now)
             case m.Opened(session, ref, n_prompt):
                 upstream.opened(session, ref, n_prompt, _session_params(message), now)
             case m.Welcome():

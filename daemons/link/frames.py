@@ -44,7 +44,7 @@ def from_drafter(frame: Draft | DraftProbs | Nack) -> ev.Drafted | ev.Nacked:
 
 
 def to_drafter(
-    session: int, what: ev.Told | ev.Nacked | vev.Announced | vev.Over | vev.LogprobsTold, ref: int = 0
+    session: int, what: ev.Told | ev.Nacked | vev.Announced | ev.Over | ev.LogprobsTold, ref: int = 0
 ) -> Iterator[m.Message]:
     """What a verifier sends of a session: SYNC and LOGPROBS in as many frames as they need."""
     match what:
@@ -57,9 +57,9 @@ def to_drafter(
             yield Nack(session, base, crc)
         case vev.Announced(n_prompt, params):
             yield opened(session, ref, n_prompt, params)
-        case vev.Over(reason, length, report):
+        case ev.Over(reason, length, report):
             yield m.Done(session, reason, length, report)
-        case vev.LogprobsTold(base, logprobs):
+        case ev.LogprobsTold(base, logprobs):
             for at, flat in logprob.flattened(logprobs, MAX_LOGPROBS):
                 yield m.Logprobs(session, base + at, *flat)
         case _:

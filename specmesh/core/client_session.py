@@ -6,20 +6,11 @@ Committed ids wait for what belongs to them, and comes later or never.
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from specmesh.core.events import Learned
+from specmesh.core.events import Learned, LogprobsTold, RoundTold
 from specmesh.core.report import Report, with_drafting
 from specmesh.core.requests import DrafterRequest, Finished, RequestState, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.verifier_events import LogprobsTold
 from specmesh.errors import SpecmeshError
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTold:
-    """The drafts that led to committed ids, told before."""
-
-    drafts: tuple[int, ...]
-    accepted: int
 
 
 @dataclass(slots=True)

@@ -62,6 +62,29 @@ class Nacked:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundTold:
+    """The drafts that led to committed ids, told before."""
+
+    drafts: tuple[int, ...]
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobsTold:
+    base: int
+    logprobs: tuple[Logprob | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A session is over for a drafter, with so many ids."""
+
+    reason: str
+    length: int
+    report: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class Trim:
     length: int  # of what the model's memory keeps
 
@@ -240,7 +263,7 @@ class Aside:
     """What belongs to ids that a session was told, or comes after; it is an effect once these are learned."""
 
     key: int
-    what: object
+    what: RoundTold | LogprobsTold | Over | SpecmeshError
 
 
 @dataclass(frozen=True, slots=True)

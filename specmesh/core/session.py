@@ -362,13 +362,13 @@ class SessionContext:
         fields = {"session": self.id, "error": why, "meaning": "none of its drafts is verified", "hint": SIMPLER}
         return vev.Noted("grammar_spent", fields, "warning")
 
-    def logprobs(self, told: ev.Told) -> vev.LogprobsTold | None:
+    def logprobs(self, told: ev.Told) -> ev.LogprobsTold | None:
         """Return those of the ids that a drafter is told, where its client asked for them."""
         known, end = self.machine.logprobs, told.base + len(told.ids)
         if self.owner is None or known is None:
             return None
         begin = max(told.base, known.begin)
-        return vev.LogprobsTold(begin, known.between(begin, end)) if begin < end else None
+        return ev.LogprobsTold(begin, known.between(begin, end)) if begin < end else None
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""

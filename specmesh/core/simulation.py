@@ -235,7 +235,7 @@ class _Simulation:
         match said:
             case vev.Announced(n_prompt, params):
                 event = ev.DraftFor(session, 0, VOCABULARY, n_prompt, params.sampling)
-            case vev.Over():
+            case ev.Over():
                 event = ev.Dropped(session)
             case ev.Told() | ev.Nacked():
                 event = ev.Heard(session, said)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 from specmesh.core import events as ev
-from specmesh.core.client_session import ClientSession, RoundTold
+from specmesh.core.client_session import ClientSession
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.requests import DrafterRequest, RequestState, VerifierInfo
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
-from specmesh.core.verifier_events import LogprobsTold, Over
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
 
@@ -230,14 +229,14 @@ class Upstream:
                 live.draft_n = what.draft_n
             self._out.tell(ev.Heard(live.key, what), now)
 
-    def aside(self, session: int, what: RoundTold | LogprobsTold, now: float) -> None:
+    def aside(self, session: int, what: ev.RoundTold | ev.LogprobsTold, now: float) -> None:
         """Pass on what belongs to committed ids, unless it names an id that is none."""
         live, n_vocab = self.live.get(session), self.known.n_vocab if self.known is not None else 0
-        logprobs = what.logprobs if isinstance(what, LogprobsTold) else ()
+        logprobs = what.logprobs if isinstance(what, ev.LogprobsTold) else ()
         if live is not None and all(token < n_vocab for one in logprobs if one is not None for token in one.ids):
             self._out.tell(ev.Aside(live.key, what), now)
 
-    def done(self, session: int, over: Over, now: float) -> None:
+    def done(self, session: int, over: ev.Over, now: float) -> None:
         live = self.live.get(session)
         if live is None:
             return  # closed from this side
@@ -257,13 +256,12 @@ class Upstream:
             case ev.Learned():
                 if new := live.learned(effect):
                     self._stats.round(min(effect.accepted, new), new)
-            case ev.Aside(what=RoundTold() | LogprobsTold() as told):
-                live.add(told)
-            case ev.Aside(what=Over() | SpecmeshError() as why):
-                self._ended(live, why, now)
-                return True
-            case ev.Aside():
-                raise AssertionError(f"{effect.what} was not put aside here")
+            case ev.Aside(_, what):
+                if isinstance(what, ev.RoundTold | ev.LogprobsTold):
+                    live.add(what)
+                else:
+                    self._ended(live, what, now)
+                    return True
             case Grammar():
                 self._out.compile(effect, key)
             case ev.Noted(name, fields, level):
@@ -278,7 +276,7 @@ class Upstream:
         if live is not None:
             live.drafted, live.draft_seconds = count, seconds
 
-    def _end(self, live: ClientSession, why: Over | SpecmeshError, now: float) -> None:
+    def _end(self, live: ClientSession, why: ev.Over | SpecmeshError, now: float) -> None:
         """End a session once all is learned that it was told before."""
         if live.pending is not None:
             live.pending.verifier = self.known  # its file's hash may have become known meanwhile
@@ -286,7 +284,7 @@ class Upstream:
         self._out.tell(ev.Aside(live.key, why), now)
         self._out.tell(ev.Dropped(live.key), now)
 
-    def _ended(self, live: ClientSession, why: Over | SpecmeshError, now: float) -> None:
+    def _ended(self, live: ClientSession, why: ev.Over | SpecmeshError, now: float) -> None:
         if isinstance(why, SpecmeshError):
             self._interrupt(live, why, now)
         elif why.reason == "shutdown":

@@ -250,7 +250,7 @@ class VerifierCore:
             if live.owner is None:
                 self._forget(live)
             else:
-                over = vev.Over(end.reason, len(live.machine.prefix), end.report)
+                over = ev.Over(end.reason, len(live.machine.prefix), end.report)
                 self._tell(vev.ToDrafter(live.owner, live.id, over))
                 self._kept.add(live, now, end)
         return True
@@ -355,7 +355,7 @@ class VerifierCore:
                 case _:
                     assert_never(effect)
 
-    def _say(self, live: SessionContext, what: ev.Told | ev.Nacked | vev.LogprobsTold) -> None:
+    def _say(self, live: SessionContext, what: ev.Told | ev.Nacked | ev.LogprobsTold) -> None:
         if live.drafter is not None:
             self._tell(vev.ToDrafter(live.drafter, live.id, what))
 
@@ -377,7 +377,7 @@ class VerifierCore:
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
         self._note("session_finished", live, reason=reason, tokens=machine.generated, **counts)
         if drafter is not None:
-            over = vev.Over(reason, len(machine.prefix), report if live.owner == drafter else {})
+            over = ev.Over(reason, len(machine.prefix), report if live.owner == drafter else {})
             self._tell(vev.ToDrafter(drafter, live.id, over))
         if live.owner is not None and live.name and reason in SERVED:
             self._kept.add(live, now, ended)  # until it is closed: DONE may be lost

@@ -200,22 +200,7 @@ class Announced:
     params: SessionParams
 
 
-@dataclass(frozen=True, slots=True)
-class Over:
-    """A session is over for a drafter, with so many ids."""
-
-    reason: str
-    length: int
-    report: dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class LogprobsTold:
-    base: int
-    logprobs: tuple[Logprob | None, ...]
-
-
-Said = ev.Told | ev.Nacked | Announced | Over | LogprobsTold
+Said = ev.Told | ev.Nacked | Announced | ev.Over | ev.LogprobsTold
 
 
 @dataclass(frozen=True, slots=True)

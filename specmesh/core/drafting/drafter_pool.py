@@ -123,7 +123,7 @@ class DrafterPool:
         self._weigh()
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
-        self._tell(vev.ToDrafter(identity, live.id, vev.Over("moved", len(live.machine.prefix), {})))
+        self._tell(vev.ToDrafter(identity, live.id, ev.Over("moved", len(live.machine.prefix), {})))
 
     def reconsider(self, live: SessionContext, now: float) -> None:
         """Have the policy of a session solved where what it comes of has moved."""
