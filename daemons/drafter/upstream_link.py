@@ -31,8 +31,8 @@ from specmesh.wire import messages as m
 log = structlog.get_logger("specmesh.drafter")
 
 HELLO_INTERVAL = 0.5  # most seconds between two HELLOs
-UNANSWERED = 3.0  # seconds without an answer after which somebody should be told
-RENEW = 30.0  # seconds without an answer after which the connection itself is in doubt
+UNANSWERED = 3.0  # seconds without an answer after which somebody is told, and the connection is in doubt
+RENEW = 30.0  # seconds until it is again
 MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
 
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
@@ -64,8 +64,8 @@ class UpstreamLink:
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
         self._grammars = DraftGrammars(core)
-        self._version_refused = self._silence_told = False
-        self._next_hello = self._lost_at = self._renewed = now
+        self._version_refused = False
+        self._next_hello, self._doubtful = now, now + UNANSWERED
 
     @property
     def peer(self) -> Peer | None:
@@ -204,14 +204,11 @@ class UpstreamLink:
         if now < self._next_hello:
             return
         self._next_hello = now + HELLO_INTERVAL * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
-        if self.dealer.refusal is None:
-            if now - self._lost_at >= UNANSWERED and not self._silence_told:
-                self._silence_told = True
-                meaning = "trying on; is it running there?"
-                log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
-            if now - self._renewed >= RENEW:
-                self._renewed = now
-                self.dealer.reconnect()
+        if now >= self._doubtful and self.dealer.refusal is None:
+            self._doubtful = now + RENEW
+            meaning = "trying on over a fresh connection; is it running there?"
+            log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
+            self.dealer.reconnect()
         self.dealer.send(self.introduction.hello(self._name))
 
     def _lost(self, reason: str, now: float) -> None:
@@ -219,7 +216,7 @@ class UpstreamLink:
         if self.upstream.info is not None:
             self.upstream.lost(reason, now)
             self.dealer.reconnect()
-            self._lost_at, self._renewed, self._silence_told = now, now, False
+            self._doubtful = now + UNANSWERED
 
     def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
         """Handle an ERROR. Raises ConfigError for another version that is told again on a fresh connection."""
