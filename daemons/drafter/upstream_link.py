@@ -74,13 +74,21 @@ class UpstreamLink:
         return Peer(info.name, self.upstream.address) if info is not None else None
 
     def describe(self) -> Json:
-        match, link = self.introduction.comparison, self.link
-        return self.upstream.describe(
-            encrypted=self.upstream.given_up is None and self.dealer.encrypted,
-            vocabulary={"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
-            round_trip_ms=link.round_trip_ms(),
-            busy=round(link.busy, 3),
-        )
+        """Return its part of `stats --json`."""
+        upstream, match, link = self.upstream, self.introduction.comparison, self.link
+        info, load = upstream.info, upstream.load
+        return {
+            "address": upstream.address,
+            "name": info.name if info is not None else None,
+            "model": info.model if info is not None else None,
+            "refusal": upstream.refusal,
+            "encrypted": upstream.given_up is None and self.dealer.encrypted,
+            "vocabulary": {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
+            "round_trip_ms": link.round_trip_ms(),
+            "busy": round(link.busy, 3),
+            "sessions": {"live": len(upstream.live), "own": upstream.own},
+            "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
+        }
 
     # --- frames that come
 

@@ -13,7 +13,6 @@ from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.requests import DrafterRequest, RequestState, VerifierInfo
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import SessionParams
-from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
 
@@ -103,19 +102,6 @@ class Upstream:
     def trouble(self) -> str:
         silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
         return self.refusal or silent
-
-    def describe(self, **link: object) -> Json:
-        """Return its part of `stats --json`; link: what the connection tells."""
-        info, load = self.info, self.load
-        return {
-            "address": self.address,
-            "name": info.name if info is not None else None,
-            "model": info.model if info is not None else None,
-            "refusal": self.refusal,
-            **link,
-            "sessions": {"live": len(self.live), "own": self.own},
-            "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
-        }
 
     # --- whether it is there
 
