@@ -110,6 +110,8 @@ class ModelSettings:
         _at_least("--max-sessions", self.max_sessions, 1)
         _at_least("--threads", self.threads, 1)
         _at_least("--gpu-layers", self.gpu_layers, -1)
+        if self.gpu_required and not self.gpu_layers:
+            raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and not self.gpu_layers:

@@ -136,8 +136,6 @@ class LlamaModel:
 def _gpus(settings: ModelSettings) -> tuple[str, ...]:
     """Return the GPUs that will take layers. Raises ConfigError where one is required and there is none."""
     gpus = gpu_devices() if settings.gpu_layers else ()
-    if settings.gpu_required and not settings.gpu_layers:
-        raise ConfigError("a GPU is required but gpu_layers is 0: allow layers on it (-1: all)")
     if settings.gpu_required and not gpus:
         raise ConfigError(
             "a GPU is required and llama.cpp sees none: check the driver, and build llama-cpp-python for it "

@@ -78,15 +78,15 @@ class Rollback(LlamaCache):
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         super().__init__(model, sizes)
         self.snapshots: int = self.lib.llama_n_rs_seq(self._handle)  # 0 where the architecture does not know how
-        self._length = self._held = 0  # tokens that count; tokens in llama.cpp's memory
         self._floor = 0  # the shortest length within reach
+        self._wanted: int | None = None  # the length to go back to before the next step
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
-        if self._held > self._length and not self.remove(0, self._length):
-            raise EngineError(f"llama.cpp did not roll back to {self._length}")
+        if self._wanted is not None and not self.remove(0, self._wanted):
+            raise EngineError(f"llama.cpp did not roll back to {self._wanted}")
+        self._wanted = None
         logits = super().run(spans, outputs)
         for span in spans:
-            self._length = self._held = span.end
             reachable = span.logits and len(spans) == 1 and len(span.ids) <= self.snapshots + 1
             self._floor = span.position + 1 if reachable else span.end
         return logits
@@ -94,12 +94,12 @@ class Rollback(LlamaCache):
     def trim(self, seq: int, length: int) -> bool:  # noqa: ARG002 - of the only sequence
         if length < self._floor:
             return False
-        self._length = length
+        self._wanted = length
         return True
 
     def clear(self, seq: int) -> None:
         super().clear(seq)
-        self._length = self._held = self._floor = 0
+        self._floor, self._wanted = 0, None
 
 
 @dataclass(slots=True)

@@ -1,6 +1,5 @@
 """MLX as drafter, on Apple Silicon and on Linux."""
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,7 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import free, load
-from specmesh.errors import ConfigError, EngineError, LocalProtocolError
+from specmesh.errors import EngineError
 
 if TYPE_CHECKING:
     from specmesh.engines.mlx.sequence import MlxSequence
@@ -24,14 +23,11 @@ class MlxDrafter:
 
     def __init__(self, settings: ModelSettings, progress: Progress | None = None, n_batch: int = 512) -> None:
         """Load the model; n_batch: most ids of one call. Raises ConfigError, or EngineError when cancelled."""
-        if settings.gpu_required and not settings.gpu_layers:
-            raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
 
         def report(share: float, fetched: int = 0, /) -> None:
             if progress is not None and progress(share, fetched) is False:
                 raise EngineError("loading the model was cancelled")
 
-        self._owner = threading.get_ident()
         self._memories: list[MlxSequence] = []
         self._closed = False
         try:
@@ -43,7 +39,7 @@ class MlxDrafter:
             raise
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        self._check_caller()
+        self._check_open()
         return [self._guess(ask) for ask in asks]
 
     def _guess(self, ask: Ask) -> int | None:
@@ -58,7 +54,7 @@ class MlxDrafter:
 
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
-        self._check_caller()
+        self._check_open()
         self._sequences.check_cut(seq, length)
         try:
             self._sequences.lengths[seq] = self._memories[seq].trim(length)
@@ -68,16 +64,11 @@ class MlxDrafter:
         return self._sequences.held(seq)
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._check_caller()
         self._closed = True
         self._memories = []
         free()
 
-    def _check_caller(self) -> None:
-        if threading.get_ident() != self._owner:
-            raise LocalProtocolError(f"the thread {threading.current_thread().name} called a model of another thread")
+    def _check_open(self) -> None:
         if self._closed:
             raise EngineError("the model is closed")
 

@@ -38,4 +38,4 @@ def test_auto(monkeypatch, tmp_path, machine, mlx, model, engine):
 @pytest.mark.fault("E7.82")
 def test_a_gpu_required_but_forbidden():
     with pytest.raises(ConfigError, match="--gpu-layers"):
-        load.load_drafter(ModelSettings("mlx", "x", gpu_layers=0, gpu_required=True), lambda _: True)
+        ModelSettings("mlx", "x", gpu_layers=0, gpu_required=True)
