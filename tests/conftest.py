@@ -49,9 +49,11 @@ LONG = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have each report say which cases its test shows, for tools/faults.py."""
+    """Mark those that start daemons, and have each report say which cases its test shows, for tools/faults.py."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
     for item in items:
+        if item.path.parent.name == "e2e" or {"mesh", "shared"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.e2e)
         item.user_properties += [("fault", mark.args[0]) for mark in item.iter_markers("fault")]
 
 

@@ -89,19 +89,9 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
     [end] = pair.target.vocabulary.end_ids
 
     def text(number: int) -> int:
-        request = {
-            "prompt": prompt,
-            "max_tokens": TOKENS,
-            "temperature": params.temperature,
-            "top_k": params.top_k,
-            "top_p": params.top_p,
-            "presence_penalty": params.penalties.presence,
-            "strategy": params.strategy,
-            "threshold": params.threshold,
-            "seed": number,
-            "draft_n": 3,
-        }
-        stream = complete(pair.daemon, request)
+        request = {"prompt": prompt, "max_tokens": TOKENS, "seed": number, "draft_n": 3}
+        names = ("temperature", "top_k", "top_p", "strategy", "threshold")
+        stream = complete(pair.daemon, request | {name: getattr(params, name) for name in names})
         with lock:
             said = [*stream.ids, *([end] if stream.finish == "stop" else [])]
             found.extend(ranks(pair, prompt, said, params, rng))

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -29,8 +30,7 @@ def servers() -> Iterator[list[str]]:
     ]
     try:
         for address, process in zip(addresses, running, strict=True):
-            until(partial(_up, address, process), f"{address} listens")
-            assert process.poll() is None, process.communicate()[1].decode()
+            until(partial(_listens, address, process), f"{address} listens")
         yield addresses
     finally:
         for process in running:
@@ -38,17 +38,12 @@ def servers() -> Iterator[list[str]]:
             process.communicate()
 
 
-def _up(address: str, process: "subprocess.Popen[bytes]") -> bool:
-    return process.poll() is not None or _listens(address)
-
-
-def _listens(address: str) -> bool:
+def _listens(address: str, process: "subprocess.Popen[bytes]") -> bool:
+    assert process.poll() is None, process.communicate()[1].decode()
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), 1.0).close()
-    except OSError:
-        return False
-    return True
+    with suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+        return True
+    return False
 
 
 def test_split_over_two_servers(shared: Mesh, servers: list[str]):

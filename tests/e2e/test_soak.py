@@ -1,10 +1,5 @@
 """A soak of seconds: what `make soak` does for minutes."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # soak/ is not installed
-
 from soak.run import Settings, soak
 from soak.truth import Verdict
 

@@ -3,27 +3,14 @@
 Each test names the cases of docs/faults.md that it shows by the marker `fault`.
 """
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
-
 from meshes import logs, mesh, proxy, role, shared
 from peer import Peer, Wire
 from processes import Daemon, Mesh, until
 
 __all__ = ["logs", "mesh", "proxy", "role", "shared"]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here) and {"mesh", "shared"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.e2e)
 
 
 @pytest.fixture(scope="module", params=["open", "keys"])

@@ -2,14 +2,10 @@
 
 import json
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # test folders are no packages; these helpers are
-
 from hub_command import Models
 from hub_server import HubServer
 
