@@ -120,6 +120,7 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
         own.read()
     assert sim_text(PROMPT, 4000).startswith(own.text)
     until(lambda: verifier.live() == 0, "both sessions end")
+    assert not verifier.events("session_kept")
     assert stream.text == sim_text(PROMPT, len(stream.ids))
     assert [event["reason"] for event in verifier.events("drafter_gone")] == ["revoked"]
     assert (kept.events("verifier_lost"), kept.stats()["reconnects"]) == ([], 0)
