@@ -37,7 +37,7 @@ from live import LOADING_S, daemons, start, until
 from specmesh import logs
 from specmesh.bench.load import Crowd, LoadPlan, crowd, level
 from specmesh.cli.options import columns
-from specmesh.client import Client, Fields, Json
+from specmesh.client import Client, Json, at
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 
@@ -67,13 +67,13 @@ class Server(Client):
         llama-server's drafts."""
         known = 0
         asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-        for chunk in map(Fields, self.stream("/v1/completions", asked)):
-            text = "".join(choice.text("text") for choice in chunk.parts("choices"))
-            count = max(int(chunk.number("usage", "completion_tokens") or 0) - known, int(bool(text)))
+        for chunk in self.stream("/v1/completions", asked):
+            text = "".join(choice["text"] for choice in chunk["choices"])
+            count = max(int(at(chunk, "usage.completion_tokens") or 0) - known, int(bool(text)))
             known += count
-            drafts = {ours: chunk.number("timings", theirs) for ours, theirs in DRAFTS.items()}
-            report = {"report": drafts} if chunk.part("timings").raw else {}
-            yield {"choices": chunk.raw["choices"], "specmesh": {"token_ids": [0] * count, **report}}
+            drafts = {ours: at(chunk, f"timings.{theirs}") for ours, theirs in DRAFTS.items()}
+            report = {"report": drafts} if "timings" in chunk else {}
+            yield {"choices": chunk["choices"], "specmesh": {"token_ids": [0] * count, **report}}
 
     def _connect(self) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self._port)

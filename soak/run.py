@@ -157,7 +157,7 @@ class _Running:
 
     def _live(self) -> int:
         try:
-            kept = self.pair.daemons[Lane.VERIFIER].stats()["sessions"]["kept"]  # type: ignore[index]
+            kept = self.pair.daemons[Lane.VERIFIER].stats()["sessions"]["kept"]
             return int(kept) + sum(daemon.live() for daemon in self.pair.daemons.values())
         except SpecmeshError:
             return 1

@@ -8,19 +8,17 @@ import os
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from specmesh import errors
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError, Starting, WentAway
 from specmesh.paths import candidate_sockets, lock_of
 
-Json = dict[str, object]
+Json = dict[str, Any]
 
 START_TIMEOUT_S = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
-POLL_S = 0.2
 
 RECONNECT_TIMEOUT = 30.0
 """Default time to wait for a daemon that went away, in seconds."""
@@ -39,17 +37,14 @@ _CLASSES: dict[str, type[SpecmeshError]] = {"NoSuchModel": errors.RequestError} 
 class Client:
     """A connection to one daemon: at `path`, or the first live socket of SPECMESH_SOCKET, the user's and the system's.
 
-    timeout: seconds without a byte, None for ever. waits: `complete` waits START_TIMEOUT_S for one that starts,
-    and tells `waits` once what for. Every method raises DaemonUnreachable if nobody answers (WentAway if somebody did
-    before), Starting if it will soon, and the daemon's own error if it refuses.
+    timeout: seconds without a byte, None for ever. Every method raises DaemonUnreachable if nobody answers (WentAway if
+    somebody did before), Starting if it will soon, and the daemon's own error if it refuses.
     """
 
-    def __init__(
-        self, path: Path | None = None, timeout: float | None = None, waits: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, path: Path | None = None, timeout: float | None = None) -> None:
         named = os.environ.get("SPECMESH_SOCKET")
         self._tried = [path] if path is not None else [Path(named)] if named else candidate_sockets()
-        self._timeout, self._waits = timeout, waits
+        self._timeout = timeout
 
     def get(self, resource: str, body: Json | None = None) -> Json:
         """GET a JSON resource, or POST `body` to it; also one that answers 503 with a body of ours."""
@@ -62,27 +57,14 @@ class Client:
     def complete(self, body: Json) -> Generator[Json, None, None]:
         """POST a streamed completion, of a chat where `body` has messages, and yield its chunks; closing the iterator
         cancels it on the daemon."""
-        resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        with self._started(resource, body | {"stream": True}) as response, _went_away():
-            yield from chunks(response)
+        return self.stream("/v1/chat/completions" if "messages" in body else "/v1/completions", body | {"stream": True})
 
-    def _started(self, resource: str, body: Json) -> http.client.HTTPResponse:
-        """A POST that is answered with events; waits for a daemon that is starting where that is wanted."""
-        until, waiting = time.monotonic() + START_TIMEOUT_S, False
-        while True:
-            try:
-                response = self._request("POST", resource, body)
-                if response.status == 200:
-                    return response
-                with response, _went_away():
-                    raise _error(_json(response.read()))
-            except Starting as error:
-                if self._waits is None or time.monotonic() > until:
-                    raise
-                if not waiting:
-                    self._waits(str(error).removesuffix(": try again in a moment"))
-                waiting = True
-                time.sleep(POLL_S)
+    def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
+        """POST what is answered with events, and yield these."""
+        with self._request("POST", resource, body) as response, _went_away():
+            if response.status != 200:
+                raise _error(_json(response.read()))
+            yield from chunks(response)
 
     def _request(self, method: str, resource: str, body: Json | None) -> http.client.HTTPResponse:
         """Ask once; the connection ends with the response."""
@@ -105,12 +87,10 @@ class Client:
             except OSError as error:
                 if isinstance(error, PermissionError):
                     closed.append(path)
-                elif self._waits is not None and starting(path):
-                    break  # it comes before those that answer
                 continue
             return connection
         for path in filter(starting, self._tried):
-            raise Starting(f"the daemon at {path} is starting: try again in a moment")
+            raise Starting(f"the daemon at {path} is starting")
         tried = ", ".join(str(path) for path in self._tried)
         told = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
         raise DaemonUnreachable(told + (f"; this user may not use {closed[0]}" if closed else ""))
@@ -121,30 +101,34 @@ def answer(
 ) -> Generator[Json, None, None]:
     """Yield the chunks of one answer, over as many connections as it takes. No part of its text comes twice.
 
-    timeout: seconds to wait for a daemon that went away; 0: not at all. say: called with what is waited for. Raises
-    what Client.complete does; DaemonUnreachable then says how to resume an answer that has begun.
+    timeout: seconds to wait for a daemon that went away; one that is starting is waited for START_TIMEOUT_S. say:
+    called with what is waited for. Raises what Client.complete does; DaemonUnreachable then says how to resume an
+    answer that has begun. Several texts (`n`) cannot be resumed.
     """
-    body = body | {"resumable": True, "reconnect_timeout": timeout}
-    resume: Json = {"id": "", "model": "", "prompt_token_ids": None, "token_ids": []}
-    deadline, pause = None, FIRST_PAUSE
+    body = body | {"resumable": "n" not in body, "reconnect_timeout": timeout}
+    resume: Json = {"id": "", "token_ids": []}
+    silent_since, patience, pause = None, 0.0, FIRST_PAUSE
     while True:
         try:
             with contextlib.closing(client.complete(dict(body))) as chunks:
                 for chunk in chunks:
                     _note(chunk, body, resume)
-                    deadline, pause = None, FIRST_PAUSE
+                    silent_since, patience, pause = None, 0.0, FIRST_PAUSE
                     yield chunk
         except (DaemonUnreachable, Busy) as error:
             now = time.monotonic()
-            if deadline is None and isinstance(error, WentAway) and timeout:
-                say(f"{error}; it is waited for, {timeout:g} s at most")
-                deadline = now + timeout
-            elif deadline is None or now >= deadline:
-                if not resume["id"] or isinstance(error, Busy):
+            silent_since = now if silent_since is None else silent_since
+            patience = timeout if isinstance(error, WentAway) else patience
+            limit = START_TIMEOUT_S if isinstance(error, Starting) else patience
+            if limit and pause == FIRST_PAUSE:
+                say(f"{error}; it is waited for, {limit:g} s at most")
+            lost = resume["id"] and "resume" not in body
+            if lost or now >= silent_since + limit:
+                if lost or not resume["id"] or isinstance(error, Busy):
                     raise
                 hint = f"for as long as a daemon keeps it, go on: specmesh generate --resume {resume['id']}"
                 raise DaemonUnreachable(f"{error}; {hint}") from None
-            time.sleep(min(pause, max(deadline - now, 0.0)))
+            time.sleep(min(pause, silent_since + limit - now))
             pause = min(2 * pause, LONGEST_PAUSE)
         else:
             return
@@ -152,18 +136,13 @@ def answer(
 
 def _note(chunk: Json, body: Json, resume: Json) -> None:
     """Change `body` so that it goes on after this chunk. resume: what is known of the text."""
-    told = chunk.get("specmesh")
-    if not isinstance(told, dict):
-        return
-    resume |= {"id": str(chunk.get("id", "")), "model": str(chunk.get("model", ""))}
-    if isinstance(ids := told.get("token_ids"), list):
-        resume["token_ids"] = [*resume["token_ids"], *ids]  # type: ignore[misc]
+    told = chunk.get("specmesh", {})
+    resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
+    resume["token_ids"] += told.get("token_ids") or []
     if "request" in told:
         resume["prompt_token_ids"] = told["prompt_token_ids"]
-        body |= told["request"]
+        body |= told["request"] | {"resume": resume}
         body.pop("prompt", None)
-    if resume["prompt_token_ids"] is not None:
-        body["resume"] = dict(resume)
 
 
 @contextlib.contextmanager
@@ -242,58 +221,18 @@ def _json(raw: bytes) -> Json:
 
 def _error(answer: Json) -> SpecmeshError:
     """The error that an answer tells, of the class that the daemon names."""
-    told = answer.get("error")
-    body = told if isinstance(told, dict) else {}
-    ours = body.get("specmesh")
-    cls = _CLASSES.get(str(ours.get("error")) if isinstance(ours, dict) else "", SpecmeshError)
-    return cls(str(body.get("message", "the daemon refused without a reason")))
+    message = at(answer, "error.message") or "the daemon refused without a reason"
+    return _CLASSES.get(at(answer, "error.specmesh.error"), SpecmeshError)(message)
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """A snapshot, or a part of it. What is missing, or of another type, is None or empty: daemons differ in version."""
-
-    raw: Json
-
-    def part(self, *path: str) -> "Fields":
-        value = self._at(path)
-        return Fields(value if isinstance(value, dict) else {})
-
-    def number(self, *path: str) -> float | None:
-        return _number(self._at(path))
-
-    def numbers(self, *path: str) -> list[float]:
-        value = self._at(path)
-        return [_number(item) or 0.0 for item in value] if isinstance(value, list) else []
-
-    def text(self, *path: str) -> str:
-        """The text at this path. Peers say some of it: what could steer a terminal is replaced."""
-        value = self._at(path)
-        return printable(str(value)) if value is not None else ""
-
-    def parts(self, *path: str) -> list["Fields"]:
-        value = self._at(path)
-        return [Fields(item) for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-    def by_name(self, *path: str) -> dict[str, float]:
-        """The object, or list, of numbers at this path, by name or index."""
-        value = self._at(path)
-        if isinstance(value, list):
-            value = {str(index): item for index, item in enumerate(value)}
-        named = value if isinstance(value, dict) else {}
-        return {str(name): number for name, item in named.items() if (number := _number(item)) is not None}
-
-    def _at(self, path: tuple[str, ...]) -> object:
-        value: object = self.raw
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+def at(told: Json, path: str) -> Any:
+    """Return what a snapshot has at this path of names with dots between; None where it has nothing."""
+    value: object = told
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def printable(text: str) -> str:
     """A peer's own words without what a terminal would obey."""
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) else None

@@ -1,6 +1,5 @@
 """Settings of the daemons: frozen, checked once, before anything is started."""
 
-import os
 import re
 import stat
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
+from specmesh.paths import read_text
 from specmesh.security import check_rpc, endpoint, is_here
 
 MAX_KEY_FILE_BYTES = 64 * 1024
@@ -64,20 +64,12 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
 
 def read_keys(path: Path) -> tuple[str, ...]:
     """The keys in a file, one per line; raises ConfigError where it has none, or others may read it."""
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            raw = file.read(MAX_KEY_FILE_BYTES + 1)
-        lines = raw.decode("ascii").splitlines()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: keys are plain ASCII, one per line") from None
-    if mode & stat.S_IRWXO:
+    lines = read_text(path, MAX_KEY_FILE_BYTES, "a file of keys").splitlines()
+    if path.stat().st_mode & stat.S_IRWXO:
         raise ConfigError(f"{path}: everybody on this machine can read the keys: chmod 600 {path}")
     keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
-    if not keys or len(raw) > MAX_KEY_FILE_BYTES:
-        raise ConfigError(f"{path}: needs at least one key, one per line, 64 KiB at most")
+    if not keys or not all(key.isascii() for key in keys):
+        raise ConfigError(f"{path}: needs at least one key, plain ASCII, one per line")
     return keys
 
 
@@ -106,10 +98,6 @@ class ModelSettings:
     stretch: str | None = None
 
     def __post_init__(self) -> None:
-        _at_least("--ctx", self.ctx, 8)
-        _at_least("--max-sessions", self.max_sessions, 1)
-        _at_least("--threads", self.threads, 1)
-        _at_least("--gpu-layers", self.gpu_layers, -1)
         if self.gpu_required and not self.gpu_layers:
             raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
         for address in self.rpc:
@@ -155,10 +143,6 @@ class VerifierSettings(DaemonSettings):
     grace: float = 30.0
     max_queue: int = 256
 
-    def __post_init__(self) -> None:
-        DaemonSettings.__post_init__(self)
-        _at_least("--max-queue", self.max_queue, 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSettings(DaemonSettings):
@@ -178,8 +162,3 @@ class DrafterSettings(DaemonSettings):
         for number, address in enumerate(self.connect):
             if ends[number] in ends[:number] and ends[number][1] is not None:
                 raise ConfigError(f"--connect {address} is given twice: leave one out")
-
-
-def _at_least(option: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise ConfigError(f"{option} {value} is too small: give {least} or more")

@@ -39,18 +39,12 @@ class LogWriter:
         reached.wait(FLUSH_TIMEOUT_S)
 
     def _run(self) -> None:
-        told, works = 0, True
         while True:
             item = self._lines.get()
             if isinstance(item, threading.Event):
                 item.set()
             else:
-                works = _written(item)
-                self.dropped += not works
-            if works and self.dropped > told and self._lines.empty():
-                told = self.dropped
-                log = structlog.get_logger("specmesh")
-                log.warning("log_lines_dropped", lines=told, meaning="they could not be written")
+                self.dropped += not _written(item)
 
 
 def _written(line: str) -> bool:
@@ -73,9 +67,8 @@ def configure(level: str) -> None:
     """Set logging up: for a person where stderr is a terminal, else a JSON object per line."""
     global _writer  # noqa: PLW0603 - there is one log
     set_level(level)
-    if _writer is None:
-        atexit.register(flush)
     _writer = LogWriter()
+    atexit.register(flush)
     lines = SimpleNamespace(**dict.fromkeys(("debug", "info", "warning", "error", "critical"), _writer.write))
     console = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
     render = console if sys.stderr.isatty() else structlog.processors.JSONRenderer()

@@ -135,23 +135,34 @@ def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int
 
 TRIES, PAUSE = 5, 0.02  # and seconds between them: a client that looks for a daemon holds the lock for a moment too
 
-_UNUSABLE = "cannot write {} ({}): remove it or choose another --socket"
-
 
 class InstanceLock:
     """The lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
 
-    From then on clients know that a daemon is starting there, see `specmesh.client`. Raises Busy where another one
-    holds it, ConfigError where it cannot be written.
+    While it is held clients know that a daemon is starting there, see `specmesh.client`. Its file stays. Raises Busy
+    where another one holds it, ConfigError where it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         check_socket_path(path)
         prepare_folder(path)
-        self._lock = lock_of(path)
-        while not _is_at(file := _locked(self._lock, path), self._lock):
-            file.close()  # whoever held it has gone and taken its file along
-        self._file = file
+        lock = lock_of(path)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(lock, flags, 0o600), "r+", errors="replace")
+        except OSError as error:
+            why = "it is a link" if error.errno == errno.ELOOP else error.strerror or "it is no file"
+            raise _unusable(lock, why) from None
+        if not _flocked(self._file):
+            pid = self._file.read(32).strip() or "unknown"
+            self._file.close()
+            raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
+        if not is_own(self._file.fileno()):
+            self._file.close()
+            raise _unusable(lock, "it is a link, or another user's")
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -160,35 +171,11 @@ class InstanceLock:
         self.close()
 
     def close(self) -> None:
-        self._lock.unlink(missing_ok=True)  # while it is locked: nobody else's can be meant
         self._file.close()
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
-    except FileNotFoundError:
-        return False
-
-
-def _locked(lock: Path, path: Path) -> IO[str]:
-    try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.fdopen(os.open(lock, flags, 0o600), "r+", errors="replace")
-    except OSError as error:
-        why = "it is a link" if error.errno == errno.ELOOP else error.strerror or "it is no file"
-        raise ConfigError(_UNUSABLE.format(lock, why)) from None
-    if not _flocked(file):
-        pid = file.read(32).strip() or "unknown"
-        file.close()
-        raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
-    if not is_own(file.fileno()):
-        file.close()
-        raise ConfigError(_UNUSABLE.format(lock, "it is a link, or another user's"))
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
+def _unusable(lock: Path, why: str) -> ConfigError:
+    return ConfigError(f"cannot write {lock} ({why}): remove it or choose another --socket")
 
 
 def _flocked(file: IO[str]) -> bool:

@@ -7,7 +7,8 @@ import plistlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
@@ -53,79 +54,71 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class ServiceInstaller:
-    """Carries a plan out. dry: only says what it would do. root: files lie under it, and no command is run."""
+    """Carries a plan out. dry: only says what it would do."""
 
     say: Callable[[str], None]
     dry: bool = False
-    root: Path | None = None
 
     def install(self, service: Service) -> None:
-        """Write what differs and tell the manager, also where nothing does: it may not have heard the last time.
+        """Write the files, and tell the manager, also where they are as they were: it may not have heard the last time.
 
         Raises ConfigError where something cannot be written, EngineError where the manager refuses.
         """
-        if not [file for file in service.files if self._write(file)]:
-            self.say(f"{service.name} is installed already: nothing to change")
+        for file in service.files:
+            if not (file.kept and file.path.exists()):
+                self._write(file)
         self.run(service.commands["install"])
 
     def uninstall(self, service: Service) -> None:
         """Stop it and remove its files; what is not there is no error."""
         self.run(service.commands["uninstall"])
         for file in service.files:
-            self._remove(self.at(file.path))
+            self.say(f"remove {file.path}")
+            with _told(file.path):
+                if not self.dry:
+                    file.path.unlink(missing_ok=True)
+        if not self.dry:
+            with suppress(OSError):  # the other daemon's settings, or keys, lie there
+                service.files[1].path.parent.rmdir()
         self.run(service.commands["removed"])
 
     def run(self, commands: Sequence[Command]) -> None:
         for program, *arguments in commands:
             command = program.removeprefix("-"), *arguments
             self.say("$ " + " ".join(command))
-            if self.dry or self.root is not None:
+            if self.dry:
                 continue
             try:
                 done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own
             except FileNotFoundError:
                 raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
-            if not done.returncode:
-                continue
             why = done.stderr.strip() or done.stdout.strip()
-            if "Failed to connect to bus" in why:
+            if done.returncode and "Failed to connect to bus" in why:
                 raise EngineError(
                     "there is no systemd for this user here (no login session, or a container): log in as this user, "
                     "use --system, or start the daemon by hand: `specmesh service install --dry-run` shows how"
                 )
-            if not program.startswith("-"):
+            if done.returncode and not program.startswith("-"):
                 raise EngineError(f"{' '.join(command)} failed: {why}")
-            self.say(f"  it said: {why}")
+            if done.returncode:
+                self.say(f"  it said: {why}")
 
-    def at(self, path: Path) -> Path:
-        return path if self.root is None else self.root / path.relative_to("/")
-
-    def _write(self, file: File) -> bool:
-        path = self.at(file.path)
-        try:
-            if path.exists() and (file.kept or path.read_text(encoding="utf-8") == file.text):
-                return False
-            self.say(f"write {path}")
-            if self.dry:
-                self.say(file.text)
-                return True
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, file.text.encode(), 0o644)  # the service's own user reads it, whatever root's umask is
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise ConfigError(f"{path} cannot be written ({why}): --system needs root, use sudo") from None
-        return True
-
-    def _remove(self, path: Path) -> None:
-        if not os.path.lexists(path):
-            return
-        self.say(f"remove {path}")
+    def _write(self, file: File) -> None:
+        self.say(f"write {file.path}")
         if self.dry:
+            self.say(file.text)
             return
-        try:
-            path.unlink()
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be removed ({error.strerror})") from None
+        with _told(file.path):
+            file.path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file.path, file.text.encode(), 0o644)  # the service's own user reads it, whatever root's umask
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be changed ({error.strerror}): --system needs root, use sudo") from None
 
 
 TEMPLATES = resources.files("specmesh.systemd")

@@ -60,6 +60,8 @@ def _metavar(option: click.Option) -> str:
 
 
 def _default(option: click.Option) -> str:
+    if isinstance(option.show_default, str):
+        return option.show_default
     default = ", ".join(option.default) if isinstance(option.default, list) else option.default
     shown = default if isinstance(default, str | int | float) and not option.is_flag else ""
     return "required" if option.required else f"`{shown}`" if shown != "" else ""

@@ -72,7 +72,9 @@ def has_drafter(snapshot: Json) -> bool:
     loads."""
     if "loading" in snapshot:
         raise Busy("the daemon is still loading its model: try again in a moment")
-    return bool(snapshot.get("verifier" if snapshot.get("role") == "drafter" else "peers"))
+    if snapshot.get("role") == "drafter":
+        return any(one["name"] for one in snapshot["verifiers"])
+    return bool(snapshot.get("peers"))
 
 
 @contextmanager
@@ -86,17 +88,20 @@ def bar(texts: int) -> Iterator[Callable[[], None]]:
         yield lambda: progress.advance(task)
 
 
-def read_prompts(path: Path) -> list[str]:
+def read_prompts(path: Path | None) -> tuple[str, ...]:
     """One prompt per line, or, where the first line is a JSON object, JSON lines with "prompt"; empty lines left out.
+    Without a file the built-in ones.
 
     Raises ConfigError that names the file.
     """
+    if path is None:
+        return BUILT_IN
     lines = [line for line in read_text(path, MAX_PROMPTS, "a file of prompts").splitlines() if line.strip()]
     if not lines:
         raise ConfigError(f"--prompts: {path} has no prompts: write one on each line")
     if not lines[0].startswith("{"):
-        return lines
+        return tuple(lines)
     try:
-        return [str(json.loads(line)["prompt"]) for line in lines]
+        return tuple(str(json.loads(line)["prompt"]) for line in lines)
     except (ValueError, TypeError, KeyError):
         raise ConfigError(f'--prompts: {path} has a line that is no JSON object with "prompt": correct it') from None

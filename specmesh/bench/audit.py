@@ -27,7 +27,6 @@ class AuditPlan:
     """What to run: each prompt alone and with each draft_n of `ways`. sampling: fields of the requests' bodies."""
 
     prompts: tuple[str, ...]
-    tokens: int
     ways: tuple[int | str, ...]
     sampling: Json
 
@@ -37,8 +36,8 @@ class AuditPlan:
 
     def body(self, number: int) -> Json:
         """Return the request for a prompt, without its draft_n. The seed is the prompt's number if none is given."""
-        asked = {"prompt": self.prompts[number], "max_tokens": self.tokens, "logprobs": TOP_LOGPROBS}
-        return {"seed": number} | self.sampling | asked | {"cache_prompt": False}
+        asked: Json = {"prompt": self.prompts[number], "logprobs": TOP_LOGPROBS, "cache_prompt": False}
+        return {"seed": number} | self.sampling | asked
 
 
 def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> dict[str, Any]:
@@ -55,7 +54,8 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
     alone = texts.pop(0)
     differences = [[row for made in texts.values() for row in _agreeing((one, made[n]))] for n, one in enumerate(alone)]
     every = [row for rows in differences for row in rows]
-    model = snapshot.get("verifier" if snapshot.get("role") == "drafter" else "model")
+    at_drafter = snapshot.get("role") == "drafter"
+    model = {"name": snapshot["verifiers"][0]["model"]} if at_drafter else snapshot["model"]
     largest = 0.0 if _reproducible(model) else max((max(row) for row in every), default=0.0)
     divergences, ways = list[dict[str, Any]](), list[dict[str, Any]]()
     for way, made in texts.items():
@@ -67,7 +67,7 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
         ]
         divergences += found
         ways.append({"draft_n": way} | _counts(made, found))
-    told = {"schema_version": 1, "prompts": len(plan.prompts), "max_tokens": plan.tokens, "sampling": plan.sampling}
+    told = {"schema_version": 1, "prompts": len(plan.prompts), "sampling": plan.sampling}
     noise = max((row[0] for row in every), default=0.0)
     return judged(told | {"model": model, "noise": noise, "ways": ways, "divergences": divergences})
 
@@ -147,7 +147,7 @@ def lines(told: dict[str, Any]) -> list[str]:
     ]
     return [
         *(found if told["too_noisy"] else []),
-        *(f"ERROR: nothing was drafted with draft_n {way}: try more --tokens" for way in told["undrafted"]),
+        *(f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in told["undrafted"]),
         *map(_line, told["divergences"]),
     ]
 

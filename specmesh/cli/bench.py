@@ -9,42 +9,29 @@ from typing import Any
 import click
 
 from specmesh import client as daemon
-from specmesh.bench import BUILT_IN, bar, has_drafter, read_prompts
+from specmesh.bench import bar, has_drafter, read_prompts
 from specmesh.cli.options import (
     COUNT,
     MAX_DRAFT_N,
     SHARE,
-    Decorator,
     columns,
     counts_option,
     draft_n_option,
-    gathered,
     json_option,
     number,
     path_option,
     print_result,
+    request_fields,
     sampling_options,
     socket_option,
 )
 from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
 
-
-def _prompts_option(default: int | None = None) -> Decorator:
-    """Give a command its `prompts`: of the file, or built-in ones; of these the first `default` where not told."""
-
-    def texts(values: dict[str, Any]) -> tuple[str, ...]:
-        path, count = values["prompts"], values["num_prompts"]
-        found = read_prompts(path) if path is not None else BUILT_IN[: count or default]
-        return tuple(found[:count])
-
-    file = path_option(
-        "--prompts", "FILE", 'One prompt per line, or JSON lines with "prompt" (default: built-in prompts).'
-    )
-    first = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
-    return gathered("prompts", {"prompts": file, "num_prompts": first}, texts)
-
-
+_prompts_option = path_option(
+    "--prompts", "FILE", 'One prompt per line, or JSON lines with "prompt" (default: built-in prompts).', "file"
+)
+_num_prompts_option = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
 _tokens_option = number("--max-tokens", COUNT, 64, "N", "Tokens per completion.")
 
 
@@ -65,12 +52,20 @@ def steps(socket_path: Path | None, json: bool) -> None:
 
 
 @bench.command()
-@_prompts_option(default=4)
+@_prompts_option
+@number("--num-prompts", COUNT, 4, "N", "Use the first N prompts only.")
 @number("--iterations", COUNT, 3, "N", "Number of runs of each prompt.")
 @_tokens_option
 @socket_option
 @json_option
-def run(prompts: tuple[str, ...], iterations: int, max_tokens: int, socket_path: Path | None, json: bool) -> None:
+def run(
+    file: Path | None,
+    num_prompts: int,
+    iterations: int,
+    max_tokens: int,
+    socket_path: Path | None,
+    json: bool,
+) -> None:
     """Compare, on a live pair: the verifier alone, fixed draft_n 2, 4 and 8, and adaptive draft_n.
 
     The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
@@ -78,7 +73,7 @@ def run(prompts: tuple[str, ...], iterations: int, max_tokens: int, socket_path:
     """
     from specmesh.bench.run import ALONE, VARIANTS, measure, outcomes
 
-    client = daemon.Client(socket_path)
+    client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
     snapshot = client.get("/stats")
     variants = [*VARIANTS] if has_drafter(snapshot) else [ALONE]
     if len(variants) == 1:
@@ -92,7 +87,8 @@ def run(prompts: tuple[str, ...], iterations: int, max_tokens: int, socket_path:
 
 @bench.command()
 @counts_option("--sessions", "1,2,4,8,16,32", "Numbers of concurrent clients to run with.", 1024)
-@_prompts_option()
+@_prompts_option
+@_num_prompts_option
 @number("--iterations", COUNT, 1, "N", "Number of runs of each prompt.")
 @_tokens_option
 @draft_n_option
@@ -100,7 +96,8 @@ def run(prompts: tuple[str, ...], iterations: int, max_tokens: int, socket_path:
 @json_option
 def load(
     sessions: tuple[int, ...],
-    prompts: tuple[str, ...],
+    file: Path | None,
+    num_prompts: int | None,
     iterations: int,
     max_tokens: int,
     draft_n: int | str,
@@ -114,7 +111,7 @@ def load(
     """
     from specmesh.bench.load import LoadPlan, crowd, level, warm_up
 
-    client = daemon.Client(socket_path)
+    client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
     snapshot = client.get("/stats")
     plan = LoadPlan(prompts, iterations, max_tokens, {"draft_n": draft_n})
     with bar(sum(sessions) * iterations) as advance:
@@ -131,21 +128,22 @@ def load(
 
 
 @click.command()
-@_prompts_option()
-@number("--tokens", COUNT, 128, "N", "Tokens per completion.")
+@_prompts_option
+@_num_prompts_option
 @counts_option("--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFT_N, auto=True)
-@sampling_options(temperature=0.0)
+@sampling_options(temperature=0, max_tokens=128)
 @socket_option
 @json_option
 @click.pass_context
 def audit(
     ctx: click.Context,
-    prompts: tuple[str, ...],
-    tokens: int,
+    /,
+    file: Path | None,
+    num_prompts: int | None,
     draft_n: tuple[int | str, ...],
-    sampling: dict[str, object],
     socket_path: Path | None,
     json: bool,
+    **options: Any,
 ) -> None:
     """Compare the texts of a live pair with the verifier's alone, token by token; exit code 1 if one is wrong.
 
@@ -155,13 +153,14 @@ def audit(
     from specmesh.bench.audit import AuditPlan, lines
     from specmesh.bench.audit import audit as run
 
-    if sampling.get("strategy", "deterministic") not in ("deterministic", "greedy"):
-        raise click.UsageError(f"--strategy {sampling['strategy']} does not promise the same text: audit another")
+    if options["strategy"] not in (None, "deterministic", "greedy"):
+        raise click.UsageError(f"--strategy {options['strategy']} does not promise the same text: audit another")
     client = daemon.Client(socket_path)
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    plan = AuditPlan(prompts, tokens, tuple(dict.fromkeys(draft_n)), sampling)
+    sampling = {"max_tokens": 128} | request_fields(options, temperature=0)
+    plan = AuditPlan(read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
         told = run(client, plan, snapshot, advance)
     print_result(told, [*columns(told["ways"]), *lines(told)], as_json=json)
@@ -213,8 +212,7 @@ def plan(
         texts = Workload(asked["prompt_tokens"], asked["tokens"], draft_n=draft_n)
         found = simulate(site, texts, count, lambda _: chance.random() < alpha)
         advance()
-        rounded = {key: value and round(value, 4) for key, value in asdict(found).items() if key != "users"}
-        return rounded | {"fairness": round(found.slowest / found.mean, 4) if found.mean else 0.0}
+        return {key: value and round(value, 4) for key, value in asdict(found).items() if key != "users"}
 
     if steps is not None:
         costs = read_costs(steps)

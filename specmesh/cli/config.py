@@ -7,7 +7,6 @@ import json as json_module
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,7 @@ def origin(ctx: click.Context, option: click.Parameter) -> str | None:
     name = str(option.name)
     match ctx.get_parameter_source(name):
         case ParameterSource.DEFAULT_MAP:
-            return f"{ctx.obj.path}:{ctx.obj.lines[name]}"
+            return str(ctx.obj[name])
         case ParameterSource.ENVIRONMENT:
             return option.envvar if isinstance(option.envvar, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
     return None
@@ -109,7 +108,7 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
         from specmesh import logs
         from specmesh.config import read_keys
 
-        again, told = _context(ctx.command, str(ctx.info_name), ctx.obj and ctx.obj.path, ctx.parent), []
+        again, told = _context(ctx.command, str(ctx.info_name), ctx.params["config"], ctx.parent), []
         if port is not None and port.keys.file is not None:
             port.keys.current = read_keys(port.keys.file)
             told.append(f"{len(port.keys.current)} keys")
@@ -124,21 +123,13 @@ def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
 # --- the file
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """The settings of one file as flags would have them, and the line of each, by the names of parameters."""
-
-    path: Path
-    values: dict[str, str | list[str]]
-    lines: dict[str, int]
-
-
-def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
+    """Take the values of the file that was named, or is at a usual place; its lines are the context's `obj`."""
     usual = (folder / f"{ctx.info_name}.toml" for folder in paths.config_folders())
     path = value if value is not None else next((path for path in usual if path.is_file()), None)
     if path is not None:
-        ctx.obj = read(path, ctx.command)
-        ctx.default_map = dict(ctx.obj.values)
+        ctx.default_map, ctx.obj = read(path, ctx.command)
+    return path
 
 
 config_option = click.option(
@@ -146,14 +137,14 @@ config_option = click.option(
     type=FILE,
     metavar="FILE",
     is_eager=True,
-    expose_value=False,
     callback=_load,
     help="Settings file in TOML, keys named like these flags (default: the user's, then the system's; see `config`).",
 )
 
 
-def read(path: Path, command: click.Command) -> ConfigFile:
-    """Return a file's settings; raise ConfigError with the file, the line, the key and what to write instead."""
+def read(path: Path, command: click.Command) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a file's settings as flags would have them, and FILE:LINE of each, both by parameter; raise ConfigError
+    with the file, the line, the key and what to write instead."""
     text = paths.read_text(path, MAX_SIZE, "a file of settings")
     try:
         told = tomllib.loads(text)
@@ -163,21 +154,22 @@ def read(path: Path, command: click.Command) -> ConfigFile:
         hint = 'write lines like key = value, texts in quotes: bind = "tcp://127.0.0.1:7071"'
         raise ConfigError(f"{path}:{line}: {error}: {hint}") from None
     known = keys(command)
-    file = ConfigFile(path, {}, {})
+    values: dict[str, Any] = {}
+    lines: dict[str, str] = {}
     for key, value in told.items():
-        line = _line_of(key, text)
+        where = f"{path}:{_line_of(key, text)}"
         if key not in known:
             close = get_close_matches(key.replace("_", "-").lower(), known, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(sorted(known))}"
-            raise ConfigError(f"{path}:{line}: unknown key {key}: {hint}")
+            raise ConfigError(f"{where}: unknown key {key}: {hint}")
         option = known[key]
         several = value if option.multiple and isinstance(value, list) else [value]
         if not all(isinstance(one, str | int | float) for one in several):
-            raise ConfigError(f"{path}:{line}: {key} must be a text in quotes, a number, true or false")
+            raise ConfigError(f"{where}: {key} must be a text in quotes, a number, true or false")
         texts = [str(one) for one in several]
         name = str(option.name)
-        file.values[name], file.lines[name] = texts if option.multiple else texts[0], line
-    return file
+        values[name], lines[name] = texts if option.multiple else texts[0], where
+    return values, lines
 
 
 def _line_of(key: str, text: str) -> int:

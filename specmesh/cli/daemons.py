@@ -5,7 +5,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from specmesh import paths
 from specmesh.cli.config import config_option, rereader
@@ -13,6 +12,7 @@ from specmesh.cli.models import complete_model, model_path
 from specmesh.cli.options import (
     COUNT,
     POSITIVE_SHARE,
+    SAMPLING,
     SECONDS,
     Decorator,
     combined,
@@ -38,6 +38,9 @@ def _choice(flag: str, values: list[str], default: str, told: str) -> Decorator:
     return click.option(flag, type=click.Choice(values), default=default, help=told)
 
 
+_threads_option = click.option(
+    "--threads", type=COUNT, metavar="N", help="Number of CPU threads (default: one per core)."
+)
 _daemon_options = combined(
     path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
     click.option(
@@ -60,17 +63,16 @@ _daemon_options = combined(
         is_flag=True,
         help="Use no keys, even beyond this machine: anybody on the network path can read and change everything.",
     ),
-    click.option("--threads", type=int, metavar="N", help="Number of CPU threads (default: one per core)."),
-    number("--gpu-layers", click.INT, -1, "N", "Number of model layers to put on a GPU; -1 for all."),
+    _threads_option,
+    number("--gpu-layers", click.IntRange(-1), -1, "N", "Number of model layers to put on a GPU; -1 for all."),
     _choice("--gpu", ["auto", "required"], "auto", "required: do not start if no GPU can take the layers."),
-    number("--max-sessions", click.INT, 8, "N", "Maximum number of concurrent sessions."),
-    number(
+    number("--max-sessions", COUNT, 8, "N", "Maximum number of concurrent sessions."),
+    click.option(
         "--ctx",
-        click.INT,
-        4096,
-        "N",
-        "Maximum number of tokens per session; memory is reserved for all sessions. If not set, at most the model's "
-        "training context.",
+        type=click.IntRange(8),
+        metavar="N",
+        show_default="4096, or the model's training context if less",
+        help="Maximum number of tokens per session; memory is reserved for all sessions.",
     ),
     number("--drain", SECONDS, 10.0, "SECONDS", "Time for running requests after SIGTERM; a second one ends at once."),
     _choice("--log-level", LEVELS, "info", "Minimum level to log; debug includes the engines' own lines."),
@@ -102,7 +104,9 @@ _insecure_rpc_option = click.option(
     "SECONDS",
     "Time to continue a completion whose drafter went away, and to keep it for `generate --resume`.",
 )
-@number("--max-queue", click.INT, 256, "N", "Maximum number of waiting requests; more are refused (exit code 75).")
+@number(
+    "--max-queue", click.IntRange(0), 256, "N", "Maximum number of waiting requests; more are refused (exit code 75)."
+)
 @click.option(
     "--reproducible",
     is_flag=True,
@@ -172,10 +176,9 @@ def _run(role: str, values: dict[str, Any]) -> None:
         logs.configure(values["log_level"])
         bundled = values["model"] == "bundled" and role == "verifier"
         path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
+        values["defaults"] = {name: values[name] for name in SAMPLING if values[name] is not None}
         values |= {"model": path, "gpu_required": values["gpu"] == "required", "insecure": values["insecure_no_auth"]}
         values["rpc"] = tuple(one.strip() for one in values["rpc"].split(",")) if values.get("rpc") else ()
-        if ctx.get_parameter_source("ctx") is ParameterSource.DEFAULT:
-            values["ctx"] = None
         values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
 
@@ -192,7 +195,7 @@ def _settings(kind: type[Settings], values: dict[str, Any]) -> Settings:
 
 @click.command("rpc-server")
 @click.option("--bind", default="127.0.0.1:50052", metavar="HOST:PORT", help="Address to listen on.")
-@click.option("--threads", type=COUNT, metavar="N", help="Number of CPU threads (default: one per core).")
+@_threads_option
 @_insecure_rpc_option
 def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:
     """Lend this machine's GPUs, or its CPU, to `specmesh verifier --rpc`, one verifier at a time.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specmesh.bench import has_drafter
-from specmesh.cli.options import json_option, number, print_result
-from specmesh.client import Client, Fields, Json
+from specmesh.cli.options import columns, json_option, number, print_result
+from specmesh.client import Client, Json
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
 
@@ -39,12 +39,12 @@ class Side:
     report: dict[str, Any] = field(default_factory=dict)
 
     def stream(self, body: Json) -> None:
-        for chunk in map(Fields, Client(self.socket).complete(body)):
-            [choice], more = chunk.parts("choices"), chunk.part("specmesh")
-            text, drafted = str(choice.raw["text"]), str(more.raw.get("accepted_text", ""))
-            self.pieces += [(drafted, True), (text[len(drafted) :], False)]
-            self.ids += map(int, more.numbers("token_ids"))
-            self.report = more.part("report").raw
+        for chunk in Client(self.socket).complete(body):
+            [choice], more = chunk["choices"], chunk["specmesh"]
+            drafted = more.get("accepted_text", "")
+            self.pieces += [(drafted, True), (choice["text"][len(drafted) :], False)]
+            self.ids += more.get("token_ids") or []
+            self.report = more.get("report", self.report)
 
 
 @click.command()
@@ -75,7 +75,7 @@ def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
         for stream in streams:
             stream.result()
     found = result(hardware, *sides)
-    print_result(found, lines(Fields(found)), as_json=json)
+    print_result(found, columns([{name: value for name, value in found.items() if name != "text"}]), as_json=json)
 
 
 def explanation(hardware: str) -> str:
@@ -172,14 +172,3 @@ def result(hardware: str, alone: Side, pair: Side) -> Json:
         "speedup": round(pair.report["tokens_per_second"] / rate, 3) if rate else None,
         "bytes_per_token": round((pair.report["bytes_sent"] + pair.report["bytes_received"]) / len(pair.ids), 1),
     } | {name: pair.report[name] for name in counts}
-
-
-def lines(found: Fields) -> list[str]:
-    rows = {
-        "tokens/s": "{tokens_per_second_alone:.1f} alone, {tokens_per_second:.1f} with a drafter",
-        "speed-up": "{speedup:.2f}x",
-        "acceptance": "{acceptance_rate:.0%} of {drafted:.0f} drafts, mean length {mean_acceptance_length:.2f}",
-        "bytes/token": "{bytes_per_token:.1f} between the daemons",
-        "same text": "yes" if found.raw["same_text"] else "no: a near tie, see docs/usage.md",
-    }
-    return [f"{name:<13}{row.format_map(found.by_name())}" for name, row in rows.items()]

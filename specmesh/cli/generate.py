@@ -4,7 +4,6 @@ import json as json_module
 import os
 import secrets
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -15,14 +14,13 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import (
-    COUNT,
     SECONDS,
+    aligned,
     draft_n_option,
-    given,
     json_option,
     number,
+    request_fields,
     request_options,
-    without_none,
 )
 from specmesh.client import RECONNECT_TIMEOUT, Client, Json, answer
 from specmesh.errors import RequestError, SpecmeshError
@@ -31,53 +29,32 @@ SEEDS = 2**32
 _GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    as_json: bool
-    verbose: bool
-    show_drafts: bool
-
-
 @dataclass(slots=True)
 class _Text:
-    """A completion so far. pending: what of it is to be printed, drafts marked."""
+    """A completion so far."""
 
     seed: object
     text: str = ""
-    pending: str = ""
     ids: list[int] = field(default_factory=list)
-    rounds: int = 0
     finish_reason: str | None = None
     report: Json = field(default_factory=dict)
     prompt_ids: object = ()
     logprobs: list[object] = field(default_factory=list)
 
-    def take(self, chunk: dict[str, Any], output: Output) -> None:
+    def take(self, chunk: dict[str, Any]) -> str:
+        """Return the text that came, with accepted drafts marked where the chunk tells them."""
         [choice], told = chunk["choices"], chunk["specmesh"]
         self.text += choice["text"]
-        self.pending += _marked(choice["text"], told.get("accepted_text", "") if output.show_drafts else "")
+        self.ids += told.get("token_ids") or []
+        self.logprobs += told.get("logprobs") or []
         self.finish_reason = choice["finish_reason"] or self.finish_reason
         if "report" in told:
             self.report, self.prompt_ids = told["report"], told.get("prompt_token_ids", ())
         if "request" in told:
             self.seed = told["request"]["seed"]
-        self.logprobs += told.get("logprobs") or []
-        if "token_ids" in told:
-            self.ids += told["token_ids"]
-            self.rounds += 1
-            if output.verbose and "drafts" in told:
-                print(_round_line(self.rounds, told), file=sys.stderr)
-
-    def show(self) -> None:
-        print(end=self.pending, flush=True)
-        self.pending = ""
-
-    def end(self, output: Output) -> None:
-        self.show()
-        if self.text or self.finish_reason is not None:
-            print(flush=True)
-        if output.verbose and self.report:
-            print("\n".join(_summary(self.report)), file=sys.stderr)
+        drafted = told.get("accepted_text", "")
+        opening, closing = ("[[", "]]") if os.environ.get("NO_COLOR") else (_GREEN, _PLAIN)
+        return (f"{opening}{drafted}{closing}" if drafted else "") + str(choice["text"][len(drafted) :])
 
     def as_json(self) -> Json:
         return {
@@ -94,8 +71,7 @@ class _Text:
 
 @click.command()
 @click.argument("prompt", required=False)
-@number("--max-tokens", COUNT, 128, "N", "Maximum number of tokens to generate.")
-@request_options(temperature=0.0)
+@request_options(temperature=0, max_tokens=128)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's end-of-text token.")
 @number("--n", click.IntRange(1, 8), 1, "N", "Number of completions to generate in parallel.")
@@ -109,7 +85,7 @@ class _Text:
 )
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @json_option
-@click.option("--verbose", is_flag=True, help="Print a line per round and a summary to stderr.")
+@click.option("--verbose", is_flag=True, help="Print counts, times and rates to stderr, named as in --json.")
 @number("--reconnect-timeout", SECONDS, RECONNECT_TIMEOUT, "SECONDS", "Time to wait for a daemon that went away.")
 @click.option(
     "--resume",
@@ -119,133 +95,74 @@ class _Text:
 )
 def generate(
     prompt: str | None,
-    max_tokens: int,
-    sampling: Json,
-    more: Json,
-    stop: tuple[str, ...],
-    ignore_eos: bool,
     n: int,
     draft_n: int | str,
     no_draft: bool,
-    logprobs: int | None,
     show_drafts: bool,
     json: bool,
     verbose: bool,
     reconnect_timeout: float,
     resume: str | None,
     socket_path: Path | None,
+    **options: Any,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
     for wrong, message in (
         ((prompt is None) == (resume is None), "give either PROMPT or --resume ID"),
-        (logprobs is not None and not json, "--logprobs needs --json: give both"),
+        (options["logprobs"] is not None and not json, "--logprobs needs --json: give both"),
         (n > 1 and (resume is not None or show_drafts), "--n works without --resume and --show-drafts"),
-        (resume is not None and "model" in more, "--resume keeps its model: leave out --model"),
+        (resume is not None and options["model"], "--resume keeps its model: leave out --model"),
     ):
         if wrong:
             raise click.UsageError(message)
     body: dict[str, Any] = {
         "seed": secrets.randbits(32),
         "draft_n": 0 if no_draft else draft_n,
-        "stop": list(stop),
-        "ignore_eos": ignore_eos,
-        "rounds": (verbose or show_drafts) and n == 1,
+        "rounds": show_drafts,
         **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
-        **(given({"max_tokens": max_tokens}) | without_none({"logprobs": logprobs}) | sampling | more),
+        **request_fields(options, temperature=0),
     }
-    client = daemon.Client(socket_path, waits=say_waiting)
-    _run(client, body, Output(json, verbose, show_drafts), n, reconnect_timeout)
+    texts = [_Text((body["seed"] + number) % SEEDS) for number in range(n)]
+    try:
+        _stream(daemon.Client(socket_path), body, reconnect_timeout, texts, quiet=json)
+    finally:  # whatever has come
+        if json:
+            told = [text.as_json() for text in texts]
+            click.echo(json_module.dumps(told[0] if n == 1 else {"schema_version": 1, "choices": told}))
+        for number, text in enumerate(texts if n > 1 and not json else (), 1):
+            say(f"text {number} of {n}, seed {text.seed}")
+            click.echo(text.text)
+        for text in texts if verbose else ():
+            click.echo("\n".join(aligned(text.report.items())), err=True)
 
 
 def say(what: str) -> None:
     click.echo(f"specmesh: {what}", err=True)
 
 
-def say_waiting(why: str) -> None:
-    say(f"{why}: waiting")
-
-
 def read_stdin() -> str:
-    raw = sys.stdin.buffer.read()
     try:
-        return raw.decode("utf-8")
+        return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise RequestError(
-            f"standard input is not UTF-8: byte {error.start + 1}, in line {line}, is 0x{raw[error.start]:02x}; "
-            "convert it first, for example with iconv -f ISO-8859-1 -t UTF-8"
-        ) from None
+        raise RequestError(f"standard input is not UTF-8 ({error}): convert it first, for example with iconv") from None
 
 
-def _run(client: Client, body: dict[str, Any], output: Output, count: int, timeout: float) -> None:
-    """Generate `count` completions in parallel, with consecutive seeds, and print them in order; raise the daemon's
-    error after what has come. timeout: seconds to wait for a daemon that went away."""
-    if count == 1:
-        chunks = answer(client, body, timeout, say)
-    else:  # which cannot be resumed: a drafter waits for its verifier
-        chunks = client.complete(body | {"n": count, "reconnect_timeout": timeout})
-    texts = [_Text((body["seed"] + number) % SEEDS) for number in range(count)]
+def _stream(client: Client, body: dict[str, Any], timeout: float, texts: list[_Text], *, quiet: bool) -> None:
+    """Fill in `texts`, which are generated in parallel; print a single one as it comes, unless `quiet`.
+
+    timeout: seconds to wait for a daemon that went away.
+    """
+    chunks = answer(client, body | ({"n": len(texts)} if len(texts) > 1 else {}), timeout, say)
+    shows = len(texts) == 1 and not quiet
     try:
         with closing(chunks):
             for chunk in chunks:
-                text = texts[chunk["choices"][0].get("index", 0)]  # type: ignore[index]
-                text.take(chunk, output)
-                if count == 1 and not output.as_json:
-                    text.show()
+                shown = texts[chunk["choices"][0].get("index", 0)].take(chunk)
+                if shows:
+                    print(end=shown, flush=True)
     finally:
-        if output.as_json:
-            told = [text.as_json() for text in texts]
-            print(json_module.dumps(told[0] if count == 1 else {"schema_version": 1, "choices": told}))
-        else:
-            for number, text in enumerate(texts, 1):
-                if count > 1:
-                    say(f"text {number} of {count}, seed {text.seed}")
-                text.end(output)
-
-
-def _marked(text: str, drafted: str) -> str:
-    if not drafted:
-        return text
-    own = text[len(drafted) :]
-    return f"[[{drafted}]]{own}" if os.environ.get("NO_COLOR") else f"{_GREEN}{drafted}{_PLAIN}{own}"
-
-
-def _round_line(number: int, told: dict[str, Any]) -> str:
-    drafts, pieces, accepted = told["drafts"], told["pieces"], told["accepted"]
-    own = repr(pieces[accepted]) if accepted < len(pieces) else "(end)"
-    if not drafts:
-        return f"round {number}: no drafts, verifier {own}"
-    drafted = f"round {number}: drafted {told['drafted_text']!r}"
-    if accepted >= len(pieces):
-        return f"{drafted}, the text ends"
-    kind = "bonus" if accepted == len(drafts) else "correction"
-    return f"{drafted}, accepted {accepted}/{len(drafts)}, {kind} {own}"
-
-
-def _summary(report: Json) -> list[str]:
-    numbers = {key: value for key, value in report.items() if isinstance(value, int | float)}
-    r = defaultdict[str, float](float, numbers)
-    rounds = max(r["rounds"], 1)
-    drafter = report.get("drafter") or "none"
-    lossy = "" if report.get("exact", True) else ": lossy, the text is not as likely as of the verifier alone"
-    cached = f" ({r['cached_tokens']:g} in memory)" if r["cached_tokens"] else ""
-    rows = {
-        "tokens": f"{r['prompt_tokens']:g} prompt{cached} + {r['generated_tokens']:g} generated = "
-        f"{r['prompt_tokens'] + r['generated_tokens']:g}",
-        "rounds": f"{r['rounds']:g}, drafted {r['drafted']:g}, accepted {r['accepted']:g}",
-        "acceptance": f"rate {r['acceptance_rate']:.3f}, mean length {r['mean_acceptance_length']:.2f} "
-        "(the verifier's own token included)",
-        "strategy": f"{report.get('strategy', 'deterministic')}{lossy}",
-        "time": f"{r['time_s']:.3f} s, first token after {r['time_to_first_token_s']:.3f} s, "
-        f"{r['tokens_per_second']:.1f} tokens/s",
-        "verify": f"{r['verify_ms']:.1f} ms, waiting for drafts {r['wait_ms']:.1f} ms",
-        "draft": f"{drafter}"
-        + (f", {r['draft_ms']:.1f} ms, network {r['network_ms']:.1f} ms" if "draft_ms" in numbers else ""),
-        "wire": f"{r['bytes_sent'] / rounds:.0f} bytes sent and {r['bytes_received'] / rounds:.0f} received per round",
-        "speed-up": f"{r['speedup_vs_one_token_step']:.2f}x over the measured one-token step "
-        f"({r['one_token_step_ms']:.2f} ms)",
-    }
-    return [f"{name:<13}{value}" for name, value in rows.items()]
+        if shows and (texts[0].text or texts[0].finish_reason):
+            print(flush=True)
 
 
 # --- chat
@@ -256,16 +173,13 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 @click.command()
 @click.option("--system", metavar="TEXT", help="System prompt of the conversation.")
 @click.option("--raw", is_flag=True, help="Use no chat template: the model continues the text itself.")
-@click.option("--max-tokens", type=COUNT, metavar="N", help="Maximum number of tokens per answer.")
-@request_options(temperature=0.7)
-def chat(
-    system: str | None, raw: bool, max_tokens: int | None, sampling: Json, more: Json, socket_path: Path | None
-) -> None:
+@request_options(temperature=0.7, max_tokens="as the context allows")
+def chat(system: str | None, raw: bool, socket_path: Path | None, **options: Any) -> None:
     """Talk to the target model; what is piped in is one message."""
     if system and raw:
         raise click.UsageError("--system needs a chat template, and --raw uses none")
-    options = sampling | more | without_none({"max_tokens": max_tokens})
-    Conversation(daemon.Client(socket_path, waits=say_waiting), options, system, raw).run()
+    client = daemon.Client(socket_path)
+    Conversation(client, request_fields(options, temperature=0.7), system, raw).run()
 
 
 class Conversation:
@@ -294,11 +208,11 @@ class Conversation:
             match line.strip():
                 case "":
                     continue
-                case "/bye" | "/exit" | "/quit":
+                case "/bye":
                     return
                 case "/clear":
                     self._messages = self._first
-                case "/?" | "/help":
+                case "/help":
                     print(HELP, file=sys.stderr)
                 case _:
                     try:
@@ -314,7 +228,7 @@ class Conversation:
             body = {"prompt": "".join(str(message["content"]) for message in messages)}
         answered = ""
         try:
-            with closing(answer(self._client, body | self._options, RECONNECT_TIMEOUT)) as chunks:
+            with closing(answer(self._client, body | self._options, RECONNECT_TIMEOUT, say)) as chunks:
                 for chunk in chunks:
                     part = _text(chunk)
                     answered += part
@@ -339,6 +253,6 @@ def _lines() -> Iterator[str]:
 
 
 def _text(chunk: Json) -> str:
-    choice: Json = chunk["choices"][0]  # type: ignore[index]
+    choice: Json = chunk["choices"][0]
     delta = choice.get("delta")
     return str(delta.get("content") or "") if isinstance(delta, dict) else str(choice["text"])

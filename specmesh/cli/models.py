@@ -1,14 +1,13 @@
 """`specmesh models`, and what a daemon's --model means."""
 
 import re
-from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
-from specmesh.cli.options import aligned, json_option, print_json, print_result
+from specmesh.cli.options import json_option, print_json, table
 from specmesh.errors import ConfigError
-from specmesh.paths import bundled, models_dir
+from specmesh.paths import models_dir
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
@@ -41,7 +40,7 @@ def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> li
 
 @click.group()
 def models() -> None:
-    """Download models from the Hugging Face hub, list and inspect them."""
+    """Download GGUF models from the Hugging Face hub, and list them."""
 
 
 @models.command()
@@ -70,23 +69,10 @@ def list_(json: bool) -> None:
     from specmesh.models import entries
 
     folder = models_dir().absolute()
-    found = [entry.as_json() for entry in entries(folder)]
+    found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
     if json:
         print_json({"schema_version": 1, "folder": str(folder), "models": found})
     elif found:
-        heading = ("NAME", "KIND", "BYTES", "QUANTISATION", "PATH")
-        click.echo("\n".join(aligned([heading, *(tuple(one.values()) for one in found)])))
+        click.echo("\n".join(table(found)))
     else:
         click.echo(f"no models in {folder}: `specmesh models pull` gets them", err=True)
-
-
-@models.command()
-@click.argument("model", metavar="PATH", shell_complete=complete_model)
-@json_option
-def inspect(model: str, json: bool) -> None:
-    """Describe the model at PATH: a GGUF file, a model directory, a name in the list, or `bundled`, the target here."""
-    from specmesh import models as model_store
-
-    path = bundled("target.gguf") if model == "bundled" else model_store.resolve(model, models_dir())
-    told = model_store.inspect(Path(path))
-    print_result(told, model_store.lines(told), as_json=json)

@@ -1,14 +1,13 @@
 """Options that several commands share, each declared once, and how results are printed."""
 
-import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
+from specmesh.client import printable
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.paths import read_text
 
@@ -25,24 +24,6 @@ _PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0
 MAX_FILE_BYTES = 2**24
 """Maximum size of a grammar or schema that is read; a verifier takes less."""
 
-_SAMPLING: dict[str, tuple[click.ParamType[Any], str, Any, str]] = {
-    "temperature": (
-        click.FloatRange(0.0, 100.0),
-        "T",
-        1.0,
-        "Sampling temperature; 0 always takes the most likely token.",
-    ),
-    "top_k": (click.IntRange(0), "K", 0, "Sample from the K most likely tokens only; 0: off."),
-    "top_p": (SHARE, "P", 1.0, "Sample from the most likely tokens that together have probability P; 1: off."),
-    "min_p": (SHARE, "P", 0.0, "Drop tokens less likely than P times the most likely one; 0: off."),
-    "typical_p": (SHARE, "P", 1.0, "Locally typical sampling with probability mass P; 1: off."),
-    "repeat_penalty": (_FACTOR, "X", 1.0, "Make tokens that occurred recently less likely; 1: off."),
-    "repeat_last_n": (click.IntRange(-1), "N", 64, "Number of recent tokens that penalties look at; 0: none, -1: all."),
-    "frequency_penalty": (_PENALTY, "X", 0.0, "Penalize a token for each time it occurred recently; 0: off."),
-    "presence_penalty": (_PENALTY, "X", 0.0, "Penalize a token once if it occurred recently; 0: off."),
-}
-"""By the field of a request: type, metavar, default, help."""
-
 
 def print_result(told: object, lines: Iterable[str], *, as_json: bool) -> None:
     if as_json:
@@ -56,10 +37,15 @@ def print_json(value: object) -> None:
 
 
 def aligned(rows: Iterable[tuple[object, ...]]) -> list[str]:
-    """Return rows in columns, a dash for None."""
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    """Return rows in columns, a dash for None. What could steer a terminal, as peers' names could, is replaced."""
+    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return rows under their keys, as --json has them."""
+    return aligned([tuple(rows[0]), *(tuple(row.values()) for row in rows)])
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -87,28 +73,8 @@ def combined(*options: Decorator) -> Decorator:
     return decorate
 
 
-def given(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the values that the user set, by a flag, the environment or a file."""
-    source = click.get_current_context().get_parameter_source
-    return {name: value for name, value in values.items() if source(name) is not ParameterSource.DEFAULT}
-
-
 def path_option(flag: str, metavar: str, told: str, name: str | None = None) -> Decorator:
     return click.option(flag, *([name] if name else []), type=FILE, metavar=metavar, help=told)
-
-
-def gathered(name: str, fields: Mapping[str, Decorator], make: Callable[[dict[str, Any]], object]) -> Decorator:
-    """Give a command the options `fields`, by their parameters, as one argument: what `make` makes of their values."""
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def call(**values: Any) -> None:
-            own = {field: values.pop(field) for field in fields}
-            command(**values, **{name: make(own)})
-
-        return combined(*fields.values())(call)
-
-    return decorate
 
 
 # --- asking a daemon
@@ -160,8 +126,64 @@ draft_n_option = click.option(
 
 # --- requests
 
+SAMPLING: dict[str, tuple[click.ParamType[Any], str, object, str]] = {
+    "max_tokens": (COUNT, "N", None, "Maximum number of tokens to generate."),
+    "temperature": (click.FloatRange(0.0, 100.0), "T", 1, "Sampling temperature; 0 always takes the likeliest token."),
+    "top_k": (click.IntRange(0), "K", 0, "Sample from the K most likely tokens only; 0: off."),
+    "top_p": (SHARE, "P", 1, "Sample from the most likely tokens that together have probability P; 1: off."),
+    "min_p": (SHARE, "P", 0, "Drop tokens less likely than P times the most likely one; 0: off."),
+    "typical_p": (SHARE, "P", 1, "Locally typical sampling with probability mass P; 1: off."),
+    "repeat_penalty": (_FACTOR, "X", 1, "Make tokens that occurred recently less likely; 1: off."),
+    "repeat_last_n": (click.IntRange(-1), "N", 64, "Number of recent tokens that penalties look at; 0: none, -1: all."),
+    "frequency_penalty": (_PENALTY, "X", 0, "Penalize a token for each time it occurred recently; 0: off."),
+    "presence_penalty": (_PENALTY, "X", 0, "Penalize a token once if it occurred recently; 0: off."),
+}
+"""By the field of a request: type, metavar, default, help."""
 
-def _bias(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[tuple[int, float]]:
+FIELDS = (
+    *(*SAMPLING, "seed", "logit_bias", "strategy", "threshold", "stop", "ignore_eos", "logprobs"),
+    *("grammar", "json_schema", "model"),
+)
+"""Fields of a request that options are named as."""
+
+
+def request_fields(options: Mapping[str, Any], temperature: float | None = None) -> dict[str, Any]:
+    """Return the fields of a request that the user set. The others are left to the daemon's defaults; `temperature`
+    counts where it has none."""
+    body = {name: options[name] for name in FIELDS if options.get(name) not in (None, ())}
+    if "grammar" in body:
+        body["grammar"] = read_text(Path(body["grammar"]), MAX_FILE_BYTES, "a grammar")
+    if "json_schema" in body:
+        body["json_schema"] = _schema(body["json_schema"])
+    if temperature is not None and "temperature" not in body:
+        body["fallback"] = {"temperature": temperature}
+    return body
+
+
+def _options_of_sampling(defaults: Mapping[str, object], before: str = "") -> list[Decorator]:
+    """Return options that have no value if not set. defaults: what the daemon then takes."""
+    return [
+        click.option(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            metavar=metavar,
+            show_default=str(defaults.get(name, default)),
+            help=f"{before}{told}",
+        )
+        for name, (kind, metavar, default, told) in SAMPLING.items()
+    ]
+
+
+default_options = combined(
+    *_options_of_sampling(
+        {"max_tokens": "128 for a completion; a chat may fill its context", "temperature": "1; generate 0, chat 0.7"},
+        "For requests that do not set it: ",
+    )
+)
+"""Options of a daemon for what requests leave out, named as the fields."""
+
+
+def _bias(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, float], ...]:
     """ID+BIAS and ID-BIAS, as llama.cpp has them."""
     found = []
     for value in values:
@@ -170,102 +192,69 @@ def _bias(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> lis
             found.append((int(token), float(sign + bias)))
         except ValueError:
             raise click.BadParameter(f"give ID+BIAS or ID-BIAS, as in 198-2.5, not {value}") from None
-    return found
+    return tuple(found)
 
 
-_OTHER_SAMPLING: dict[str, Decorator] = {
-    "seed": number("--seed", click.IntRange(0, 2**32 - 1), None, "S", "Seed of the sampling (default: random)."),
-    "logit_bias": click.option(
-        "--logit-bias",
-        multiple=True,
-        metavar="ID±BIAS",
-        callback=_bias,
-        help="Make a token more likely (198+1) or less likely (198-1).",
-    ),
-    "strategy": click.option(
-        "--strategy",
-        type=click.Choice([strategy.value for strategy in Strategy]),
-        help="Which drafts are accepted: those that the target would sample itself (deterministic, the default); the "
-        "most that keep the target's distribution (probabilistic); those that are likely enough, which changes the "
-        "text (threshold); none, so nothing is drafted (greedy).",
-    ),
-    "threshold": click.option(
-        "--threshold",
-        type=POSITIVE_SHARE,
-        metavar="P",
-        help=f"Least probability of an accepted draft with --strategy threshold ({THRESHOLD:g} if not given).",
-    ),
-}
-
-
-def sampling_options(temperature: float) -> Decorator:
-    """Give a command the sampling options as one argument `sampling`: fields of a request.
-
-    What the user did not set is left to the daemon's defaults; `temperature` counts where it has none.
-    """
-
-    def sampling(values: dict[str, object]) -> dict[str, object]:
-        own = given(values)
-        return own if "temperature" in own else own | {"fallback": {"temperature": temperature}}
-
-    fields: dict[str, Decorator] = {
-        name: number(flag_of(name), kind, temperature if name == "temperature" else default, metavar, told)
-        for name, (kind, metavar, default, told) in _SAMPLING.items()
-    }
-    return gathered("sampling", fields | _OTHER_SAMPLING, sampling)
-
-
-def default_options(command: Command) -> Command:
-    """Give a daemon options for what requests leave out, as one argument `defaults`: fields of a request."""
-    otherwise = {
-        "max_tokens": "128 for a completion; a chat may fill its context",
-        "temperature": "1; `generate` 0, `chat` 0.7",
-    }
-    tokens = (COUNT, "N", None, "Maximum number of tokens to generate.")
-    fields: dict[str, Decorator] = {}
-    for name, (kind, metavar, default, told) in ({"max_tokens": tokens} | _SAMPLING).items():
-        meaning = f"{told[0].lower()}{told[1:].rstrip('.')} (default: {otherwise.get(name, default)})."
-        fields[name] = number(flag_of(name), kind, None, metavar, f"For requests that do not set it: {meaning}")
-    return gathered("defaults", fields, without_none)(command)
-
-
-def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def flag_of(parameter: str) -> str:
-    return f"--{parameter.replace('_', '-')}"
-
-
-def _more(values: dict[str, Any]) -> dict[str, object]:
-    model, grammar, schema = values["model"], values["grammar_file"], values["json_schema"]
-    found = {} if model is None else {"model": model}
-    if grammar is not None and schema is not None:
-        raise click.UsageError("give --grammar-file or --json-schema, not both")
-    if grammar is not None:
-        return found | {"grammar": read_text(Path(grammar), MAX_FILE_BYTES, "a grammar")}
-    if schema is None:
-        return found
-    text = schema if schema.lstrip().startswith("{") else read_text(Path(schema), MAX_FILE_BYTES, "a schema")
+def _schema(given: str) -> object:
+    text = given if given.lstrip().startswith("{") else read_text(Path(given), MAX_FILE_BYTES, "a schema")
     try:
-        return found | {"json_schema": json.loads(text)}
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"--json-schema is not JSON: {error}") from None
 
 
-_MORE: dict[str, Decorator] = {
-    "grammar_file": click.option("--grammar-file", metavar="FILE", help="Generate only text of this GBNF grammar."),
-    "json_schema": click.option(
-        "--json-schema", metavar="FILE|JSON", help="Generate only JSON of this schema: the schema itself, or a file."
-    ),
-    "model": click.option(
-        "--model",
-        metavar="NAME",
-        help="Model to ask, as `specmesh ps` names it, where a drafter has verifiers for several (default: first).",
-    ),
-}
+def sampling_options(temperature: float, max_tokens: object) -> Decorator:
+    """Return options for how tokens are chosen, with what these two are if not set."""
+    return combined(
+        *_options_of_sampling({"temperature": temperature, "max_tokens": max_tokens}),
+        click.option(
+            "--seed",
+            type=click.IntRange(0, 2**32 - 1),
+            metavar="S",
+            help="Seed of the sampling (default: random).",
+        ),
+        click.option(
+            "--logit-bias",
+            multiple=True,
+            metavar="ID±BIAS",
+            callback=_bias,
+            help="Make a token more likely (198+1) or less likely (198-1).",
+        ),
+        click.option(
+            "--strategy",
+            type=click.Choice([strategy.value for strategy in Strategy]),
+            help="Which drafts are accepted: those that the target would sample itself (deterministic, the default); "
+            "the most that keep the target's distribution (probabilistic); those that are likely enough, which changes "
+            "the text (threshold); none, so nothing is drafted (greedy).",
+        ),
+        click.option(
+            "--threshold",
+            type=POSITIVE_SHARE,
+            metavar="P",
+            help=f"Least probability of an accepted draft with --strategy threshold ({THRESHOLD:g} if not given).",
+        ),
+    )
 
 
-def request_options(temperature: float) -> Decorator:
-    """Give a command the options of a request: `sampling` and `more`, both fields of it, and `socket_path`."""
-    return combined(sampling_options(temperature), gathered("more", _MORE, _more), socket_option)
+def request_options(temperature: float, max_tokens: object) -> Decorator:
+    """Return the options of a request, with what these two are if not set."""
+    return combined(
+        sampling_options(temperature, max_tokens),
+        click.option(
+            "--grammar-file",
+            "grammar",
+            metavar="FILE",
+            help="Generate only text of this GBNF grammar.",
+        ),
+        click.option(
+            "--json-schema",
+            metavar="FILE|JSON",
+            help="Generate only JSON of this schema: the schema itself, or a file.",
+        ),
+        click.option(
+            "--model",
+            metavar="NAME",
+            help="Model to ask, as `specmesh ps` names it, where a drafter has verifiers for several (default: first).",
+        ),
+        socket_option,
+    )

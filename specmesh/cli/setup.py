@@ -1,17 +1,17 @@
 """`specmesh keys`, `pair` and `service`: this machine's key, the peers it trusts, and the daemons as services."""
 
-import itertools
+import functools
 import os
 import pwd
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specmesh.cli.config import ROLE, daemon_context
-from specmesh.cli.options import Decorator, aligned, combined, gathered, json_option, path_option, print_json
+from specmesh.cli.options import Command, aligned, combined, json_option, path_option, print_json
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import check_one_network, endpoint, host_of, is_loopback
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
@@ -25,30 +25,34 @@ def keys() -> None:
     """Make this machine's key, and list which others may connect. Running daemons follow within a second."""
 
 
-_FOLDER: dict[str, Decorator] = {
-    "path": path_option("--keys", "DIR", "Use this folder of keys, as with the daemons' --keys.", "path"),
-    "system": click.option(
-        "--system", is_flag=True, help="Use the keys of the machine's own service instead of this user's."
-    ),
-}
+_folder_options = combined(
+    path_option("--keys", "DIR", "Use this folder of keys, as with the daemons' --keys.", "path"),
+    click.option("--system", is_flag=True, help="Use the keys of the machine's own service instead of this user's."),
+)
 
 
 def _folder_of(path: Path | None, system: bool) -> KeyFolder:
     return KeyFolder(path or key_folders()[int(system)])
 
 
-_folder_option = gathered("folder", _FOLDER, lambda values: _folder_of(**values))
+def _with_folder(command: Command) -> Command:
+    """Give a command the options of a folder of keys as one argument `folder`."""
+
+    @functools.wraps(command)
+    def call(path: Path | None, system: bool, **values: Any) -> None:
+        command(folder=_folder_of(path, system), **values)
+
+    return _folder_options(call)
 
 
 @keys.command()
 @click.option(
     "--force", is_flag=True, help="Replace an existing key; peers that know the old one will refuse this machine."
 )
-@_folder_option
-@click.pass_context
-def new(ctx: click.Context, force: bool, folder: KeyFolder) -> None:
+@_with_folder
+def new(force: bool, folder: KeyFolder) -> None:
     """Make this machine's key pair and print the public key."""
-    made = folder.new(replace=force, owner=_service_user() if ctx.params["system"] else None)
+    made = folder.new(replace=force, owner=_owner(folder))
     click.echo(f"wrote {folder.path}", err=True)
     if force:
         click.echo("daemons that run keep the old key: restart them, and tell their peers the new one", err=True)
@@ -56,7 +60,7 @@ def new(ctx: click.Context, force: bool, folder: KeyFolder) -> None:
 
 
 @keys.command()
-@_folder_option
+@_with_folder
 def show(folder: KeyFolder) -> None:
     """Print this machine's public key."""
     click.echo(folder.identity().public.hex())
@@ -66,7 +70,7 @@ def show(folder: KeyFolder) -> None:
 @click.argument("key")
 @click.option("--name", metavar="NAME", help="Name for the drafter (default: the beginning of its key).")
 @click.option("--verifier", metavar="tcp://HOST:PORT", help="Trust KEY as the key of the verifier at this address.")
-@_folder_option
+@_with_folder
 def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
     if name and verifier:
@@ -81,7 +85,7 @@ def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -
 
 @keys.command()
 @click.argument("who", metavar="NAME|KEY")
-@_folder_option
+@_with_folder
 def revoke(who: str, folder: KeyFolder) -> None:
     """Revoke what was allowed, by name, address or key; open connections are cut."""
     gone = folder.revoke(who)
@@ -93,7 +97,7 @@ def revoke(who: str, folder: KeyFolder) -> None:
 
 @keys.command("list")
 @json_option
-@_folder_option
+@_with_folder
 def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
     found = {str(listing): folder.entries(listing) for listing in Listing}
@@ -107,14 +111,17 @@ def list_command(json: bool, folder: KeyFolder) -> None:
         click.echo("\n".join(aligned(rows)))
 
 
-def _service_user() -> tuple[int, int] | None:
-    """Return user and group id of the system's service; None if there is no such user yet, or this is not root."""
+def _owner(folder: KeyFolder) -> tuple[int, int] | None:
+    """Return user and group id of the system's service where the keys are its own; None if there is no such user yet,
+    or this is not root."""
+    if folder.path != key_folders()[1] or os.geteuid() != 0:
+        return None
     name = os.environ.get("SUDO_USER", "root") if sys.platform == "darwin" else "specmesh"
     try:
         found = pwd.getpwnam(name)
     except KeyError:
         return None
-    return (found.pw_uid, found.pw_gid) if os.geteuid() == 0 else None
+    return found.pw_uid, found.pw_gid
 
 
 # --- pairing
@@ -129,7 +136,7 @@ def _service_user() -> tuple[int, int] | None:
     help="On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
     "machine's address in its network; port 7072).",
 )
-@combined(*_FOLDER.values())
+@_folder_options
 def pair(host: str | None, code: str | None, address: str | None, path: Path | None, system: bool) -> None:
     """Introduce two machines to each other.
 
@@ -142,11 +149,11 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     folder, made = _folder_of(path or (None if system else settings["keys"]), system), False
     try:
         folder.identity()
-        folder.make(_service_user() if system else None)
+        folder.make(_owner(folder))
     except InsecureKeys:
         raise
     except ConfigError:
-        folder.new(owner=_service_user() if system else None)
+        folder.new(owner=_owner(folder))
         made = True
     if host is None:
         _wait(folder, settings["bind"], address, made)
@@ -206,8 +213,8 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
 def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
     """Allow the drafter, with a name that no other key has."""
     taken = {label for key, label in folder.listed(Listing.DRAFTERS).items() if key != theirs.key}
-    names = itertools.chain([theirs.name], (f"{theirs.name}-{number}" for number in itertools.count(2)))
-    folder.allow(Listing.DRAFTERS, theirs.key, next(name for name in names if name not in taken))
+    name = f"{theirs.name}-{theirs.key[:8]}" if theirs.name in taken else theirs.name
+    folder.allow(Listing.DRAFTERS, theirs.key, name)
 
 
 def _endpoint(text: str, port: int) -> tuple[str, int]:
@@ -260,21 +267,20 @@ def _add(name: str, told: str) -> None:
     @ROLE
     @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
     @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
-    @click.option("--root", type=click.Path(path_type=Path), hidden=True)
-    def command(role: str, system: bool, dry_run: bool, root: Path | None) -> None:
+    def command(role: str, system: bool, dry_run: bool) -> None:
         from specmesh.service import Scope, ServiceInstaller, launchd_service, systemd_service
 
         planned = launchd_service if sys.platform == "darwin" else systemd_service
         service = planned(role, Scope.SYSTEM if system else Scope.USER, _SETTINGS.format(role))
-        hand = ServiceInstaller(click.echo, dry_run, root)
+        hand = ServiceInstaller(click.echo, dry_run)
         if name == "install":
             os.umask(0o022)
             hand.install(service)
             flag = " --system" if system else ""
-            click.echo(f"Settings: {hand.at(service.files[1].path)}. Then: specmesh service start {role}{flag}")
+            click.echo(f"Settings: {service.files[1].path}. Then: specmesh service start {role}{flag}")
         elif name == "uninstall":
             hand.uninstall(service)
-        elif name in ("status", "logs") and not dry_run and root is None:
+        elif name in ("status", "logs") and not dry_run:
             _become(service.commands[name][0])
         else:
             hand.run(service.commands[name])

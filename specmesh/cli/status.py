@@ -2,34 +2,48 @@
 
 import os
 import re
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import aligned, json_option, number, print_json, print_result, socket_option
-from specmesh.client import Client, Fields, Json, known_sockets, listens, starting
+from specmesh.cli.options import json_option, number, print_json, print_result, socket_option, table
+from specmesh.client import Client, Json, at, known_sockets, listens, printable, starting
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 
-if TYPE_CHECKING:
-    from rich.console import Group
-
 ANSWER_TIMEOUT_S = 2.0
-_SESSION_COLUMNS = {
-    "session": "session",
-    "prompt_tokens": "prompt",
-    "generated": "generated",
-    "acceptance_rate": "acceptance",
-    "draft_n": "draft_n",
-    "lead": "lead",
-    "tokens_per_second": "tokens/s",
+
+_ROWS = {
+    "model": "{model.name} on {model.backend}",
+    "prefix cache": "{reuse.hits} sessions reused {reuse.tokens_saved} tokens, {reuse.kept_tokens} tokens are kept",
+    "draft_n": "{draft_n}",
+    "busy": "{busy} of the last minute",
 }
+_VERIFIER_ROWS = {
+    "sessions": "{sessions.live} live of {sessions.max}, {sessions.queued} queued, {sessions.opened} opened",
+    "acceptance": "{acceptance.total}, mean length {acceptance.mean_length}",
+    "per position": "{acceptance.per_position}",
+    "tokens/s": "{tokens_per_second}, one-token step {one_token_step_ms} ms",
+    "generated": "{totals.generated} tokens in {totals.rounds} rounds",
+    "drafts": "{totals.accepted} accepted of {totals.drafted}",
+}
+_DRAFTER_ROWS = {
+    "sessions": "{sessions.live} live of {sessions.max}, {sessions.interrupted} interrupted, {sessions.opened} opened",
+    "drafting": "{draft_ms} ms per draft",
+    "totals": "{totals.drafted} drafted, {totals.accepted} accepted, {totals.committed} committed",
+}
+_PEER = (
+    "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, acceptance "
+    "{acceptance}, promises {promised_tokens_per_second} tokens/s, drafts for {sessions}"
+)
+_SESSION = ("session", "prompt_tokens", "generated", "acceptance_rate", "draft_n", "lead", "tokens_per_second")
 
 
 @click.command()
@@ -45,22 +59,24 @@ def stats(json: bool, live: bool, interval: float, socket_path: Path | None) -> 
         watch(daemon.Client(socket_path, timeout=max(3.0, 2 * interval)), interval)
         return
     snapshot = daemon.Client(socket_path).get("/stats")
-    print_result(snapshot, _row_lines(snapshot), as_json=json)
+    print_result(snapshot, lines(snapshot), as_json=json)
 
 
 def watch(client: Client, interval: float) -> None:
-    """Show the daemon every `interval` seconds until interrupted; raise SpecmeshError where none answers at first."""
-    from rich.console import Console
-    from rich.live import Live
+    """Show the daemon and its newest sessions every `interval` seconds until interrupted; raise SpecmeshError where
+    none answers at first."""
+    for snapshot, trouble in _snapshots(client, interval):
+        shown = [trouble or "", *lines(snapshot), "", *_sessions(snapshot)]
+        if sys.stdout.isatty():
+            width, height = shutil.get_terminal_size()
+            shown = [line[: width - 1] for line in shown[: height - 1]]
+            click.clear()
+        click.echo("\n".join(shown))
 
-    console, snapshots = Console(), _snapshots(client, interval)
-    if not console.is_terminal or console.is_dumb_terminal:
-        for snapshot, trouble in snapshots:
-            click.echo("\n".join([*([trouble] if trouble else _row_lines(snapshot)), ""]))
-        return
-    with Live(console=console, auto_refresh=False, screen=True) as live:
-        for snapshot, trouble in snapshots:
-            live.update(screen(snapshot, trouble), refresh=True)
+
+def _sessions(snapshot: Json) -> list[str]:
+    found = [{name: session.get(name) for name in _SESSION} for session in at(snapshot, "sessions.rows") or []]
+    return table(found[::-1]) if found else []
 
 
 def _snapshots(client: Client, interval: float) -> Iterator[tuple[Json, str]]:
@@ -75,87 +91,38 @@ def _snapshots(client: Client, interval: float) -> Iterator[tuple[Json, str]]:
             trouble = f"no answer for {time.monotonic() - answered:.0f} s: waiting for the daemon to return"
 
 
-def screen(snapshot: Json, trouble: str = "") -> "Group":
-    """Return the rows and the sessions, the newest first; `trouble` stands on top."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table, sessions = Table.grid(padding=(0, 2)), Table(box=None, header_style="cyan", pad_edge=False)
-    table.add_column(style="cyan", no_wrap=True, min_width=14)
-    table.add_column(no_wrap=True, overflow="crop")
-    for name, value in rows(snapshot):
-        table.add_row(Text(name), Text(value))
-    for title in _SESSION_COLUMNS.values():
-        sessions.add_column(title, justify="right", no_wrap=True)
-    for row in reversed(Fields(snapshot).parts("sessions", "rows")):
-        sessions.add_row(*(_filled(f"{{{key}}}", row) for key in _SESSION_COLUMNS))
-    return Group(Text(trouble, "bold red"), table, Text(), *([sessions] if sessions.rows else []))
-
-
-def _row_lines(snapshot: Json) -> list[str]:
+def lines(snapshot: Json) -> list[str]:
     return [f"{name:<15}{value}" for name, value in rows(snapshot)]
 
 
 def rows(snapshot: Json) -> list[tuple[str, str]]:
     """Return (name, value) pairs of /stats, the most interesting first."""
-    told = Fields(snapshot)
+    role = str(snapshot.get("role"))
     if "loading" in snapshot:
-        return [("role", told.text("role")), ("loading", f"{told.number('loading') or 0:.0%}")]
-    more = {name: told.number("sessions", name) for name in ("queued", "kept", "interrupted")}
-    waiting = "".join(f", {count:g} {name}" for name, count in more.items() if count)
-    reuse = "{reuse.hits} sessions reused {reuse.tokens_saved} tokens"
-    kept = "{reuse.kept_tokens} tokens in {reuse.kept_sequences} sequences are kept"
-    return [
-        ("role", f"{told.text('role')}, up {told.number('uptime_s') or 0:.0f} s"),
-        ("model", _filled("{model.name} on {model.backend}", told)),
-        ("sessions", _filled("{sessions.live} live of {sessions.max}, {sessions.opened} opened", told) + waiting),
-        ("prefix cache", _filled(f"{reuse}, {kept}", told)),
-        ("draft_n", _filled("{draft_n}", told)),
-        ("wire", "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted"),
-        ("busy", f"{told.number('busy') or 0:.0%}"),
-        *(_drafter(told) if told.text("role") == "drafter" else _verifier(told)),
-    ]
+        return [("role", role), ("loading", f"{snapshot['loading']:.0%}")]
+    templates = {"role": "{role}, up {uptime_s} s"} | _ROWS | (_DRAFTER_ROWS if role == "drafter" else _VERIFIER_ROWS)
+    found = [(name, _filled(template, snapshot)) for name, template in templates.items()]
+    found.append(("wire", "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted"))
+    found += [("verifier", _verifier_of(one)) for one in at(snapshot, "verifiers") or []]
+    found += [("drafter", _filled(_PEER, one)) for one in at(snapshot, "peers") or []]
+    return found if "verifiers" in snapshot or snapshot.get("peers") else [*found, ("drafter", "none attached")]
 
 
-def _verifier(told: Fields) -> list[tuple[str, str]]:
-    positions = " ".join(f"{rate:.2f}" for rate in told.numbers("acceptance", "per_position"))
-    peer = (
-        "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, "
-        "acceptance {acceptance}, promises "
-        "{promised_tokens_per_second} tokens/s, drafts for {sessions}"
-    )
-    return [
-        ("acceptance", _filled("{acceptance.total}", told)),
-        ("mean length", _filled("{acceptance.mean_length}", told)),
-        ("per position", positions or "-"),
-        ("tokens/s", _filled("{tokens_per_second}, one-token step {one_token_step_ms} ms", told)),
-        ("generated", _filled("{totals.generated} tokens in {totals.rounds} rounds", told)),
-        ("drafts", _filled("{totals.accepted} accepted of {totals.drafted}", told)),
-        *([("drafter", _filled(peer, one)) for one in told.parts("peers")] or [("drafter", "none attached")]),
-    ]
+def _verifier_of(one: Json) -> str:
+    if not one.get("name"):
+        return printable(f"{one.get('refusal') or 'not connected'} at {one.get('address')}")
+    where = "{name} ({model}) at {address}, round trip {round_trip_ms.p50} ms"
+    return _filled(f"{where}, {{load.sessions}} of {{load.max}} sessions", one)
 
 
-def _drafter(told: Fields) -> list[tuple[str, str]]:
-    totals = "{totals.drafted} drafted, {totals.accepted} accepted, {totals.committed} committed"
-    return [
-        *(("verifier", _verifier_of(one)) for one in told.parts("verifiers")),
-        ("drafting", _filled("{draft_ms} ms per draft", told)),
-        ("totals", _filled(totals, told)),
-    ]
-
-
-def _verifier_of(one: Fields) -> str:
-    if not one.text("name"):
-        return f"{one.text('refusal') or 'not connected'} at {one.text('address')}"
-    return _filled(
-        "{name} ({model}) at {address}, round trip {round_trip_ms.p50} ms, {load.sessions} of {load.max} sessions", one
-    )
-
-
-def _filled(template: str, told: Fields) -> str:
+def _filled(template: str, told: Json) -> str:
     """Fill the paths in a template with the fields there, a dash for each that is missing."""
-    return re.sub(r"{([\w.]+)}", lambda path: told.text(*path[1].split(".")) or "-", template)
+
+    def value(path: re.Match[str]) -> str:
+        found = at(told, path[1])
+        return "-" if found is None else printable(f"{found:.4g}" if isinstance(found, float) else str(found))
+
+    return re.sub(r"{([\w.]+)}", value, template)
 
 
 # --- ps
@@ -167,10 +134,13 @@ def _filled(template: str, told: Fields) -> str:
 def ps(ctx: click.Context, json: bool) -> None:
     """List the daemons that run here; exit code 69 if there are none."""
     found = find()
+    told = [one.as_json() for one in found]
     if json:
-        print_json({"schema_version": 1, "daemons": [one.as_json() for one in found]})
-    elif found:
-        click.echo("\n".join(_tables([one.as_json() for one in found])))
+        print_json({"schema_version": 1, "daemons": told})
+    elif told:
+        links = [{"daemon": one["pid"], **peer} for one in told for peer in one["neighbours"]]
+        own = [{name: value for name, value in one.items() if name != "neighbours"} for one in told]
+        click.echo("\n".join([*table(own), *(["", *table(links)] if links else [])]))
     if not found:
         click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
         ctx.exit(DaemonUnreachable.exit_code)
@@ -178,38 +148,31 @@ def ps(ctx: click.Context, json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A daemon at a socket. state: running, loading, starting, or that it does not answer. fields: its snapshot, empty
+    """A daemon at a socket. state: running, loading, starting, or that it does not answer. stats: its snapshot, empty
     where it has none yet."""
 
     socket: Path
     state: str
-    fields: Fields = field(default_factory=lambda: Fields({}))
+    stats: Json = field(default_factory=dict)
 
     @property
     def role(self) -> str:
         """verifier or drafter; from the socket's name if the daemon does not answer."""
-        return self.fields.text("role") or self.socket.stem
-
-    @property
-    def model(self) -> str | None:
-        return self.fields.text("model", "name") or None
+        return str(self.stats.get("role") or self.socket.stem)
 
     def as_json(self) -> dict[str, Any]:
-        stats = self.fields
         return {
             "role": self.role,
-            "pid": stats.number("pid"),
+            "pid": at(self.stats, "pid"),
             "state": self.state,
-            "model": self.model,
-            "sessions": stats.number("sessions", "live"),
-            "max_sessions": stats.number("sessions", "max"),
-            "uptime_s": stats.number("uptime_s"),
-            "version": stats.text("version") or None,
+            "model": at(self.stats, "model.name"),
+            "sessions": at(self.stats, "sessions.live"),
+            "max_sessions": at(self.stats, "sessions.max"),
+            "uptime_s": at(self.stats, "uptime_s"),
+            "version": at(self.stats, "version"),
             "socket": str(self.socket),
-            "neighbours": [
-                *(_peer(one, "name") for one in stats.parts("verifiers")),
-                *(_peer(one, "drafter") for one in stats.parts("peers")),
-            ],
+            "neighbours": [_neighbour(one, one.get("name")) for one in at(self.stats, "verifiers") or []]
+            + [_neighbour(one, one.get("drafter")) for one in at(self.stats, "peers") or []],
         }
 
 
@@ -220,37 +183,18 @@ def find() -> list[Found]:
             found += [Found(path, "starting")] if starting(path) else []
             continue
         try:
-            stats = Fields(daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats"))
+            stats = daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats")
         except SpecmeshError:
             found.append(Found(path, "does not answer"))
             continue
-        loading = stats.number("loading")
-        found.append(Found(path, "running" if loading is None else f"loading {loading:.0%}", stats))
+        found.append(Found(path, f"loading {stats['loading']:.0%}" if "loading" in stats else "running", stats))
     return found
 
 
-def _peer(peer: Fields, name: str) -> dict[str, Any]:
-    state = "attached"
-    if name == "name" and not peer.text("name"):
-        state = "refused" if peer.text("refusal") else "away"
-    return {
-        "name": peer.text(name) or None,
-        "state": state,
-        "model": peer.text("model") or peer.text("engine") or None,
-        "address": peer.text("address") or None,
-    }
-
-
-def _tables(daemons: list[dict[str, Any]]) -> list[str]:
-    own: list[tuple[object, ...]] = [("ROLE", "PID", "MODEL", "SESSIONS", "UPTIME", "SOCKET")]
-    links: list[tuple[object, ...]] = [("DAEMON", "NEIGHBOUR", "STATE", "MODEL", "ADDRESS")]
-    for one in daemons:
-        age, live = one["uptime_s"], one["sessions"]
-        sessions = None if live is None else f"{live}/{one['max_sessions']}"
-        up = None if age is None else timedelta(seconds=int(age))
-        own.append((one["role"], one["pid"], one["model"] or one["state"], sessions, up, one["socket"]))
-        links += [(f"{one['role']} {one['pid'] or '-'}", *near.values()) for near in one["neighbours"]]
-    return [*aligned(own), *(["", *aligned(links)] if len(links) > 1 else [])]
+def _neighbour(peer: Json, name: str | None) -> dict[str, Any]:
+    state = "attached" if name else "refused" if peer.get("refusal") else "away"
+    model, address = peer.get("model") or peer.get("engine"), peer.get("address")
+    return {"name": name, "state": state, "model": model, "address": address}
 
 
 # --- ping
@@ -272,12 +216,12 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
         for _ in range(count):
             time.sleep(max(due - time.monotonic(), 0.0))
             due = time.monotonic() + interval
-            for peer in Fields(client.get("/ping", {})).parts("peers"):
-                name, address, time_ms = peer.text("peer"), peer.text("address"), peer.number("time_ms")
+            for peer in client.get("/ping", {})["peers"]:
+                name, address, time_ms = peer["peer"], peer["address"], peer["time_ms"]
                 times.setdefault((name, address), []).append(time_ms)
                 if not json:
                     said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"
-                    click.echo(f"from {name} via {address}: {said}")
+                    click.echo(printable(f"from {name} via {address}: {said}"))
     finally:
         peers = [_pinged(name, address, of) for (name, address), of in times.items()]
         if json:
@@ -308,7 +252,7 @@ def _summary(peer: dict[str, Any]) -> str:
     form = "{name}: {sent} sent, {answered} answered, {loss:.0%} lost"
     if peer["answered"]:
         form += "; min/median/max = {min_ms:.2f}/{median_ms:.2f}/{max_ms:.2f} ms"
-    return form.format(**peer)
+    return printable(form.format(**peer))
 
 
 # --- doctor
@@ -324,5 +268,6 @@ def doctor_command(ctx: click.Context, json: bool) -> None:
     logs.configure("error")
     ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
     checks = doctor.examine()
-    print_result(doctor.as_json(checks), doctor.lines(checks), as_json=json)
-    ctx.exit(int(doctor.count(checks, "fail") > 0))
+    told = [{"group": group} | check._asdict() for group, found in checks.items() for check in found]
+    print_result({"schema_version": 1, "checks": told}, doctor.lines(checks), as_json=json)
+    ctx.exit(int(any(check["status"] == "fail" for check in told)))

@@ -1,42 +1,52 @@
 """The folder of downloaded models: what lies in it, and which model a name means."""
 
 import os
+import re
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from specmesh.errors import ConfigError
-from specmesh.models.headers import SPLIT_NAME, is_model, summary
+
+SPLIT_NAME = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
+"""How llama.cpp names the files of one model in parts; it loads them all from the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A model in the folder. name: its path from there, with slashes; path: a file, or a directory for kind hf."""
+class Entry(NamedTuple):
+    """A GGUF model in the folder. name: its path from there, with slashes; size_bytes: of all its parts."""
 
     name: str
-    kind: str
+    size_bytes: int
     path: Path
-
-    def as_json(self) -> dict[str, object]:
-        """Return what `models list --json` prints; None: unknown, because it is damaged."""
-        told: dict[str, object] = {"name": self.name, "kind": self.kind, "size_bytes": None, "quantisation": None}
-        with suppress(ConfigError):
-            found = summary(self.path)
-            told |= {"size_bytes": found.size_bytes, "quantisation": found.quantisation}
-        return told | {"path": str(self.path)}
 
 
 def entries(root: Path) -> list[Entry]:
     """All models below a folder, by name; none where there is no such folder."""
-    return sorted(_found(root), key=lambda entry: entry.name)
+    return sorted(_found(root))
+
+
+def _found(root: Path) -> Iterator[Entry]:
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        here = Path(folder)
+        for path in (here / name for name in names if is_gguf(name)):
+            size = sum(part.stat().st_size for part in parts(path) if part.exists())
+            yield Entry(path.relative_to(root).as_posix(), size, path)
 
 
 def is_gguf(name: str) -> bool:
     """Whether a file of this name is a GGUF model, or the first part of one."""
     split = SPLIT_NAME.fullmatch(name)
     return name.endswith(".gguf") and not name.startswith(".") and (split is None or int(split["part"]) == 1)
+
+
+def parts(path: Path) -> list[Path]:
+    """The files of a model: the one named, or all parts where its name says that it is one of several."""
+    match = SPLIT_NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["parts"])
+    return [path.with_name(f"{match['stem']}-{part:05}-of-{count:05}.gguf") for part in range(1, count + 1)]
 
 
 def resolve(value: str, root: Path) -> str:
@@ -60,31 +70,3 @@ def resolve(value: str, root: Path) -> str:
         case _:
             names = ", ".join(entry.name for entry in alike)
             raise ConfigError(f"{value!r} means {len(alike)} models in {root}: give one of {names}")
-
-
-def _found(root: Path) -> Iterator[Entry]:
-    for folder, subfolders, files in os.walk(root):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        here = Path(folder)
-        if is_model(files):
-            yield Entry(here.relative_to(root).as_posix(), "hf", here)
-        for file in files:
-            if is_gguf(file):
-                yield Entry((here / file).relative_to(root).as_posix(), "gguf", here / file)
-
-
-def inspect(path: Path) -> dict[str, Any]:
-    """Read a GGUF file's or a model directory's headers; return what --json prints, None for what is unknown.
-
-    Raise ConfigError where it is neither, or damaged.
-    """
-    if not path.exists():
-        raise ConfigError(f"no model at {path}: check the path")
-    kind = "hf" if path.is_dir() else "gguf"
-    return {"schema_version": 1, "path": str(path), "kind": kind} | asdict(summary(path))
-
-
-def lines(told: dict[str, Any]) -> list[str]:
-    """Return what `inspect` found as text."""
-    found = {name.replace("_", " "): value for name, value in told.items() if name != "schema_version"}
-    return [f"{name:<17}{'unknown' if value is None else value}" for name, value in found.items()]

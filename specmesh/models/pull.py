@@ -1,4 +1,4 @@
-"""`specmesh models pull`: choose a model's files in a repository of the Hugging Face hub and download them.
+"""`specmesh models pull`: choose a GGUF model's files in a repository of the Hugging Face hub and download them.
 
 OWNER/NAME lies in a folder of that name, or OWNER/NAME@REVISION. `.partial` beside them holds unfinished downloads. All
 files of a model move to their places together, after the last one has been verified. Downloads by huggingface_hub drop
@@ -31,8 +31,7 @@ from specmesh.errors import (
     SpecmeshError,
     TransferInterrupted,
 )
-from specmesh.models import is_gguf
-from specmesh.models.headers import is_model, needed, parts
+from specmesh.models import is_gguf, parts
 
 _INSTALL = 'pip install "specmesh[hub]"'
 _MODULES = (".errors", ".utils", ".constants")
@@ -41,7 +40,7 @@ _TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository. checksum: sha256:HEX (large files), git:HEX (others), or empty where none is told."""
+    """A file of a repository. checksum: its SHA-256 in hexadecimal."""
 
     name: str
     size: int
@@ -61,20 +60,14 @@ class Hub:
         self.endpoint: str = constants.ENDPOINT
 
     def listing(self, hub_id: str, revision: str | None) -> tuple[str, list[RemoteFile]]:
-        """Return the commit of a branch, tag or commit (None: the main branch), and the files of the repository."""
-        with self._told(hub_id, revision):
+        """Return the commit of a branch, tag or commit (None: the main branch), and the large files of the repository:
+        the hub tells the SHA-256 of these."""
+        with self._told(hub_id):
             info = self._library.HfApi(self.endpoint, library_name="specmesh").model_info(
                 hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT
             )
-        return info.sha or "main", [self._remote(sibling) for sibling in info.siblings or ()]
-
-    def _remote(self, sibling: Any) -> RemoteFile:
-        name, lfs = sibling.rfilename, sibling.lfs
-        size = sibling.size if lfs is None else sibling.size or lfs.size
-        if size is None:
-            raise PullError(f"{self.endpoint} does not tell the size of {name}")
-        git = f"git:{sibling.blob_id}" if sibling.blob_id else ""
-        return RemoteFile(name, size, git if lfs is None else f"sha256:{lfs.sha256}")
+        large = [(file.rfilename, file.lfs) for file in info.siblings or () if file.lfs is not None]
+        return info.sha or "main", [RemoteFile(name, lfs.size, lfs.sha256) for name, lfs in large]
 
     @contextmanager
     def open(self, hub_id: str, commit: str, name: str, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -85,7 +78,7 @@ class Hub:
         if start:
             headers["Range"] = f"bytes={start}-"
         request = {"headers": headers, "timeout": _TIMEOUT, "follow_redirects": True}
-        with self._told(hub_id, commit, name, transfer=True):
+        with self._told(f"{hub_id} {name}", transfer=True):
             session = self._utils.get_session()
             url = self._library.hf_hub_url(hub_id, name, revision=commit, endpoint=self.endpoint)
             with session.stream("GET", url, **request) as answer:
@@ -93,29 +86,26 @@ class Hub:
                 yield (start if _continues(answer, start) else 0), answer.iter_bytes()
 
     @contextmanager
-    def _told(self, hub_id: str, revision: str | None, name: str = "", *, transfer: bool = False) -> Iterator[None]:
+    def _told(self, what: str, *, transfer: bool = False) -> Iterator[None]:
         try:
             yield
         except self._errors.HFValidationError as error:
-            raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME") from error
+            raise RequestError(f"{what!r} is no name on the hub: give OWNER/NAME") from error
         except self._errors.OfflineModeIsEnabled as error:
             raise HubUnreachable("HF_HUB_OFFLINE is set: unset it to download") from error
         except self._errors.HfHubHTTPError as error:
-            raise self._refusal(error, f"{hub_id} {name}".rstrip(), revision) from error
+            raise self._refusal(error.response.status_code, what) from error
         except self._errors.HTTPError as error:
             if transfer:
-                raise TransferInterrupted(f"{name}: {_first_line(error)}") from error
+                raise TransferInterrupted(f"{what}: {_first_line(error)}") from error
             raise HubUnreachable(f"{self.endpoint} does not answer: {_first_line(error)}") from error
 
-    def _refusal(self, error: Any, what: str, revision: str | None) -> SpecmeshError:
-        """An answer that is an error, by its status and the hub's own code for it."""
-        code = error.response.status_code
+    def _refusal(self, code: int, what: str) -> SpecmeshError:
         if code in (401, 403):
             hint = "check the name, accept the model's terms on the hub, or set HF_TOKEN"
             return ConfigError(f"{what}: the hub does not give it to you ({code}): {hint}")
         if code == 404:
-            at = f" in revision {revision}" if revision else ""
-            return RequestError(f"{what} is not on {self.endpoint}{at} (404): check the name")
+            return RequestError(f"{what} is not on {self.endpoint} (404): check the name")
         return HubUnreachable(f"{what}: {self.endpoint} answered {code}: try again later")
 
 
@@ -161,14 +151,11 @@ def fetch(file: RemoteFile, opened: Open, path: Path, advance: Advance) -> None:
 
 
 def matches(path: Path, file: RemoteFile) -> bool:
-    """Whether a file on the disk has the hub's size, and its checksum where the hub tells one."""
+    """Whether a file on the disk has the hub's size and checksum."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False
-    if not file.checksum:
-        return True
-    kind, _, expected = file.checksum.partition(":")
     with _disk_errors(path), path.open("rb") as held:
-        return hashlib.file_digest(held, partial(_digest, kind, file.size)).hexdigest() == expected
+        return hashlib.file_digest(held, "sha256").hexdigest() == file.checksum
 
 
 def _receive(file: RemoteFile, opened: Open, out: BinaryIO, advance: Advance) -> None:
@@ -199,13 +186,6 @@ def _empty(out: BinaryIO) -> None:
     out.truncate()
 
 
-def _digest(kind: str, size: int) -> "hashlib._Hash":
-    """git's object id is a SHA-1 over a heading and the bytes; it tells damage, not malice."""
-    if kind == "git":
-        return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    return hashlib.sha256()
-
-
 @contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
     try:
@@ -220,14 +200,11 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMPANIONS = ("mmproj", "imatrix")
 """GGUF files beside a model that are no language models: projectors of images, statistics for quantising."""
 
-Choice = tuple[list[RemoteFile], str]
-"""A model's files, and the one to pass to `--model`; "" for their directory."""
-
 
 def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Path:
     """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
 
-    file: one GGUF file of the repository; None: the only one, or the model directory. Raise ConfigError
+    file: one GGUF file of the repository; None: the only one. Raise ConfigError
     (huggingface_hub missing, no access), RequestError (no such model or file, several to choose from), HubUnreachable,
     TransferInterrupted, PullError (wrong checksum, disk full), Busy (another pull of the same).
     """
@@ -236,38 +213,30 @@ def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Pat
     folder = root / (f"{hub_id}@{quote(revision, safe='')}" if revision else hub_id)
     hub = Hub()
     commit, listed = hub.listing(hub_id, revision)
-    files, entry = choose(hub_id, listed, file)
+    files = choose(hub_id, listed, file)
     missing = [file for file in files if not matches(folder / file.name, file)]
     _place(folder, _stage(hub, hub_id, commit, missing, root))
-    return folder / entry
+    return folder / files[0].name
 
 
-def choose(hub_id: str, files: list[RemoteFile], name: str | None) -> Choice:
-    """Return the files to get. Raise RequestError where there is no such file, no model, or more than one."""
+def choose(hub_id: str, files: list[RemoteFile], name: str | None) -> list[RemoteFile]:
+    """Return a model's files, the one for `--model` first. Raise RequestError where there is no such file, no model, or
+    more than one."""
     known = {file.name: file for file in files if _is_safe(file.name)}
-    if name is not None:
-        if name not in known:
-            raise RequestError(f"{hub_id} has no file {name}: it has {', '.join(_sizes(known.values())) or 'none'}")
-        return _gguf(hub_id, known, name)
-    last_parts = {name: name.rpartition("/")[2] for name in known}
-    models = [name for name, last in last_parts.items() if is_gguf(last) and not last.startswith(_COMPANIONS)]
-    if len(models) == 1:
-        return _gguf(hub_id, known, models[0])
-    if models:
-        sizes = "\n  ".join(_sizes(known[name] for name in models))
-        raise RequestError(f"{hub_id} has {len(models)} GGUF models, name one of them:\n  {sizes}")
-    wanted = needed(list(known))
-    if not is_model(wanted):
-        raise RequestError(f"{hub_id} has neither a .gguf file nor config.json, model*.safetensors and a tokenizer")
-    return [known[name] for name in wanted], ""
-
-
-def _gguf(hub_id: str, known: dict[str, RemoteFile], name: str) -> Choice:
+    if name is None:
+        last_parts = {name: name.rpartition("/")[2] for name in known}
+        models = [name for name, last in last_parts.items() if is_gguf(last) and not last.startswith(_COMPANIONS)]
+        if len(models) != 1:
+            sizes = "".join(f"\n  {size}" for size in _sizes(known[name] for name in models))
+            raise RequestError(f"{hub_id} has {len(models)} GGUF models, name one of them:{sizes}")
+        [name] = models
+    if name not in known:
+        raise RequestError(f"{hub_id} has no file {name}: it has {', '.join(_sizes(known.values())) or 'none'}")
     names = [part.as_posix() for part in parts(Path(name))]
     for part in names:
         if part not in known:
             raise RequestError(f"{hub_id} lacks {part}, a part of {name}")
-    return [known[part] for part in names], names[0]
+    return [known[part] for part in names]
 
 
 def _is_safe(name: str) -> bool:
@@ -286,7 +255,7 @@ def _stage(hub: Hub, hub_id: str, commit: str, missing: list[RemoteFile], root: 
         partials.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{root} cannot be written ({error.strerror}): choose another SPECMESH_MODELS_DIR") from error
-    staged = {file.name: partials / _partial_name(hub_id, commit, file) for file in missing}
+    staged = {file.name: partials / f"{file.checksum} {file.name}".replace("/", " ") for file in missing}
     held = sum(path.stat().st_size for path in staged.values() if path.exists())
     needs = sum(file.size for file in missing) - held
     free = shutil.disk_usage(root).free
@@ -296,11 +265,6 @@ def _stage(hub: Hub, hub_id: str, commit: str, missing: list[RemoteFile], root: 
         with _bar(file.name, file.size) as advance:
             fetch(file, partial(hub.open, hub_id, commit, file.name), staged[file.name], advance)
     return staged
-
-
-def _partial_name(hub_id: str, commit: str, file: RemoteFile) -> str:
-    identity = file.checksum or f"{commit} {file.size}"
-    return hashlib.sha256(f"{hub_id}\n{file.name}\n{identity}".encode()).hexdigest()
 
 
 def _place(folder: Path, staged: dict[str, Path]) -> None:
@@ -315,14 +279,10 @@ def _place(folder: Path, staged: dict[str, Path]) -> None:
 @contextmanager
 def _bar(name: str, size: int) -> Iterator[Advance]:
     """A progress bar for one file, where stderr is a terminal; the function it gives is told the bytes held."""
-    if not sys.stderr.isatty():
-        yield lambda _held: None
-        return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    name_column = TextColumn("{task.description}", markup=False)
-    columns = name_column, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(name, total=size)
         yield lambda held: progress.update(task, completed=held)

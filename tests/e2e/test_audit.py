@@ -27,7 +27,7 @@ def verifier(shared: Mesh) -> Daemon:
 @pytest.mark.parametrize("sampling", [(), ("--temperature", 0.8, "--top-k", 40, "--seed", 3)])
 def test_reproducible(verifier: Daemon, sampling: tuple[object, ...]):
     """Drafts stand and fall, and no log-probability differs."""
-    options = ("--num-prompts", 3, "--tokens", N, "--draft-n", "auto,3", "--json")
+    options = ("--num-prompts", 3, "--max-tokens", N, "--draft-n", "auto,3", "--json")
     done = command("audit", "--socket", verifier.socket, *options, *sampling)
     told = done.json
     assert (done.code, done.err) == (0, "")
@@ -85,7 +85,9 @@ class FiftyWays(AuditPlan):
 
 def fifty_ways_of(verifier: Daemon, tokens: int) -> Json:
     """What an audit of so long texts finds, in which drafts stood."""
-    result = audit(verifier.client, FiftyWays((PROMPT,) * 50, tokens, (3,), {}), verifier.stats(), lambda: None)
+    result = audit(
+        verifier.client, FiftyWays((PROMPT,) * 50, (3,), {"max_tokens": tokens}), verifier.stats(), lambda: None
+    )
     [way] = result["ways"]
     assert not result["failed"], lines(result)
     assert (way["errors"], way["texts"]) == (0, 50)
@@ -123,7 +125,9 @@ def test_one_changed_token(mesh: Mesh):
     """It is seen, named with its place, and the exit code says so."""
     verifier = mesh.verifier("step_ms=2", program=edited(ERRS))
     mesh.drafter("draft_ms=0.2,alpha=0.9")
-    done = command("audit", "--socket", verifier.socket, "--num-prompts", 2, "--tokens", 60, "--draft-n", 4, "--json")
+    done = command(
+        "audit", "--socket", verifier.socket, "--num-prompts", 2, "--max-tokens", 60, "--draft-n", 4, "--json"
+    )
     told = done.json
     assert (done.code, told["failed"], told["undrafted"]) == (1, True, [])
     assert [(one["verdict"], one["draft_n"]) for one in told["divergences"]] == [("error", 4)]

@@ -31,7 +31,7 @@ def test_drafts_and_the_same_text(mesh: Mesh):
 def test_without_a_terminal(mesh: Mesh):
     done = command("demo", "class Stack:", "--hardware", "this", "--max-tokens", 16, env=folder_of(mesh))
     assert (done.code, done.out.partition(":")[0]) == (0, "Nothing is stretched"), done.err
-    rows = ("tokens/s", "speed-up", "acceptance", "bytes/token", "same text")
+    rows = ("tokens_per_second", "speedup", "acceptance_rate", "bytes_per_token", "same_text")
     assert [row for row in rows if row not in done.out] == []
     assert "\x1b" not in done.out
 

@@ -107,18 +107,13 @@ def test_socket_is_found_from_another_folder(pair: dict[str, Daemon], tmp_path: 
     assert (done.code, done.out) == (0, sim_text(PROMPT, 10) + "\n")
 
 
-def test_verbose_tells_rounds_and_a_summary_on_stderr(pair: dict[str, Daemon]):
-    """--verbose: text only on stdout; on stderr a line per round, then the summary with its named baseline."""
-    done = showing("accepted 4/4", pair["drafter"], "--verbose")
+def test_verbose_tells_the_report_on_stderr(pair: dict[str, Daemon]):
+    """--verbose: text only on stdout; on stderr what --json has of the generation, by the same names."""
+    done = generate(pair["verifier"], PROMPT, "--max-tokens", N, "--verbose")
     assert (done.code, done.out) == (0, sim_text(PROMPT, N) + "\n")
-    lines = done.err.splitlines()
-    rounds = [line for line in lines if line.startswith("round ")]
-    assert [line.split(":")[0] for line in rounds] == [f"round {n}" for n in range(1, len(rounds) + 1)]
-    assert any("drafted '" in line and "accepted 4/4" in line for line in rounds)
-    summary = "\n".join(lines[len(rounds) :])
-    words = "tokens, rounds, acceptance, time, first token, verify, draft, wire, over the measured one-token step"
-    assert [word for word in words.split(", ") if word not in summary] == []
-    assert f"{len(PROMPT)} prompt + {N} generated = {len(PROMPT) + N}" in summary
+    told = dict(line.split(None, 1) for line in done.err.splitlines())
+    assert (told["prompt_tokens"], told["generated_tokens"]) == (str(len(PROMPT)), str(N))
+    assert {"rounds", "accepted", "time_s", "verify_ms", "speedup_vs_one_token_step", "one_token_step_ms"} <= set(told)
 
 
 def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):

@@ -38,9 +38,9 @@ class Home:
         return command(*args, env=self.env)
 
     def files(self) -> set[str]:
-        """All but what the test itself put there, and caches."""
+        """All but what the test itself put there, caches, and the runtime folder, which ends with the login."""
         found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir()}
-        return {name for name in found if not name.startswith(("bin/", ".cache/", "notify"))}
+        return {name for name in found if not name.startswith(("bin/", "run/", ".cache/", "notify"))}
 
     def told(self) -> list[str]:
         """What systemctl was told."""

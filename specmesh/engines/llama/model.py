@@ -17,7 +17,7 @@ from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama.library import LOG, PINNED, add_servers, gpu_devices, library, quoted_errors
 from specmesh.errors import ConfigError, EngineError, RequestError
-from specmesh.models.headers import read_headers
+from specmesh.models.headers import check_headers
 
 log = structlog.get_logger("specmesh.engines.llama")
 
@@ -39,7 +39,7 @@ class LlamaModel:
         if settings.gpu_layers >= _MAX_INT:
             raise ConfigError(f"{settings.gpu_layers} layers on GPUs: need a count, or -1 for all")
         self.lib, path = library(), Path(settings.model or "")
-        read_headers(path)
+        check_headers(path)
         if settings.rpc:
             add_servers(settings.rpc)
         gpus = _gpus(settings)

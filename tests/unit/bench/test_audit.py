@@ -66,7 +66,7 @@ class Daemon:
 
 
 def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -> dict[str, Any]:
-    plan = AuditPlan(PROMPTS, 40, ("auto", 4), sampling)
+    plan = AuditPlan(PROMPTS, ("auto", 4), {"max_tokens": 40, **sampling})
     told: Json = {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}}
     return audit(cast("Client", daemon), plan, told, lambda: None)
 

@@ -26,7 +26,7 @@ class FakeClient:
     error: ClassVar[BaseException | None] = None
     asked: ClassVar[list[object]] = []
 
-    def __init__(self, path: Path | None, timeout: float | None = None, waits: object = None) -> None:
+    def __init__(self, path: Path | None, timeout: float | None = None) -> None:
         type(self).asked.append(path)
 
     def complete(self, body: Json) -> Generator[Json, None, None]:

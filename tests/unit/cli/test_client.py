@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from specmesh import client, errors
 from specmesh.cli import main
-from specmesh.client import Client
+from specmesh.client import Client, answer
 from specmesh.paths import InstanceLock
 
 CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
@@ -68,8 +68,8 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
         lambda: answers.update({"/v1/completions": (200, sse(CHUNK, "[DONE]"))}),
     ]
     monkeypatch.setattr(client.time, "sleep", lambda _: later.pop(0)())
-    assert list(Client(path, waits=heard.append).complete({})) == [CHUNK]
-    assert heard == [f"the daemon at {path} is starting"]
+    assert list(answer(Client(path), {}, 0, heard.append)) == [CHUNK]
+    assert heard == [f"the daemon at {path} is starting; it is waited for, 300 s at most"]
     instance.close()
 
 

@@ -126,7 +126,7 @@ def test_show_is_a_file_again(role: str, tmp_path: Path):
     file.write_text('model = "ein Modell \\"groß\\".gguf"\nlog-level = "debug"\ninsecure-no-auth = true\n')
     printed = specmesh("config", "show", role, "--config", file).stdout
     assert f'log-level = "debug"                       # {file}:2\n' in printed
-    assert "\n# ctx = 4096\n" in printed
+    assert "\n# max-sessions = 8\n" in printed
     again = tmp_path / "b.toml"
     again.write_text(printed)
     first, second = shown(role, "--config", file), shown(role, "--config", again)
@@ -140,6 +140,8 @@ BAD = [
     ("verifier", "\n\n\nMODEL = 'x.gguf'", 4, ["MODEL", "did you mean model?"]),
     ("verifier", 'connect = "tcp://127.0.0.1:7071"', 1, ["connect", "the keys are"]),
     ("verifier", 'ctx = "many"', 1, ["'--ctx'", "'many' is not a valid integer"]),
+    ("verifier", "ctx = 7", 1, ["'--ctx'", "7 is not in the range"]),
+    ("verifier", "max-sessions = 0", 1, ["'--max-sessions'", "0 is not in the range"]),
     ("verifier", "ctx = 4.5", 1, ["'--ctx'", "'4.5' is not a valid integer"]),
     ("verifier", "ctx = [4]", 1, ["ctx must be a text in quotes, a number"]),
     ("verifier", "insecure-no-auth = 7", 1, ["'--insecure-no-auth'", "'7' is not a valid boolean"]),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specmesh.errors import ConfigError
-from specmesh.models.headers import read_headers
+from specmesh.models.headers import check_headers
 
 UINT32, STRING, ARRAY = 4, 8, 9
 MINUS_ONE = b"\xff" * 8
@@ -62,7 +62,7 @@ def written(tmp_path: Path) -> Callable[[bytes], Path]:
 
 def refused(path: Path) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_headers(path)
+        check_headers(path)
     assert str(path.parent) in str(caught.value)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -92,7 +92,7 @@ def test_any_bytes_give_a_header_or_an_error(tiny_gguf: Path, written: Callable[
         new = data.draw(st.one_of(st.binary(min_size=1, max_size=8), st.sampled_from([MINUS_ONE, u64(2**63), u64(0)])))
         raw[at : at + len(new)] = new
     with suppress(ConfigError):
-        read_headers(written(bytes(raw)))
+        check_headers(written(bytes(raw)))
 
 
 class TestParts:

@@ -1,8 +1,7 @@
-"""A hub on loopback, the command line against it, and models small enough to look through."""
+"""A hub on loopback, and the command line against it."""
 
-import json
-import struct
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,34 +38,3 @@ def models(hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.Monke
     variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "SPECMESH_MODELS_DIR": str(root)}
     yield Models(variables, tmp_path)
     library.close_session()
-
-
-@pytest.fixture
-def hf_files() -> dict[str, bytes]:
-    return model_directory()
-
-
-def model_directory(**config: object) -> dict[str, bytes]:
-    """Files of a model directory; `config` replaces entries of config.json."""
-    told = {"model_type": "llama", "vocab_size": 32, "max_position_embeddings": 64, "torch_dtype": "float16"} | config
-    tensors = {"model.embed_tokens.weight": {"dtype": "F16", "shape": [32, 8], "data_offsets": [0, 512]}}
-    header = json.dumps({"__metadata__": {"format": "pt"}} | tensors).encode()
-    return {
-        "config.json": json.dumps(told).encode(),
-        "model.safetensors": struct.pack("<Q", len(header)) + header + bytes(512),
-        "tokenizer.json": b'{"model": {"type": "BPE", "vocab": {}, "merges": []}}',
-        "tokenizer_config.json": b"{}",
-    }
-
-
-@pytest.fixture
-def make_directory() -> Callable[..., Path]:
-    """Writes a model directory: make_directory(path, model_type="mamba")."""
-
-    def make(path: Path, **config: object) -> Path:
-        path.mkdir(parents=True)
-        for name, raw in model_directory(**config).items():
-            (path / name).write_bytes(raw)
-        return path
-
-    return make

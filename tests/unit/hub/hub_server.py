@@ -14,46 +14,36 @@ COMMIT = "c0ffee" + "0" * 34
 
 @dataclass
 class Served:
-    """One request for a file's bytes: which, its Range header, how many bytes went out, and the token it came with."""
+    """One request for a file's bytes: which, its Range header, and how many bytes went out."""
 
     name: str
     range: str | None
     sent: int
-    token: str | None
 
 
 @dataclass
 class Repo:
-    """Files by name; those larger than `lfs_from` are told with a SHA-256, others with git's id.
+    """Files by name; those larger than 200 bytes are told with a SHA-256.
 
     cut:         a transfer of that file ends after so many bytes, once; where there is a `stall`, when that is set.
     lie:         files for which another content's checksum is told.
-    status:      what the listing is answered with instead; file_status: each file. code: the hub's name for it.
+    status:      what the listing is answered with instead. code: the hub's name for it.
     no_range:    Range is not honoured.
     """
 
     files: dict[str, bytes]
-    lfs_from: int = 200
     cut: dict[str, int] = field(default_factory=dict)
     stall: threading.Event | None = None
     lie: set[str] = field(default_factory=set)
     status: int = 200
-    file_status: int = 200
     code: str = ""
     no_range: bool = False
 
-    def checksum(self, name: str) -> tuple[str, bool]:
-        raw = b"another content" if name in self.lie else self.files[name]
-        if len(self.files[name]) > self.lfs_from:
-            return hashlib.sha256(raw).hexdigest(), True
-        return hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest(), False
-
     def sibling(self, name: str) -> dict[str, object]:
-        told: dict[str, object] = {"rfilename": name}
-        value, large = self.checksum(name)
         size = len(self.files[name])
-        told |= {"size": size, "blobId": "0" * 40 if large else value}
-        return told | ({"lfs": {"sha256": value, "size": size, "pointerSize": 100}} if large else {})
+        told: dict[str, object] = {"rfilename": name, "size": size, "blobId": "0" * 40}
+        value = hashlib.sha256(b"another content" if name in self.lie else self.files[name]).hexdigest()
+        return told | ({"lfs": {"sha256": value, "size": size, "pointerSize": 100}} if size > 200 else {})
 
 
 class HubServer:
@@ -115,8 +105,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, hub_id: str, name: str) -> None:
         repo = self.hub.repos[hub_id]
-        if repo.file_status != 200:
-            return self._refuse(repo.file_status, repo.code)
         if name not in repo.files:
             return self._refuse(404, "EntryNotFound")
         raw = repo.files[name]
@@ -135,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         body = raw if cut is None else raw[:cut]
         if name:
-            self.hub.served.append(Served(name, self.headers["Range"], len(body), self.headers["Authorization"]))
+            self.hub.served.append(Served(name, self.headers["Range"], len(body)))
         self.wfile.write(body)
         if cut is not None:
             self.wfile.flush()
