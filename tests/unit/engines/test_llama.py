@@ -35,14 +35,7 @@ def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
 
 
 class TestSettings:
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            *({"max_sessions": 0}, {"max_sessions": 257}, {"ctx": -1}, {"ctx": 0}, {"ctx": 1}, {"ctx": 7}),
-            *({"threads": 0}, {"gpu_layers": -2}, {"gpu_layers": 2**31}),
-        ],
-        ids=str,
-    )
+    @pytest.mark.parametrize("changes", [{"max_sessions": 257}, {"gpu_layers": 2**31}], ids=str)
     @pytest.mark.fault("E7.81")
     def test_refused(self, tiny_gguf: Path, changes: dict[str, int]) -> None:
         with pytest.raises(ConfigError):
