@@ -165,12 +165,12 @@ class Daemon:
 
     def verifier(self) -> Json:
         """What a drafter says of its first verifier."""
-        first: Json = self.stats().get("verifiers", [{}])[0]  # type: ignore[index]
+        first: Json = self.stats().get("verifiers", [{}])[0]
         return first
 
     def live(self) -> int:
         """Sessions it has now."""
-        live: int = self.stats()["sessions"]["live"]  # type: ignore[index]
+        live: int = self.stats()["sessions"]["live"]
         return live
 
     def text(self) -> str:
@@ -266,7 +266,7 @@ class Mesh:
         running = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None]
 
         def seen() -> bool:
-            peers: list[Json] = running[-1].stats().get("peers", [])  # type: ignore[assignment]
+            peers: list[Json] = running[-1].stats().get("peers", [])
             return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
 
         until(seen, f"the verifier sees its drafter; their logs:\n{running[-1].text()}\n{drafter.text()}")
@@ -325,7 +325,7 @@ class Stream:
         self.accepted: list[int] = []
         self.finish: str | None = None
         self.result: Json = {}
-        self.started: Json = next(self._chunks)["specmesh"]  # type: ignore[assignment]
+        self.started: Json = next(self._chunks)["specmesh"]
 
     def __enter__(self) -> Self:
         return self
@@ -337,14 +337,14 @@ class Stream:
         """Read this many rounds, or as long as `while_()` holds, or else to the end."""
         left = rounds
         for chunk in self._chunks:
-            choice, told = chunk["choices"][0], chunk["specmesh"]  # type: ignore[index]
+            choice, told = chunk["choices"][0], chunk["specmesh"]
             self.text += choice["text"]
             self.finish = choice["finish_reason"]
-            if "report" in told:  # type: ignore[operator]
-                self.result = told  # type: ignore[assignment]
-            if "accepted" in told:  # type: ignore[operator]
-                self.ids += told["token_ids"]  # type: ignore[index]
-                self.accepted.append(told["accepted"])  # type: ignore[index]
+            if "report" in told:
+                self.result = told
+            if "accepted" in told:
+                self.ids += told["token_ids"]
+                self.accepted.append(told["accepted"])
                 left -= 1
             if (rounds and left <= 0) or (while_ is not None and not while_()):
                 break

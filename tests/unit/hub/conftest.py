@@ -1,6 +1,5 @@
 """A hub on loopback, and the command line against it."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
