@@ -68,7 +68,7 @@ class Client:
 
     def _request(self, method: str, resource: str, body: Json | None) -> http.client.HTTPResponse:
         """Ask once; the connection ends with the response."""
-        connection = self._connect()
+        connection = self._connect(waits=method == "POST")
         headers = {"Connection": "close"} | ({} if body is None else {"Content-Type": "application/json"})
         try:
             with contextlib.suppress(ConnectionError):  # a body that is too long is refused before all of it is read
@@ -78,7 +78,8 @@ class Client:
             connection.close()
             raise WentAway(f"the daemon does not answer ({error}): see its log") from None
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, *, waits: bool) -> http.client.HTTPConnection:
+        """waits: a daemon that is starting comes before others that answer, which may have another model."""
         closed = []
         for path in self._tried:
             connection = _UnixConnection(path, self._timeout)
@@ -87,6 +88,8 @@ class Client:
             except OSError as error:
                 if isinstance(error, PermissionError):
                     closed.append(path)
+                elif waits and starting(path):
+                    break
                 continue
             return connection
         for path in filter(starting, self._tried):

@@ -30,7 +30,7 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-HELLO_INTERVAL = 0.5  # most seconds between two HELLOs
+HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
 UNANSWERED = 3.0  # seconds without an answer after which somebody is told, and the connection is in doubt
 RENEW = 30.0  # seconds until it is again
 MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
@@ -66,6 +66,7 @@ class UpstreamLink:
         self._grammars = DraftGrammars(core)
         self._version_refused = False
         self._next_hello, self._doubtful = now, now + UNANSWERED
+        self._hello_pause = HELLO_INTERVAL
 
     @property
     def peer(self) -> Peer | None:
@@ -158,6 +159,7 @@ class UpstreamLink:
         info = VerifierInfo(
             w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.end_ids)
         )
+        self._hello_pause = HELLO_INTERVAL
         if self.upstream.welcomed(info, now):
             self._version_refused = False
             self.dealer.next_look = now  # the last may have been before this connection, and have found none
@@ -211,7 +213,8 @@ class UpstreamLink:
         """Say HELLO where it is due; random pauses keep drafters from speaking in chorus."""
         if now < self._next_hello:
             return
-        self._next_hello = now + HELLO_INTERVAL * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
+        self._next_hello = now + self._hello_pause * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
+        self._hello_pause = min(2 * self._hello_pause, LONGEST_INTERVAL)
         if now >= self._doubtful and self.dealer.refusal is None:
             self._doubtful = now + RENEW
             meaning = "trying on over a fresh connection; is it running there?"

@@ -218,7 +218,9 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.ToDrafter(drafter, session, what):
                 self._send(drafter, session, what)
             case vev.Ran():
-                _log_step(effect, self.stats.ran(effect))
+                rounds = self.stats.ran(effect)
+                if logs.least <= DEBUG:
+                    _log_step(effect, rounds)
             case vev.Solve(session, inputs, old):
                 self._policies.submit(solve, inputs, old).add_done_callback(partial(self._solved, session))
             case vev.Began():
@@ -269,16 +271,15 @@ class VerifierLoop(DaemonLoop[Order]):
 
 
 def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
-    if logs.least <= DEBUG:
-        log.debug(
-            "step",
-            sessions=[one.session for one in rounds],
-            rows=step.rows,
-            drafts=sum(len(one.emit.drafts) for one in rounds),
-            accepted=sum(one.emit.accepted for one in rounds),
-            draft_n=[one.draft_n for one in rounds],
-            seconds=round(step.ended - step.started, 6),
-        )
+    log.debug(
+        "step",
+        sessions=[one.session for one in rounds],
+        rows=step.rows,
+        drafts=sum(len(one.emit.drafts) for one in rounds),
+        accepted=sum(one.emit.accepted for one in rounds),
+        draft_n=[one.draft_n for one in rounds],
+        seconds=round(step.ended - step.started, 6),
+    )
 
 
 def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:

@@ -208,11 +208,11 @@ class Conversation:
             match line.strip():
                 case "":
                     continue
-                case "/bye":
+                case "/bye" | "/exit" | "/quit":
                     return
                 case "/clear":
                     self._messages = self._first
-                case "/help":
+                case "/?" | "/help":
                     print(HELP, file=sys.stderr)
                 case _:
                     try:

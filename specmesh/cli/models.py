@@ -9,7 +9,7 @@ from specmesh.cli.options import json_option, print_json, table
 from specmesh.errors import ConfigError
 from specmesh.paths import models_dir
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 def model_path(value: str | None, engine: str) -> str | None:

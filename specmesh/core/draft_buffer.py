@@ -62,8 +62,8 @@ class DraftBuffer:
         elif self.tokens:
             self._restart()
         self._forgotten = self.cut = False
-        if not over and self.tokens:
-            self._prune()
+        if not over and self.tokens and self._constraint is not None:
+            self._prune(self._constraint)
 
     def _restart(self) -> None:
         self._chain.restart(self._prefix.crc)
@@ -87,7 +87,8 @@ class DraftBuffer:
             return []
         self._orphaned = None
         self._pacing.estimate.arrived(length, self._pacing.draft_n, event.base + len(event.ids), now)
-        self._prune()
+        if self._constraint is not None:
+            self._prune(self._constraint)
         return []
 
     def _possible(self, event: ev.Drafted) -> bool:
@@ -126,11 +127,9 @@ class DraftBuffer:
         self._chain.truncate(length)
         del self._proposals[length:]
 
-    def _prune(self) -> None:
+    def _prune(self, constraint: Constraint) -> None:
         """Drop drafts that the grammar forbids: unverified, so no rejection, but it counts that a chain ended."""
-        if self._constraint is None:
-            return
-        dropped = len(self.tokens) - self._constraint.count_allowed(self.tokens)
+        dropped = len(self.tokens) - constraint.count_allowed(self.tokens)
         if dropped:
             self._truncate(len(self.tokens) - dropped)
             self.stale += dropped

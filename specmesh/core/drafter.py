@@ -4,6 +4,7 @@
 what is to be sent, or done by others. One step runs at a time; what happens meanwhile is heard before it is finished.
 """
 
+from dataclasses import replace
 from math import inf
 from typing import assert_never
 
@@ -161,13 +162,22 @@ class DrafterCore:
         self.slots.relocated(seq, held)
 
     def _failed(self, step: ev.DraftStep, error: SpecmeshError) -> list[ev.CoreEffect]:
-        """A draft model that failed has no more drafts for the sessions of that step; their verifier goes on alone."""
-        told = list[ev.CoreEffect]()
+        """Several sessions take turns from now on, which shows who is to blame. One alone gets no more drafts; its
+        verifier goes on alone."""
+        told, several = list[ev.CoreEffect](), len(step.rows) > 1
+        if several:
+            self._limits = replace(self._limits, batches=False)
+            meaning = "sessions are drafted for in turn"
+            told.append(ev.Noted("drafting_together_failed", {"error": str(error), "meaning": meaning}, "warning"))
         for cut in step.cuts if step.rows else ():  # perhaps not carried out
             self._cut(cut.seq, cut.length)
         for row in step.rows:
             session = self._sessions.get(row.key)
-            if session is not None:  # else it has ended meanwhile
+            if session is None:
+                continue  # it has ended meanwhile
+            if several:
+                self._cut(row.seq, session.held)
+            else:
                 self._release(session, broken=True)
                 session.undraftable = True
                 told.append((row.key, ev.Noted("drafting_failed", {"error": str(error)}, "error")))

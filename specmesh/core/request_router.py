@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from specmesh.core import events as ev
+from specmesh.core.admission import MAX_QUEUE, check_queue
 from specmesh.core.requests import DrafterRequest, EventSink, Request, RequestState, VerifierInfo, is_wrong
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -11,14 +12,16 @@ from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, RemoteProtocol
 
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
-MAX_GIVEN_UP = 16  # most requests that are remembered after they were given up
+MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
+AHEAD = 32  # most requests that a verifier is asked for and has not begun: it drops what comes too fast
 NEAR = 1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
 
 
 class RequestRouter:
     """The requests of a drafter's clients, in the order of their arrival: see `NEXT_STATES`.
 
-    upstreams: the verifiers, in the order of the settings. Requests queue at these, by priority and arrival.
+    upstreams: the verifiers, in the order of the settings. Requests queue at these, by priority and arrival, up to
+    AHEAD at each; the others are not placed yet.
     """
 
     def __init__(self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float) -> None:
@@ -73,8 +76,15 @@ class RequestRouter:
         for had in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP) if request.id else ():
             if had.request.id == request.id:
                 self._resume(new, had, now)
+        unplaced = [one.request.size for one in self.in_state(RequestState.UNPLACED)]
+        try:
+            check_queue(unplaced, request.size, MAX_QUEUE, f"{len(unplaced)} requests wait at this drafter: try again")
+        except Busy as error:
+            new.fail(error)
+            return
         self.requests.append(new)
-        self._place(new, now)
+        if not unplaced:
+            self._place(new, now)
 
     def cancel_of(self, client: EventSink, now: float) -> None:
         for one in self.requests:
@@ -95,7 +105,7 @@ class RequestRouter:
         """Find verifiers for what has none any more, and do what is due."""
         if not self.requests:
             return
-        for one in self.in_state(RequestState.UNPLACED):
+        for one in sorted(self.in_state(RequestState.UNPLACED), key=lambda one: one.request.priority):
             self._place(one, now)
         for one in self.in_state(RequestState.WAITING):
             self._retry(one, now)
@@ -120,6 +130,8 @@ class RequestRouter:
     def _place(self, one: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, let it wait or fail."""
         while found := self._candidates(one):
+            if len(found[0].asked) >= AHEAD:
+                return  # until it has begun some
             if one.began is not None and found[0].address != one.home:
                 where: dict[str, object] = {"request": one.request.label, "verifier": found[0].address}
                 self._note(ev.Noted("session_goes_elsewhere", where))

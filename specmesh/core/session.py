@@ -11,7 +11,16 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.accept import Acceptance, TokenChoice, VerifiedRows, accept, strategy_of, uses_proposals
+from specmesh.core.accept import (
+    Acceptance,
+    TokenChoice,
+    VerifiedRows,
+    accept,
+    argmax,
+    deterministic,
+    strategy_of,
+    uses_proposals,
+)
 from specmesh.core.draft_buffer import DraftBuffer, TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
@@ -65,6 +74,7 @@ class VerifierSession:
         self.truth = TruthSender(self.prefix, self.pacing)
         self.drafts = DraftBuffer(self.prefix, limits.n_vocab, constraint, self.pacing)
         self._strategy = strategy_of(params.sampling)
+        self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
         self._end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
         self._stepping = False
@@ -78,7 +88,7 @@ class VerifierSession:
         ends = [token in self._limits.end_ids or self._stops_with(token) for token in before]
         if any(ends):
             return "stop"
-        return "length" if self._room() <= 0 else None
+        return "length" if len(self.prefix) >= self._end else None
 
     # --- what happened
 
@@ -167,7 +177,7 @@ class VerifierSession:
         if self.pacing.arrivals is None and not self.drafts.tokens and self.constraint is None:
             return ev.Verify(length - 1, self.prefix.ids[-1], ())
         wanted, until = self.pacing.plan(length, len(self.drafts.tokens), self._max_drafts(), now)
-        if until is None or self.drafts.cut or self._forced():
+        if until is None or self.drafts.cut or (self.constraint is not None and self._forced(self.constraint)):
             return self.verify(wanted)
         return ev.Wait(until)
 
@@ -181,11 +191,12 @@ class VerifierSession:
         return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
-        limit, ids = self._max_drafts(), self.prefix.ids
-        drafts = tuple(self.drafts.tokens[: limit if wanted is None else min(wanted, limit)])
-        forced = self._forced()
-        if forced and common_length(drafts, forced) < len(forced):
-            drafts = forced
+        ids = self.prefix.ids
+        drafts = tuple(self.drafts.tokens[: self._max_drafts() if wanted is None else wanted])
+        if self.constraint is not None:
+            forced = self._forced(self.constraint)
+            if common_length(drafts, forced) < len(forced):
+                drafts = forced
         return ev.Verify(len(ids) - 1, ids[-1], drafts)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
@@ -194,12 +205,10 @@ class VerifierSession:
         stands = (1.0,) * forced + self.pacing.stands(len(verify.drafts) - forced)
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
-    def _forced(self) -> tuple[int, ...]:
+    def _forced(self, constraint: Constraint) -> tuple[int, ...]:
         """Drafts of the grammar's own for the next step: as all of them stand, what counts is ids per second."""
-        if self.constraint is None:
-            return ()
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
-        forced = self.constraint.forced()[:most] if most else ()
+        forced = constraint.forced()[:most] if most else ()
 
         def pace(count: int) -> float:  # before a step has been measured, the more the better
             return (count + 1) / (self._costs.seconds(count + 1, len(self.prefix)) or 1.0)
@@ -217,26 +226,22 @@ class VerifierSession:
             self.times.decoding = now
         return self.pacing.begin(now)
 
-    def _room(self) -> int:
-        """How many more ids may be committed."""
-        return self._end - len(self.prefix.ids)
-
     def _max_drafts(self) -> int:
         """Most drafts of a step: one row is the target's own."""
-        return max(min(self._limits.max_drafts, self._room() - 1), 0)
+        return max(min(self._limits.max_drafts, self._end - len(self.prefix.ids) - 1), 0)
 
     # --- steps
 
     def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
         self._stepping = False
         base = len(self.prefix.ids)
-        forced = self._count_forced(event.drafts)
+        forced = self._count_forced(event.drafts) if self.constraint is not None else 0
         try:
             verdict = accept(
                 event.drafts,
                 self._choices(event),
                 end_ids=self._limits.end_ids,
-                room=self._room(),
+                room=self._end - base,
                 stops=self._stops_with if self._stoppable else None,
             )
         except RequestError as error:  # the grammar's, when it is too late to refuse it
@@ -273,7 +278,7 @@ class VerifierSession:
         base = len(self.prefix.ids)
         if (constraint := self.constraint) is not None:
             return lambda i: choose_allowed(constraint, self._after(event.drafts[:i]), event.logits[i], base + i)
-        offers = self.drafts.offers(event.drafts) if event.drafts or self.drafts.tokens else ()
+        offers = self.drafts.offers(event.drafts) if self._weighs else ()
         rows = VerifiedRows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
         return self._strategy(rows)
 

@@ -342,7 +342,7 @@ class VerifierCore:
                         self._tell(warning)
                 case ev.Told():
                     self._say(live, effect)
-                    if (logprobs := live.logprobs(effect)) is not None:
+                    if live.machine.logprobs is not None and (logprobs := live.logprobs(effect)) is not None:
                         self._say(live, logprobs)
                 case ev.Nacked():
                     self._say(live, effect)

@@ -90,10 +90,19 @@ def _closed(schema: Any) -> Any:
         return [_closed(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {name: inner if name in ("enum", "const") else _closed(inner) for name, inner in schema.items()}
+    closed = {name: _inside(name, inner) for name, inner in schema.items()}
     if isinstance(schema.get("properties"), dict) and not any(name in schema for name in _OPENING):
         closed["additionalProperties"] = False
     return closed
+
+
+def _inside(keyword: str, value: Any) -> Any:
+    """Close the schemas in a keyword's value; the names in some are the schema's own, whatever they are."""
+    if keyword in ("enum", "const"):
+        return value
+    if keyword in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+        return {name: _closed(inner) for name, inner in value.items()}
+    return _closed(value)
 
 
 def gbnf_to_lark(text: str) -> str:

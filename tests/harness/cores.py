@@ -256,7 +256,8 @@ class Verifier:
         return self._sessions[number].machine.drafts.offers(drafts)
 
     def room(self, number: int) -> int:
-        return self._sessions[number].machine._room()
+        machine = self._sessions[number].machine
+        return machine._end - len(machine.prefix)
 
 
 class Drafter:

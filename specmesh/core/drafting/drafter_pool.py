@@ -146,9 +146,16 @@ class DrafterPool:
         if live.owner is None and len(self.drafters) > 1:
             self._look(live, drafter, now)
 
+    def _says_nothing(self, live: SessionContext, now: float) -> bool:
+        """Whether a drafter that was never heard has let its first drafts wait for too long; prompts have no drafts."""
+        machine, begun = live.machine, live.machine.times.decoding
+        if begun is None or not machine.drafting or machine.pacing.estimate.drafting:
+            return False
+        return now - max(live.since, begun) > FIRST_DRAFTS
+
     def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> None:
         if present.arrivals.restart is None:
-            due, silent = False, live.machine.drafting and now - live.since > FIRST_DRAFTS
+            due, silent = False, self._says_nothing(live, now)
         else:
             due, silent = live.rounds >= live.compare_at, live.machine.pacing.estimate.silent(now)
         if not (due or silent):

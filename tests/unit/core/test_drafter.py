@@ -124,6 +124,22 @@ def test_who_is_to_blame_for_a_failed_step():
     assert [row.ids for row in core.next_step(0.0).rows] == [(8,)]
 
 
+def test_a_failed_step_of_several_sessions():
+    """They take turns, so that only who fails alone gets no more drafts."""
+    core = made()
+    opened(core, 1, 2)
+    step = core.next_step(0.0)
+    assert len(step.rows) == 2
+    [warned] = core.finish(step, EngineError("no"), 0.0, 0.0)
+    assert warned.name == "drafting_together_failed"
+    step = core.next_step(0.0)
+    [row] = step.rows
+    failed = core.finish(step, EngineError("no"), 0.0, 0.0)
+    assert [(key, effect.name) for key, effect in failed] == [(row.key, "drafting_failed")]
+    [other] = core.next_step(0.0).rows
+    assert other.key == 3 - row.key
+
+
 def test_what_belongs_to_ids_comes_back_after_them():
     core = made()
     core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams()), 0.0)

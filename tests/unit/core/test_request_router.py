@@ -1,11 +1,13 @@
 """Which verifier has a request of the drafter's clients, decided without a socket or a clock."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.request_router import RequestRouter
+from specmesh.core.request_router import AHEAD, RequestRouter
 from specmesh.core.requests import NEXT_STATES, ClientEvent, DrafterRequest, Failed, Request, RequestState, VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -33,6 +35,9 @@ class Wire:
     def note(self, _: object) -> None:
         pass
 
+    def close(self, *_: object, **__: object) -> None:
+        pass
+
 
 def test_a_wire_that_takes_nothing():
     """The next verifier gets the request; where none takes it the client hears so."""
@@ -48,6 +53,24 @@ def test_a_wire_that_takes_nothing():
     [event] = heard
     assert isinstance(event, Failed)
     assert isinstance(event.error, Busy)
+
+
+def test_a_verifier_is_asked_for_so_many_at_once():
+    """What comes too fast it drops: the others wait here, a lower priority number first; too many are refused."""
+    wire, heard = Wire(full=False), list[ClientEvent]()
+    upstream = Upstream("a", (0, 1), wire, DrafterStats(0.0))
+    upstream.welcomed(VerifierInfo("a", "m", "f", "", 256, 4096, ()), 0.0)
+    router, client = RequestRouter([upstream], print, 0.0), SimpleNamespace(on_event=heard.append)
+    for number in range(AHEAD + MAX_QUEUE + 1):
+        router.ask(replace(REQUEST, priority=MAX_QUEUE + AHEAD - number), client, 1.0)
+    assert (len(wire.asked), len(router.in_state(RequestState.UNPLACED)), len(heard)) == (AHEAD, MAX_QUEUE, 1)
+    router.look(1.0)
+    assert len(wire.asked) == AHEAD
+    upstream.cancel(router.requests[0], 1.0)
+    router.look(1.0)
+    assert len(wire.asked) == AHEAD + 1
+    last = [one.request.priority for one in router.in_state(RequestState.ASKED)][-1]
+    assert last == min(one.request.priority for one in router.requests)
 
 
 @pytest.mark.parametrize("state", RequestState)

@@ -106,6 +106,16 @@ def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[st
     assert constraint.count_allowed([*ids('{"a": 1}'), 300]) == 9
 
 
+def test_a_property_has_a_keywords_name(grammars: Grammars):
+    """It is closed as any other."""
+    inner = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"const": inner}}
+    constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    named, more = ids('{"const": {"a": 1}}'), ids('{"const": {"a": 1, "z": 2}}')
+    assert constraint.count_allowed(named) == len(named)
+    assert constraint.count_allowed(more) == len('{"const": {"a": 1')
+
+
 WIDE = Grammar(GrammarKind.GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
 
 

@@ -101,6 +101,23 @@ class TestRestore:
         engine.close()
 
     @pytest.mark.parametrize("arch", RESTORING)
+    def test_a_state_that_does_not_come_back(
+        self, path: Callable[[str], Path], arch: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = LlamaVerifier(settings(path(arch)), max_draft=8)
+        for seq in (0, 1):
+            engine.decode([Span(seq, 0, IDS[:8], logits=False)])
+        engine.decode([Span(0, 8, IDS[8:12], logits=True)])
+        engine.trim(0, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
+            with pytest.raises(EngineError, match="did not restore"):
+                engine.decode([Span(0, 10, IDS[10:12], logits=True)])
+        after = last_row(engine, Span(1, 8, IDS[8:9], logits=True))
+        assert close_to(last_row(engine, Span(0, 0, IDS[:9], logits=True)), after)
+        engine.close()
+
+    @pytest.mark.parametrize("arch", RESTORING)
     def test_a_long_chain_is_wrong(self, path: Callable[[str], Path], arch: str) -> None:
         """A state that was saved within it is not gone back to."""
         engine, straight = LlamaDrafter(settings(path(arch))), LlamaDrafter(settings(path(arch)))
