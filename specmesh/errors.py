@@ -20,7 +20,7 @@ class ConfigError(SpecmeshError):
 
 
 class InsecureKeys(ConfigError):
-    """Keys that others can read or change, or a wire that would let strangers in: nothing is started with them."""
+    """Keys that others can read or change: nothing is started with them."""
 
     exit_code = 77
 

@@ -15,7 +15,7 @@ from specmesh.core.link import Link
 from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, LimitsByAccount, PeerLimits, Throttle, check_room
 from specmesh.daemons.link.transport import MAX_BACKLOG, UPDATE, Backlog, Inlet, plain
 from specmesh.errors import FrameError
-from specmesh.security.curve import BAN_SECONDS, Socket, TcpConnection, ZapGuard, user_of
+from specmesh.security.curve import BAN_SECONDS, Socket, TcpConnection, ZapGuard
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, decode, encode, ids_in, may_be_control
 from specmesh.wire.messages import Hello, Kind
@@ -182,7 +182,7 @@ class PeerGate:
 
     def proved_key(self) -> str:
         """Return the key that the sender of the newest message has proved; empty where keys are not used."""
-        return user_of(self._inlet.last()) if self._guard is not None else ""
+        return self._guard.key_of(self._inlet.last()) if self._guard is not None else ""
 
     def _name_of(self, key: str) -> str:
         return self._guard.names.get(key, "") if self._guard is not None else ""

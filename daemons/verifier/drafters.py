@@ -137,6 +137,8 @@ class Drafters:
                 self._router.misdirected(peer.identity, now)
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
+        if self._stuck():
+            return
         known = self._peers.get(identity)
         if known is not None and known.hello == hello:
             known.link.last_heard = now

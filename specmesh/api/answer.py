@@ -88,7 +88,8 @@ class Answer(Response):
         self._live: dict[int, LocalClient] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._written = float("-inf")
-        self._begun = self._ended = False
+        self._text = ""  # to be written
+        self._begun = self._complete = self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._loop, self._scope, self._receive, self._send = asyncio.get_running_loop(), scope, receive, send
@@ -117,22 +118,23 @@ class Answer(Response):
 
     def _flush(self) -> None:
         self._timer = None
-        if self._ended or (self._connection is not None and self._connection.flow.write_paused):
+        if self._ended or self._behind:
             return
-        self._written, text = self._loop.time(), ""
+        self._written = self._loop.time()
         try:
             for number, event in self._take():
-                text += self._form.add(number, event)
-            if not self._live:
-                text += self._form.end()
+                self._text += self._form.add(number, event)
+            if not self._live and not self._complete:
+                self._complete = True
+                self._text += self._form.end()
         except SpecmeshError as error:
-            self._fail(text, error)
+            self._fail(error)
         except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
             log.error("api_failed", error=f"{type(error).__name__}: {error}")
-            self._fail(text, InternalError())
+            self._fail(InternalError())
         else:
-            if text:
-                self._write(text, more=bool(self._live))
+            if self._text or self._complete:
+                self._write()
 
     def _take(self) -> Iterator[tuple[int, Event]]:
         """Yield what has come, with the number of its choice. Where nobody asked for rounds, ids that follow ids join
@@ -156,13 +158,19 @@ class Answer(Response):
             if last is not None:
                 yield number, last
 
-    def _fail(self, text: str, error: SpecmeshError) -> None:
+    @property
+    def _behind(self) -> bool:
+        """Whether its reader is: nothing is written before the connection says that it can be."""
+        return self._connection is not None and self._connection.flow.write_paused
+
+    def _fail(self, error: SpecmeshError) -> None:
         self._leave()
         if self._begun:
-            self._write(text + server_sent(error_body(error)), more=False)
+            self._text, self._complete = self._text + server_sent(error_body(error)), True
+            self._write()
         else:
             self._ended = True
-            _at_once(refusal(error)(self._scope, self._receive, self._send))
+            self._refusing = asyncio.ensure_future(refusal(error)(self._scope, self._receive, self._send))
 
     def _leave(self) -> None:
         """Cancel those that have not ended."""
@@ -170,12 +178,14 @@ class Answer(Response):
             self._backend.submit(Cancel(client))
         self._live.clear()
 
-    def _write(self, text: str, *, more: bool) -> None:
+    def _write(self) -> None:
         if not self._begun:
             self._begun = True
             _at_once(self._send({"type": "http.response.start", "status": 200, "headers": self.raw_headers}))
-        self._ended = not more
-        _at_once(self._send({"type": "http.response.body", "body": text.encode(), "more_body": more}))
+            if self._behind:
+                return
+        text, self._text, self._ended = self._text, "", self._complete
+        _at_once(self._send({"type": "http.response.body", "body": text.encode(), "more_body": not self._complete}))
 
 
 def _at_once(sending: Awaitable[None]) -> None:

@@ -19,7 +19,7 @@ _CHANGING: tuple[tuple[tuple[object, ...], str], ...] = (
     (_EMPTY, "audio prediction web_search_options echo suffix top_logprobs tools functions"),  # OpenAI's
     (
         _EMPTY,
-        "n_predict samplers mirostat dry_multiplier xtc_probability dynatemp_range min_keep lora",
+        "mirostat dry_multiplier xtc_probability dynatemp_range min_keep lora",
     ),  # llama-server's
     (
         _EMPTY,
@@ -28,7 +28,9 @@ _CHANGING: tuple[tuple[tuple[object, ...], str], ...] = (
     (_EMPTY, "truncate_prompt_tokens chat_template chat_template_kwargs include_stop_str_in_output documents"),
     (_EMPTY, "structured_outputs guided_json guided_regex guided_choice guided_grammar regex ebnf"),
     (_EMPTY, "no_repeat_ngram_size top_a smoothing_factor use_beam_search"),
-    ((-1, 0), "top_n_sigma t_max_predict_ms adaptive_target"),
+    ((-1, 0), "top_n_sigma t_max_predict_ms"),
+    ((-1,), "adaptive_target n_predict"),
+    ((), "samplers"),
     ((1,), "best_of typ_p repetition_penalty length_penalty num_beams"),
     ((True,), "skip_special_tokens do_sample"),
     (("none", "auto"), "tool_choice function_call"),

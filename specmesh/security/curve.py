@@ -8,6 +8,7 @@ only a handshake that the guard was asked about leaves a key with it.
 import contextlib
 import itertools
 import os
+import secrets
 import socket as sockets
 import time
 from collections import Counter
@@ -72,7 +73,9 @@ class ZapGuard(ThreadAuthenticator):
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
         self._banned: dict[str, float] = {}
+        self._wrong = ""  # why the list could not be read, as the log has it
         self._logged = Throttle(60.0, MAX_KEYS_LOGGED)
+        self._mark = secrets.token_hex(16)
         self.configure_curve_callback(DOMAIN, self)
 
     def protect(self, socket: Socket) -> None:
@@ -82,8 +85,21 @@ class ZapGuard(ThreadAuthenticator):
         self.thread.name = "auth"
 
     def curve_user_id(self, client_public_key: bytes) -> str:
-        """Return the User-Id of its messages: the key, as we write keys."""
-        return client_public_key.hex()
+        """Return the User-Id of its messages: the key, as we write keys, after a mark that no peer knows: where nobody
+        is asked about a handshake, libzmq takes the User-Id that the peer itself sends."""
+        return self._mark + client_public_key.hex()
+
+    def key_of(self, message: zmq.Frame) -> str:
+        """Return the key that a message's sender has proved to this guard; empty where there was none."""
+        user = _user_of(message)
+        return user.removeprefix(self._mark) if user.startswith(self._mark) else ""
+
+    def stop(self) -> None:
+        """Stop, also where the thread has died, which pyzmq would wait for."""
+        if self.is_alive():
+            super().stop()
+        elif self.pipe is not None:
+            self.pipe.close(linger=0)
 
     def callback(self, _: str, key: bytes) -> bool:
         """Answer libzmq, on pyzmq's thread. An error ends the thread, and then nobody gets in."""
@@ -107,12 +123,14 @@ class ZapGuard(ThreadAuthenticator):
         stamp, before = self._stamped(self._keys), self.allowed
         if stamp == self._stamp:
             return False
-        self._stamp = stamp
         try:
             self.allowed = self._read()
-        except (ConfigError, OSError) as error:
-            log.error("drafters_not_read", error=str(error), meaning="those allowed before still are")
+        except (ConfigError, OSError) as error:  # perhaps there was no descriptor: it is tried again
+            if str(error) != self._wrong:
+                log.error("drafters_not_read", error=str(error), meaning="those allowed before still are")
+            self._wrong = str(error)
             return False
+        self._stamp, self._wrong = stamp, ""
         new, revoked = len(self.allowed - before), len(before - self.allowed)
         log.info("drafters_read", allowed=len(self.names), new=new, revoked=revoked)
         return True
@@ -178,7 +196,7 @@ def handshake(event: Mapping[str, Any]) -> Handshake:
 # --- who sent a message
 
 
-def user_of(message: zmq.Frame) -> str:
+def _user_of(message: zmq.Frame) -> str:
     """The key of a message's sender, as its handshake has proved it; empty where there was none."""
     try:
         return str(message.get("User-Id"))

@@ -27,6 +27,8 @@ from proxy import Proxy
 
 from specmesh.client import Json
 from specmesh.security.keys import KeyFolder, Listing
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
 
 PROMPT = "Nobody reads along"
 fault = pytest.mark.fault
@@ -232,6 +234,36 @@ def test_an_open_door_lets_nobody_speak(mesh: Mesh, keys: Keys, change: str, opt
     until(lambda: verifier.stats()["wire"]["rejected"].get("key", 0) > 1, "it is refused, and says HELLO again")
     assert drafter.verifier()["name"] is None
     assert (peers(verifier), verifier.events("drafter_attached")) == ([], [])
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+"""Of ZMTP 3.0, without keys."""
+
+
+def claims(key: str, hello: bytes) -> bytes:
+    """What a client sends after the greeting that says it is the user `key`: READY and one message."""
+
+    def field(name: bytes, value: bytes) -> bytes:
+        return bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
+
+    ready = b"\x05READY" + field(b"Socket-Type", b"DEALER") + field(b"Identity", b"x") + field(b"User-Id", key.encode())
+    return bytes([4, len(ready)]) + ready + bytes([0, len(hello)]) + hello
+
+
+@fault("E6.64")
+def test_a_key_is_proved_not_claimed(mesh: Mesh, keys: Keys):
+    """Where the handshake protects nothing, libzmq takes what a peer says of itself."""
+    path = mesh.folder / "mac.keys"
+    keys.drafter("mac")
+    allowed = KeyFolder(path).identity().public.hex()
+    change = "auth.protect_server = lambda socket, identity: None"
+    verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, change))
+    with socket.create_connection(("127.0.0.1", mesh.port)) as client:
+        client.sendall(GREETING)
+        client.recv(len(GREETING), socket.MSG_WAITALL)
+        client.sendall(claims(allowed, encode(m.Hello("mac", "sim", "", "", 0, 4096))))
+        until(lambda: verifier.stats()["wire"]["rejected"].get("key", 0) > 0, "it is refused")
+    assert peers(verifier) == []
 
 
 def spoil_mode(folder: KeyFolder) -> str:
