@@ -42,7 +42,6 @@ from specmesh.daemons.verifier.prompts import PromptEncoder
 from specmesh.engines.base import VerifyEngine, limits_of, run_step
 from specmesh.errors import Busy, WentAway
 from specmesh.security.curve import ZapGuard
-from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
@@ -123,7 +122,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._clients.end(WentAway("the verifier is stopping: the text ends here"))
         for _, asked in self._asked:
             self._late(asked)
-        self._drafters.send_all(m.Bye())
+        self._drafters.leave()
 
     def _close(self) -> bool:
         encoded = self._prompts.close(CLOSE_TIMEOUT)

@@ -74,11 +74,12 @@ class Drafters:
             self._tell(vev.ReportAsked(), now)  # what the next ones tell
         if self._hash_sent != self._stats.model_hash:
             self._hash_sent = self._stats.model_hash
-            self.send_all(self._welcome())
+            for identity, peer in self._peers.items():
+                self._router.send(identity, self._welcome(peer.hello))
 
-    def send_all(self, message: m.Welcome | m.Bye) -> None:
+    def leave(self) -> None:
         for identity in self._peers:
-            self._router.send(identity, message)
+            self._router.send(identity, m.Bye())
 
     def probe(self, order: PingPeers, now: float) -> None:
         order.sent(peer.end for peer in self._peers.values())
@@ -157,10 +158,10 @@ class Drafters:
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._tell(vev.DrafterJoined(identity, hello.n_ctx), now)
 
-    def _welcome(self, hello: m.Hello | None = None) -> m.Welcome:
+    def _welcome(self, hello: m.Hello) -> m.Welcome:
         """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
         limits, sha256 = self._limits, self._stats.model_hash or ""
-        host = self._cores.host if hello is not None and hello.host == self._cores.host else ""
+        host = self._cores.host if hello.host == self._cores.host else ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
                          sorted(limits.end_ids), host, self._cores.taken.threads)  # fmt: skip
 

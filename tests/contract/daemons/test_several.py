@@ -8,6 +8,7 @@ from harness.ports import free_address
 from named_texts import Told, asked, wanted
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
+from specmesh.engines.base import host_id
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import Busy, ConfigError, NoSuchText, RequestError
 from specmesh.wire import messages as m
@@ -176,13 +177,16 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
 
 
 def test_what_a_verifier_tells_a_drafter(bench: Bench):
-    """Its load with PING and PONG, and who it is once more when it knows its file's hash."""
-    verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=3, step_ms=2))), bench.dealer()
+    """Its load with PING and PONG, and who it is once more when it knows its file's hash, on which host as before."""
+    verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=3, step_ms=2))), bench.dealer(known=False)
+    peer.say(m.Hello("scripted", "scripted", "none", "", 0, 4096, host_id(), 1))
+    assert peer.expect(m.Welcome).host == host_id()
     client = verifier.ask(request(8000))
     client.next()
     verifier.tell_hash(FILE)
     peer.say(m.Ping(5))
     told = peer.expect(m.Pong)
     assert (told.number, told.sessions, told.queued, told.places) == (5, 1, 0, 3)
-    assert peer.expect(m.Welcome).model_hash == FILE
+    again = peer.expect(m.Welcome)
+    assert (again.model_hash, again.host) == (FILE, host_id())
     verifier.cancel(client)
