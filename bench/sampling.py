@@ -22,7 +22,6 @@ WAYS: dict[str, SamplingParams] = {
     "top-k 40, top-p 0.95, min-p 0.05": SamplingParams(0.8, 40, 0.95, min_p=0.05),
     "top-p 0.95": SamplingParams(0.8, 0, 0.95),
     "min-p 0.05": SamplingParams(0.8, min_p=0.05),
-    "typical-p 0.9": SamplingParams(0.8, typical_p=0.9),
     "nothing but temperature": SamplingParams(0.8),
 }
 

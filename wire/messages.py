@@ -135,7 +135,6 @@ class Vocab:
 class _SamplingFields:
     stop: list[str] = field(default_factory=list)
     min_p: float = 0.0
-    typical_p: float = 1.0
     repeat_penalty: float = 1.0
     repeat_last_n: int = WINDOW
     frequency_penalty: float = 0.0

@@ -96,7 +96,6 @@ def params_of(message: Open | Opened) -> SamplingParams:
         message.top_p,
         message.seed,
         message.min_p,
-        message.typical_p,
         Penalties(message.repeat_penalty, message.frequency_penalty, message.presence_penalty, window),
         tuple(zip(message.biased_ids, message.biases, strict=False)),
         message.strategy,

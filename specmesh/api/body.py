@@ -24,7 +24,7 @@ MAX_TEXTS = 128
 MAX_PRIORITY = 100
 
 DEFAULTS = (
-    *("max_tokens", "temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("max_tokens", "temperature", "top_k", "top_p", "min_p"),
     *("repeat_penalty", "repeat_last_n", "frequency_penalty", "presence_penalty"),
 )
 """Fields of a body that a daemon may have defaults for."""
@@ -147,7 +147,6 @@ def _params(fields: BodyFields, max_tokens: int, logprobs: int | None) -> Sessio
         top_p=fields.number("top_p", 1.0, 0.0, 1.0),
         seed=_seed(fields),
         min_p=fields.number("min_p", 0.0, 0.0, 1.0),
-        typical_p=fields.number("typical_p", 1.0, 0.0, 1.0),
         penalties=Penalties(
             fields.number("repeat_penalty", 1.0, -MOST, MOST),
             fields.number("frequency_penalty", 0.0, -MOST, MOST),

@@ -31,7 +31,7 @@ _CHANGING: tuple[tuple[tuple[object, ...], str], ...] = (
     ((-1, 0), "top_n_sigma t_max_predict_ms"),
     ((-1,), "adaptive_target n_predict"),
     ((), "samplers"),
-    ((1,), "best_of typ_p repetition_penalty length_penalty num_beams"),
+    ((1,), "best_of typ_p typical_p repetition_penalty length_penalty num_beams"),
     ((True,), "skip_special_tokens do_sample"),
     (("none", "auto"), "tool_choice function_call"),
     ((["text"],), "modalities"),

@@ -132,7 +132,6 @@ SAMPLING: dict[str, tuple[click.ParamType[Any], str, object, str]] = {
     "top_k": (click.IntRange(0), "K", 0, "Sample from the K most likely tokens only; 0: off."),
     "top_p": (SHARE, "P", 1, "Sample from the most likely tokens that together have probability P; 1: off."),
     "min_p": (SHARE, "P", 0, "Drop tokens less likely than P times the most likely one; 0: off."),
-    "typical_p": (SHARE, "P", 1, "Locally typical sampling with probability mass P; 1: off."),
     "repeat_penalty": (_FACTOR, "X", 1, "Make tokens that occurred recently less likely; 1: off."),
     "repeat_last_n": (click.IntRange(-1), "N", 64, "Number of recent tokens that penalties look at; 0: none, -1: all."),
     "frequency_penalty": (_PENALTY, "X", 0, "Penalize a token for each time it occurred recently; 0: off."),

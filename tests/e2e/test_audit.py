@@ -60,7 +60,6 @@ WAYS: dict[str, tuple[object, ...]] = {
     "top_k": (0, 5, 40),
     "top_p": (1, 0.95, 0.5),
     "min_p": (0, 0.05),
-    "typical_p": (1, 0.9),
     "repeat_penalty": (1, 1.2),
     "repeat_last_n": (64, 8, -1),
     "frequency_penalty": (0, 0.5),

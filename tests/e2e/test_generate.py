@@ -167,13 +167,12 @@ def penalised(**penalties: float) -> SamplingParams:
         (("--top-k", 5), SamplingParams(8, 5, seed=3)),
         (("--top-p", 0.5), SamplingParams(8, top_p=0.5, seed=3)),
         (("--min-p", 0.3), SamplingParams(8, seed=3, min_p=0.3)),
-        (("--typical-p", 0.3), SamplingParams(8, seed=3, typical_p=0.3)),
         (("--presence-penalty", 40, "--repeat-last-n", -1), penalised(presence=40.0, window=-1)),
         (("--frequency-penalty", 9), penalised(frequency=9.0)),
         (("--presence-penalty", -9), penalised(presence=-9.0)),
         (("--logit-bias", "65+30"), SamplingParams(8, seed=3, logit_bias=((65, 30.0),))),
     ],
-    ids=["top-k", "top-p", "min-p", "typical-p", "window", "frequency", "presence", "bias"],
+    ids=["top-k", "top-p", "min-p", "window", "frequency", "presence", "bias"],
 )
 def test_sampling_options_are_what_the_verifier_samples_with(
     pair: dict[str, Daemon], options: tuple[object, ...], params: SamplingParams

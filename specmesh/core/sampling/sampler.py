@@ -5,12 +5,12 @@ choice is argmax(log prob + Gumbel(u)) over the filtered support. It is an exact
 depends on (logits, parameters, seed, the ids before it) only, and a drafter with the same noise and similar logits
 chooses the same token far more often than an independent sample would.
 
-The filters and their meaning are llama.cpp's (src/llama-sampling.cpp), as is their order: top-k, typical-p, top-p,
-min-p, all of them before the temperature. A vocabulary has a hundred thousand entries and few candidates, so nothing
+The filters and their meaning are llama.cpp's (src/llama-sampling.cpp), as is their order: top-k, top-p, min-p, all of
+them before the temperature. A vocabulary has a hundred thousand entries and few candidates, so nothing
 here orders it as a whole unless a filter needs that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 STRIPES = 64  # whose maxima bound the largest logits from below; numpy's `max` of so many rows costs least
-# candidates that a filter of the whole vocabulary begins with, and how many times more it tries next
+# candidates that top-p of the whole vocabulary begins with, and how many times more it tries next
 BEGIN, GROWTH = 256, 8
 
 
@@ -54,38 +54,18 @@ def nucleus(logits: Logits, top_p: float) -> Candidates:
     """`top_p` of a whole row."""
     most = float(logits.max())
     total = float(np.exp(logits.astype(np.float64) - most).sum())
-    for count in _growing(len(logits)):
+    count = BEGIN
+    while True:
         found = largest(logits, count)
         reached = np.cumsum(np.exp(found.scores - most) / total)
-        if reached[-1] >= top_p:
-            break
-    return found.first(_needed(reached, top_p))
-
-
-def typical_of_row(logits: Logits, share: float) -> Candidates:
-    shares = np.exp(logits.astype(np.float64) - float(logits.max()))
-    shares /= shares.sum()
-    distance = _distance(shares)
-    for count in _growing(len(logits)):
-        nearest = largest((-distance).astype(np.float32), count).ids
-        reached = np.cumsum(shares[nearest])
-        if reached[-1] > share:
-            break
-    return _ordered(logits, np.sort(nearest[: _needed(reached, share, more=True)]))
+        if reached[-1] >= top_p or count >= len(logits):
+            return found.first(_needed(reached, top_p))
+        count *= GROWTH
 
 
 def top_p(found: Candidates, share: float) -> Candidates:
     """The fewest of the first candidates whose softmax reaches `share`; at least one."""
     return found.first(_needed(np.cumsum(softmax(found.scores)), share))
-
-
-def typical(found: Candidates, share: float) -> Candidates:
-    """The candidates whose information is nearest to the entropy, as few as have more than `share` of the softmax:
-    locally typical sampling (Meister et al. 2202.00666)."""
-    shares = softmax(found.scores)
-    nearest = np.argsort(_distance(shares), kind="stable")
-    kept = np.sort(nearest[: _needed(np.cumsum(shares[nearest]), share, more=True)])
-    return Candidates(found.ids[kept], found.scores[kept])
 
 
 def min_p(found: Candidates, share: float) -> Candidates:
@@ -104,25 +84,9 @@ def softmax(scores: Floats) -> Floats:
     return shares
 
 
-def _needed(reached: Floats, share: float, *, more: bool = False) -> int:
-    """How many it takes for their sum, `reached` with each, to come to `share`, or to `more` than that."""
-    return min(int(np.searchsorted(reached, share, "right" if more else "left")) + 1, len(reached))
-
-
-def _distance(shares: Floats) -> Floats:
-    with np.errstate(divide="ignore"):
-        information = -np.log(shares)
-    possible = shares > 0
-    distance: Floats = np.abs(information - float((shares[possible] * information[possible]).sum()))
-    return distance
-
-
-def _growing(n_vocab: int) -> Iterator[int]:
-    count = BEGIN
-    while count < n_vocab:
-        yield count
-        count *= GROWTH
-    yield n_vocab
+def _needed(reached: Floats, share: float) -> int:
+    """How many it takes for their sum, `reached` with each, to come to `share`."""
+    return min(int(np.searchsorted(reached, share)) + 1, len(reached))
 
 
 def _ordered(logits: Logits, ids: Ids) -> Candidates:
@@ -190,15 +154,14 @@ HEAD = 64  # largest logits whose noise is looked at first, where nothing filter
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to choose: biases, penalties, top-k, typical-p, top-p, min-p and temperature, in this order, llama.cpp's. The
-    defaults filter nothing."""
+    """How to choose: biases, penalties, top-k, top-p, min-p and temperature, in this order, llama.cpp's. The defaults
+    filter nothing."""
 
     temperature: float = 0.0  # 0 is greedy
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0  # 64-bit
     min_p: float = 0.0
-    typical_p: float = 1.0
     penalties: Penalties = NONE
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added)
     strategy: str = Strategy.DETERMINISTIC
@@ -226,8 +189,7 @@ def check_sampling(params: SamplingParams) -> SamplingParams:
     penalties = params.penalties
     if not 0 <= params.temperature <= MOST:
         raise RequestError(f"temperature must be a number from 0 to {MOST:g}", "temperature")
-    shares = {"typical_p": params.typical_p, "top_p": params.top_p, "min_p": params.min_p}
-    for name, share in shares.items():
+    for name, share in (("top_p", params.top_p), ("min_p", params.min_p)):
         if not 0 <= share <= 1:
             raise RequestError(f"{name} must be a number from 0 to 1", name)
     if not 0 < penalties.repeat <= MOST:
@@ -309,7 +271,7 @@ class Sampler:
     def filters(self) -> bool:
         """Whether what may be chosen depends on the whole row. Else the best of all ids is chosen, each by itself."""
         params = self.params
-        return params.top_k > 0 or params.typical_p < 1 or params.top_p < 1 or params.min_p > 0
+        return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
     def _contenders(self, logits: Logits, position: int) -> Candidates:
         """Of a row that nothing filters, the tokens that the noise may let win: the largest logits, and those whose
@@ -331,10 +293,6 @@ class Sampler:
         params, mass = self.params, self.params.top_p
         if 0 < params.top_k < len(logits):
             found = largest(logits, params.top_k)
-            if params.typical_p < 1:
-                found = typical(found, params.typical_p)
-        elif params.typical_p < 1:
-            found = typical_of_row(logits, params.typical_p)
         elif mass < 1:
             found, mass = nucleus(logits, mass), 1.0
         elif params.min_p > 0:

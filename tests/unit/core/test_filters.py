@@ -1,11 +1,10 @@
 """The largest of a large vocabulary, found without ordering it, and what filters leave of them."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.sampler import STRIPES, at_least, largest, min_p, nucleus, top_p, typical, typical_of_row
+from specmesh.core.sampling.sampler import STRIPES, at_least, largest, min_p, nucleus, top_p
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -61,12 +60,3 @@ def test_nucleus_is_top_p_of_everything(logits, share):
 def test_at_least_is_min_p_of_everything(logits, share):
     slow, fast = min_p(largest(logits, len(logits)), share), at_least(logits, share)
     assert slow.ids.tolist() == fast.ids.tolist()
-
-
-@PROFILE
-@given(large, st.floats(0.001, 0.999))
-def test_typical_of_row_is_typical_of_everything(logits, share):
-    slow, fast = typical(largest(logits, len(logits)), share), typical_of_row(logits, share)
-    assert fast.ids.tolist() == sorted(fast.ids, key=lambda token: (-logits[token], token))
-    assert abs(len(slow.ids) - len(fast.ids)) <= 1
-    assert sorted(logits[slow.ids])[-1:] == pytest.approx(sorted(logits[fast.ids])[-1:], abs=1e-3)

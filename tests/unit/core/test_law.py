@@ -28,7 +28,6 @@ SAMPLING = {
     "top-k": SamplingParams(0.7, top_k=2),
     "top-p": SamplingParams(1.0, top_p=0.8),
     "min-p": SamplingParams(1.2, min_p=0.3),
-    "typical": SamplingParams(1.0, typical_p=0.6),
     "penalties": SamplingParams(0.9, penalties=Penalties(1.5, 0.3, 0.4)),
     "bias": SamplingParams(0.8, top_k=3, logit_bias=((0, 1.5),)),
 }
@@ -164,7 +163,6 @@ SCHEDULES = {
         ("top-k", "fine", "one more in hand"),
         ("top-p", "coarse", "many in hand"),
         ("min-p", "fine", "blocks of one"),
-        ("typical", "mixed", "one more in hand"),
         ("penalties", "fine", "many in hand"),
         ("bias", "coarse", "blocks of three"),
     ],

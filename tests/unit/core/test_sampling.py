@@ -28,32 +28,26 @@ def softmax(logits, temperature=1.0):
     return weights / weights.sum()
 
 
-def naive_support(logits, top_k=0, typical_p=1.0, top_p=1.0, min_p=0.0):
+def naive_support(logits, top_k=0, top_p=1.0, min_p=0.0):
     """The ids that survive the filters, one after the other, written down plainly; of equal logits the lower id comes
     first."""
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     if top_k:
         order = order[:top_k]
-    if typical_p < 1:
-        shares = softmax(logits[order])
-        entropy = -sum(share * math.log(share) for share in shares)
-        by_surprise = sorted(zip(order, shares, strict=True), key=lambda pair: abs(-math.log(pair[1]) - entropy))
-        kept = shortest(by_surprise, lambda mass: mass > typical_p)
-        order = [token for token in order if token in kept]
     if top_p < 1:
-        order = shortest(zip(order, softmax(logits[order]), strict=True), lambda mass: mass >= top_p)
+        order = shortest(zip(order, softmax(logits[order]), strict=True), top_p)
     if min_p > 0:
         order = [token for token in order if logits[token] >= logits[order[0]] + math.log(min_p)]
     return order
 
 
-def shortest(pairs, enough):
-    """The first tokens of (token, share) pairs whose shares together are enough."""
+def shortest(pairs, share_wanted):
+    """The first tokens of (token, share) pairs whose shares together are that much."""
     kept, mass = [], 0.0
     for token, share in pairs:
         kept.append(token)
         mass += share
-        if enough(mass):
+        if mass >= share_wanted:
             break
     return kept
 
@@ -89,9 +83,8 @@ def test_greedy_is_argmax(logits, position, seed):
         ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.0, "top_k": 3}),
         ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 0.8, "top_p": 0.9}),
         ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.2, "min_p": 0.1}),
-        ([0.0, 1.0, 2.0, -1.0, 0.5], {"temperature": 1.0, "typical_p": 0.7}),
     ],
-    ids=["plain", "cold", "uniform", "top-k", "top-p", "min-p", "typical-p"],
+    ids=["plain", "cold", "uniform", "top-k", "top-p", "min-p"],
 )
 def test_coupled_sampling_is_exact(logits, params, seed):
     logits = np.array(logits, np.float32)
@@ -109,7 +102,6 @@ def test_coupled_sampling_is_exact(logits, params, seed):
         {},
         optional={
             "top_k": st.integers(0, 30),
-            "typical_p": st.floats(0.01, 1.0),
             "top_p": st.floats(0.01, 1.0),
             "min_p": st.floats(0.0, 1.0),
         },
@@ -118,8 +110,7 @@ def test_coupled_sampling_is_exact(logits, params, seed):
     seeds,
 )
 def test_support_is_every_filter_in_order(logits, filters, position, seed):
-    """The support is top-k's, then typical-p's, top-p's and min-p's, each of what the one before it left; the choice
-    lies in it."""
+    """The support is top-k's, then top-p's and min-p's, each of what the one before it left; the choice lies in it."""
     sampler = Sampler(SamplingParams(temperature=1.0, seed=seed, **filters))
     found = sampler.candidates(logits)
     assert sorted(found.ids) == sorted(naive_support(logits, **filters))
