@@ -14,9 +14,6 @@ from specmesh.core.verifier_events import ThreadsShared
 
 Part = ev.Prefill | ev.Verify  # what one session does in a step
 PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must have the same bits, in any step
-LEAST_PART = 64  # rows of a part of a prompt that is cut because others go before it
-# rows of prompts for each session beside them, if more: prompts must be read as fast as short texts end
-ROWS_BESIDE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +55,9 @@ class Scheduler:
     would cost more than any draft brings. Each has its own row; where they are several, as many drafts come as raise
     what all get for the time by `costs`.
 
-    The rest of the rows prefills; where others verify or wait only `prefill_rows`, or ROWS_BESIDE for each of them,
-    times as many as there are prompts for each of the others. LEAST_PART of it is kept from drafts. In every other step
-    the oldest prompt comes first, so that it goes on whatever comes, else those with least to go, by powers of two.
-    Whole prompts follow, and parts of LEAST_PART.
+    Prompts take the rest before drafts do; where others verify or wait only `prefill_rows`, times as many as there are
+    prompts for each of the others. In turn the oldest prompt is first, so that it goes on whatever comes, and the one
+    with least to go.
 
     constant: rows cost the same whatever they hold, so all drafts come, and a prompt is always cut at multiples of
     `prefill_rows`: other sessions do not change how it is computed."""
@@ -74,7 +70,7 @@ class Scheduler:
         self._prefill_rows = prefill_rows
         self._constant = constant
         self._turn = -1
-        self._eldest = False  # who was first of the prompts in the step before
+        self._shortest = False  # is first of the prompts in this step
 
     def next_batch(self, sessions: Mapping[int, SessionContext], now: float) -> Batch | ev.Wait:
         """Return the next step's parts for the unfinished `sessions`, or until when it has none: for ever, infinity."""
@@ -85,27 +81,18 @@ class Scheduler:
                 return plan
             if isinstance(plan, ev.Verify) and len(plan.drafts) < self._n_batch:
                 return Batch.of(((key, plan),))
-        machines = {key: live.machine for key, live in sessions.items()}
-        plans = {key: machine.plan(now) for key, machine in machines.items() if machine.finished is None}
+        plans = {key: live.machine.plan(now) for key, live in sessions.items() if live.machine.finished is None}
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
             return ev.Wait(min(waits, default=inf))
         prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
-        kept = 0 if self._constant else min(sum(len(plan.ids) for plan in prompts.values()), LEAST_PART)
-        parts: list[tuple[int, Part]] = []
-        if any(isinstance(plan, ev.Verify) for plan in plans.values()):
-            joining = self._fitting([key for key in plans if key not in prompts])
-            wants = dict[int, ev.Verify]()
-            for key in joining:
-                plan = plans[key]
-                wants[key] = plan if isinstance(plan, ev.Verify) else machines[key].verify()
-            parts += self._verifying(wants, sessions, kept)
-        budget = self._n_batch - sum(_rows(part) for _, part in parts)
-        others = len(plans) - len(prompts)
-        if others:
-            share = max(self._prefill_rows, ROWS_BESIDE * others)
-            budget = min(budget, share * -(-len(prompts) // others))
-        return Batch.of((*parts, *self._filling(prompts, budget)))
+        others = [key for key in plans if key not in prompts]
+        joining = self._fitting(others) if len(waits) < len(others) else []
+        room = self._n_batch - len(joining)
+        share = self._prefill_rows * -(-len(prompts) // len(others)) if others else room
+        filling = self._filling(prompts, min(room, share))
+        room -= sum(len(part.ids) for _, part in filling)
+        return Batch.of((*self._verifying(joining, plans, sessions, room), *filling))
 
     def _fitting(self, joining: list[int]) -> list[int]:
         self._turn += 1
@@ -115,54 +102,44 @@ class Scheduler:
         return (joining[begin:] + joining[:begin])[: self._n_batch]
 
     def _verifying(
-        self, wants: Mapping[int, ev.Verify], sessions: Mapping[int, SessionContext], kept: int
+        self, joining: list[int], plans: Mapping[int, ev.Plan], sessions: Mapping[int, SessionContext], room: int
     ) -> list[tuple[int, ev.Verify]]:
-        """Each with its own row, and the drafts that fit and pay. `kept` rows are a prompt's."""
-        room = max(self._n_batch - len(wants) - kept, 0)
-        if len(wants) == 1 or self._constant:
+        """Each with its own row, and the drafts that fit in `room` more and pay."""
+        wants = list[ev.Verify]()
+        for key in joining:
+            plan = plans[key]
+            wants.append(plan if isinstance(plan, ev.Verify) else sessions[key].machine.verify())
+        if len(wants) <= 1 or self._constant:
             counts = []
-            for want in wants.values():
+            for want in wants:
                 counts.append(min(len(want.drafts), room))
                 room -= counts[-1]
         else:
-            context = sum(want.position for want in wants.values())
-            bids = [sessions[key].machine.bid(want) for key, want in wants.items()]
-            first = self._turn % len(wants)
+            context = sum(want.position for want in wants)
+            bids = [sessions[key].machine.bid(want) for key, want in zip(joining, wants, strict=True)]
             pause = self._costs.pause
+            first = self._turn % len(wants)
             counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
         return [
             (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
-            for (key, want), count in zip(wants.items(), counts, strict=True)
+            for key, want, count in zip(joining, wants, counts, strict=True)
         ]
 
     def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
-        if self._constant:
-            return self._whole_parts(prompts, budget)
-        self._eldest = not self._eldest
-        oldest, taken = next(iter(prompts), None), dict[int, int]()
-        for key in sorted(
-            prompts, key=lambda key: (self._eldest and key != oldest, len(prompts[key].ids).bit_length())
-        ):
-            ids = len(prompts[key].ids)
-            if ids <= budget or not taken or budget >= LEAST_PART:
-                taken[key] = min(ids, budget)
-                budget -= taken[key]
-        return [(key, replace(plan, ids=plan.ids[: taken[key]])) for key, plan in prompts.items() if taken.get(key)]
-
-    def _whole_parts(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
-        """The next part of each prompt, the oldest first, of those that fit."""
+        self._shortest = not self._shortest and not self._constant
+        order = sorted(prompts, key=lambda key: len(prompts[key].ids)) if self._shortest else prompts
         parts = []
-        for key, plan in prompts.items():
-            next_cut = self._prefill_rows - plan.position % self._prefill_rows
-            whole = plan if plan.stepwise else replace(plan, ids=plan.ids[:next_cut])
-            if len(whole.ids) <= budget:
-                parts.append((key, whole))
-                budget -= len(whole.ids)
+        for key in order:
+            plan = prompts[key]
+            ids = plan.ids[: budget if not self._constant else self._next_cut(plan)]
+            if 0 < len(ids) <= budget:
+                parts.append((key, replace(plan, ids=ids)))
+                budget -= len(ids)
         return parts
 
-
-def _rows(part: Part) -> int:
-    return len(part.ids) if isinstance(part, ev.Prefill) else 1 + len(part.drafts)
+    def _next_cut(self, plan: ev.Prefill) -> int:
+        """Where a constant width ends a prompt's next part."""
+        return len(plan.ids) if plan.stepwise else self._prefill_rows - plan.position % self._prefill_rows
 
 
 class StepMeter:
