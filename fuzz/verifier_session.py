@@ -80,7 +80,7 @@ class _World:
             case 14:
                 self.decide()
             case _:
-                self.handle(ev.Cancelled("cancelled")) if self.tape.byte() == 0 else None
+                self.perform(self.session.cancel("cancelled")) if self.tape.byte() == 0 else None
 
     def attach(self) -> None:
         arrivals = Arrivals()
@@ -91,7 +91,7 @@ class _World:
         """A frame from the drafter, as the verifier's loop hands it over."""
         message = decoded(frame, self.seen)
         if isinstance(message, m.Draft | m.DraftProbs | m.Nack):
-            self.handle(from_drafter(message))
+            self.heard(from_drafter(message))
         elif message is not None:
             self.seen["no event"] += 1
 
@@ -112,7 +112,8 @@ class _World:
             self.step = None
             logits = self.memory.rows((part.last, *part.drafts))
             self.costs.record(len(logits), self.now - began)
-            self.handle(ev.Stepped(part.drafts, logits, self.now - began, 1 + self.tape.byte() % 4))
+            sessions = 1 + self.tape.byte() % 4
+            self.take(self.session.stepped(part.drafts, logits, self.now, self.now - began, sessions))
             return
         plan = self.session.plan(self.now)
         match plan:
@@ -120,7 +121,7 @@ class _World:
                 assert position == len(self.memory.held), "the plan is not where the memory ends"
                 taken = ids[: 1 + self.tape.byte() % len(ids)]
                 self.memory.append(taken)
-                self.handle(ev.Prefilled(len(taken)))
+                self.session.prefilled(len(taken))
             case ev.Wait(until):
                 assert until > self.now, "asked to sleep into the past"
                 assert self.until in (None, until), "the deadline moves"
@@ -136,12 +137,15 @@ class _World:
 
     # --- what must hold
 
-    def handle(self, event: ev.VerifierEvent) -> None:
+    def heard(self, said: ev.Drafted | ev.Nacked) -> None:
         before = len(self.session.prefix)
-        effects = self.session.handle(event, self.now)
-        committed = self.session.prefix
-        assert len(committed) == before or isinstance(event, ev.Stepped), "a peer has moved the text"
+        effects = self.session.heard(said, self.now)
+        assert len(self.session.prefix) == before, "a peer has moved the text"
+        self.take(effects)
+
+    def take(self, effects: list[ev.VerifierEffect]) -> None:
         self.perform(effects)
+        committed = self.session.prefix
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
         assert len(self.session.drafts) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)

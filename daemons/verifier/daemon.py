@@ -232,10 +232,6 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._clients.ended(effect)
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error)
-            case vev.NotHeld(client):
-                self._clients.not_held(client)
-            case vev.Kept(session):
-                self._clients.left(session)
             case vev.Forgotten(session):
                 self._clients.forgotten(session)
             case vev.Assigned():

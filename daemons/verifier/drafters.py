@@ -186,7 +186,7 @@ class Drafters:
         self._stats.peer_lost()
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
         self._share_cores(now)
-        self._clients.withdraw(lambda asked: asked.owner == identity)  # the core keeps or ends those that run
+        self._clients.abandon(identity)
         self._tell(vev.DrafterLeft(identity, reason not in ("revoked", "flooding")), now)
 
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:

@@ -1,7 +1,6 @@
 """Requests that wait for a sequence of the target: how many, and which is next; sessions kept for absent clients."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.session import SessionContext
@@ -49,20 +48,13 @@ class WaitingRequests:
         return None
 
 
-@dataclass(slots=True)
-class _Detached:
-    live: SessionContext
-    until: float
-    end: vev.SessionEnded | None = None
-
-
 class DetachedSessions:
     """Sessions whose client went away, the oldest first, each for `grace` seconds for whoever resumes it by name; with
-    the end of those that have ended."""
+    their end those that have ended."""
 
     def __init__(self, grace: float) -> None:
         self.grace = grace
-        self.sessions: dict[int, _Detached] = {}  # to be read only
+        self.sessions: dict[int, SessionContext] = {}  # to be read only
 
     def __len__(self) -> int:
         return len(self.sessions)
@@ -70,45 +62,25 @@ class DetachedSessions:
     @property
     def next_end(self) -> float:
         """When the first is to be forgotten."""
-        return min((one.until for one in self.sessions.values()), default=float("inf"))
+        return min((live.kept_until for live in self.sessions.values()), default=float("inf"))
 
-    def add(self, live: SessionContext, now: float, end: vev.SessionEnded | None = None) -> None:
+    def add(self, live: SessionContext, now: float) -> None:
         self.sessions.pop(live.id, None)
-        self.sessions[live.id] = _Detached(live, now + self.grace, end)
-
-    def ended(self, name: str) -> tuple[SessionContext, vev.SessionEnded] | None:
-        for one in self.sessions.values():
-            if one.live.name == name and one.end is not None:
-                return one.live, one.end
-        return None
-
-    def keep_end(self, end: vev.SessionEnded) -> bool:
-        """Keep the end of a detached session; False where it is none."""
-        if end.session not in self.sessions:
-            return False
-        self.sessions[end.session].end = end
-        return True
+        self.sessions[live.id] = live
+        live.kept_until = now + self.grace
 
     def forget(self, session: int) -> None:
         self.sessions.pop(session, None)
 
-    def closed(self, session: int, drafter: vev.DrafterId) -> bool:
-        """Forget a finished session whose own drafter has received the end."""
-        one = self.sessions.get(session)
-        if one is None or one.live.owner != drafter or one.end is None:
-            return False
-        self.forget(session)
-        return True
-
     def running(self) -> SessionContext | None:
-        return next((one.live for one in self.sessions.values() if one.end is None), None)
+        return next((live for live in self.sessions.values() if live.end is None), None)
 
     def expire(self, now: float) -> list[SessionContext]:
         """Forget, and return, those whose time is over, or that are too many."""
         if now < self.next_end and len(self) <= MAX_DETACHED:
             return []
         excess = len(self) - MAX_DETACHED
-        over = [one.live for number, one in enumerate(self.sessions.values()) if now >= one.until or number < excess]
+        over = [live for number, live in enumerate(self.sessions.values()) if now >= live.kept_until or number < excess]
         for live in over:
             self.forget(live.id)
         return over

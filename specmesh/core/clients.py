@@ -9,7 +9,7 @@ from specmesh.core.admission import check_queue, most_sessions
 from specmesh.core.requests import EventSink, Failed, Finished, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import TargetLimits, check_request
-from specmesh.errors import Busy, NoSuchText, SpecmeshError
+from specmesh.errors import Busy, SpecmeshError
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,6 @@ class Clients:
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self._requests: dict[int, ClientRequest] = {}
-        self._named: dict[str, int] = {}  # sessions that may be resumed
         self._numbers = itertools.count(1)
 
     def __bool__(self) -> bool:
@@ -94,38 +93,25 @@ class Clients:
     # --- what clients ask for
 
     def open(self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str) -> None:
-        """Resume the session that a request names, else let it wait for one."""
-        if self._stopped is not None:
-            client.on_event(Failed(self._stopped))
-            return
+        """Let a request wait for a session, or for the one that it names, which may be there."""
         asked = ClientRequest(next(self._numbers), request, client, owner, ref, key)
-        self._requests[asked.number] = asked
-        if request.id in self._named:
-            self._tell(_opening(asked, request.generated))
-        else:
-            self._enqueue(asked)
-
-    def not_held(self, number: int) -> None:
-        """The session that a request names has gone meanwhile."""
-        if number in self._requests:
-            self._enqueue(self._requests[number])
-
-    def _enqueue(self, asked: ClientRequest) -> None:
-        request = asked.request
+        ready = request.prompt_ids is not None and request.params.grammar is None
         try:
             if self._stopped is not None:
                 raise self._stopped
-            if request.named_only:
-                raise NoSuchText
-            self._check_room(asked)
+            held = any(request.id and request.id == traffic.name for traffic in self.sessions.values())
+            if not (request.named_only or (held and ready)):  # else the core answers at once
+                self._check_room(asked)
         except SpecmeshError as error:
-            self.refuse(asked.number, error)
+            client.on_event(Failed(error))
             return
-        asked.waits = True
-        if request.prompt_ids is None or request.params.grammar is not None:
-            asked.encoding = self._encode(asked)
+        self._requests[asked.number], asked.waits = asked, True
+        if request.named_only:
+            self._tell(_opening(asked, request.generated))
+        elif ready:
+            self.encoded(EncodedPrompt(asked, request.prompt_ids or ()))
         else:
-            self.encoded(EncodedPrompt(asked, request.prompt_ids))
+            asked.encoding = self._encode(asked)
 
     def _check_room(self, asked: ClientRequest) -> None:
         """Raise Busy where too many wait already."""
@@ -158,16 +144,16 @@ class Clients:
         self._tell(_opening(asked, known, len(encoded.ids), encoded.constraint))
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> None:
-        for number in self.withdraw(unwanted):
-            self._tell(vev.ClientLeft(number))
-
-    def withdraw(self, unwanted: Callable[[ClientRequest], bool]) -> list[int]:
-        """Forget requests that have no session; return the numbers of all that are unwanted."""
-        gone = [asked for asked in self._requests.values() if unwanted(asked)]
-        for asked in gone:
+        """Forget requests; those that have a session hear its end."""
+        for asked in [one for one in self._requests.values() if unwanted(one)]:
             if not asked.session:
                 self._forget(asked)
-        return [asked.number for asked in gone]
+            self._tell(vev.ClientLeft(asked.number))
+
+    def abandon(self, owner: bytes) -> None:
+        """Forget what a drafter's clients asked for: it is gone, and the core keeps or ends their sessions."""
+        for asked in [one for one in self._requests.values() if one.owner == owner]:
+            self._forget(asked)
 
     def stop(self, error: SpecmeshError) -> None:
         """Refuse those that wait, and whoever comes."""
@@ -201,11 +187,9 @@ class Clients:
 
     def began(self, began: vev.Began) -> None:
         if began.adopted:
-            self.left(began.session)
+            self._take_away(began.session)
         else:
             self.sessions[began.session] = SessionTraffic(began.opened, began.name)
-            if began.name:
-                self._named[began.name] = began.session
         asked = self._requests.get(began.client)
         if asked is None:
             return
@@ -223,15 +207,13 @@ class Clients:
             asked.client.on_event(tokens)
         return self.sessions.get(done.session)
 
-    def left(self, session: int) -> None:
-        """Its client, at a drafter that is gone or has asked for it again, hears no more of it."""
+    def _take_away(self, session: int) -> None:
+        """Whoever had a session that somebody else has resumed hears no more of it."""
         for asked in [one for one in self._requests.values() if one.session == session]:
             del self._requests[asked.number]
 
     def forgotten(self, session: int) -> None:
-        traffic = self.sessions.pop(session, None)
-        if traffic is not None and self._named.get(traffic.name) == session:
-            del self._named[traffic.name]
+        self.sessions.pop(session, None)
 
     def ended(self, end: vev.SessionEnded) -> None:
         """Tell a session's client of its end, with the report."""

@@ -26,7 +26,6 @@ class DraftBuffer:
         self._chain = Prefix()  # goes on from the whole prefix, as soon as it holds any
         self.tokens = self._chain.ids
         self._proposals: list[Proposal | None] = []  # what each was sampled from
-        self._forgotten = False
         self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
         self._nacked = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
@@ -34,16 +33,8 @@ class DraftBuffer:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def forget(self, *, stepping: bool) -> None:
-        """Drop all drafts, and what those of a running step were sampled from: the same drafts may come of another
-        distribution."""
-        self._restart()
-        self._forgotten = stepping
-
     def offers(self, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """Return these drafts with their proposals, where they are here, and the one after them if there is one."""
-        if self._forgotten:
-            return tuple(map(SampledDraft, drafts))
         here = common_length(drafts, self.tokens)
         known = list(map(SampledDraft, self.tokens, self._proposals))
         rest = map(SampledDraft, drafts[here:]) if here < len(drafts) else known[here : here + 1]
@@ -60,12 +51,13 @@ class DraftBuffer:
             self._chain.drop(len(ids))
             del self._proposals[: len(ids)]
         elif self.tokens:
-            self._restart()
-        self._forgotten = self.cut = False
+            self.forget()
+        self.cut = False
         if not over and self.tokens and self._constraint is not None:
             self._prune(self._constraint)
 
-    def _restart(self) -> None:
+    def forget(self) -> None:
+        """Drop all drafts."""
         self._chain.restart(self._prefix.crc)
         self._proposals.clear()
 
@@ -117,7 +109,7 @@ class DraftBuffer:
             if at + agreed < len(self.tokens):
                 self._truncate(at + agreed)
             if not self.tokens:
-                self._restart()
+                self.forget()
             new = ids[agreed : MOST_HELD - at]
             self._chain.extend(new)
             self._proposals += proposals[agreed : agreed + len(new)] if proposals else (None,) * len(new)

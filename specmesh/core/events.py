@@ -6,8 +6,6 @@ What one session says is an event at the other: the shells carry `Told`, `Drafte
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from types import MappingProxyType
 from zlib import crc32
 
 import numpy as np
@@ -102,26 +100,6 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
-    count: int  # so many more ids of the prompt are in the target's memory
-
-
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """A step over [last committed id, *drafts] is done: one row of logits for each, float32 (k + 1, n_vocab)."""
-
-    drafts: tuple[int, ...]
-    logits: NDArray[np.float32]
-    seconds: float
-    sessions: int = 1  # that had rows in it
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    reason: str  # the client is gone, or the daemon stops
-
-
-@dataclass(frozen=True, slots=True)
 class Emit:
     """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified and the
     first `tested` of them compared. An end id is counted where it was an accepted draft, and never shown. logprobs:
@@ -195,27 +173,6 @@ class Step:
 
 
 Rows = NDArray[np.float32] | None  # logits of a span, where asked for
-VerifierEvent = Drafted | Nacked | Prefilled | Stepped | Cancelled
-
-
-class SessionState(Enum):
-    """Of a session at the verifier once it has a KV slot."""
-
-    PREFILLING = "prefilling"
-    GENERATING = "generating"
-    ENDED = "ended"
-
-
-_ANY_TIME: frozenset[type[VerifierEvent]] = frozenset((Drafted, Nacked, Cancelled))  # peers and clients are not in step
-LEGAL: Mapping[SessionState, frozenset[type[VerifierEvent]]] = MappingProxyType(
-    {
-        SessionState.PREFILLING: _ANY_TIME | {Prefilled},  # generating once the whole prompt is in the KV slot
-        SessionState.GENERATING: _ANY_TIME | {Stepped},  # ended by an end token, a stop string, its length, its grammar
-        SessionState.ENDED: _ANY_TIME,  # and changed by nothing
-    }
-)
-"""What may happen to a session, by its state; any other event is refused."""
-
 VerifierEffect = Told | Nacked | Emit | Trim | Finish
 Plan = Prefill | Verify | Wait
 

@@ -1,13 +1,15 @@
 """One session at the verifier: what is committed, what has been drafted beyond it, and what to run next.
 
-`handle(event, now) -> effects` for everything that happens, `plan(now)` for what the engine should do next. The output
-depends on the target's logits, the sampler and the prompt only; events from a drafter change how soon it comes.
+`plan(now)` says what the engine should do next; `prefilled` and `stepped` take what came of it, `heard` what a drafter
+says. The output depends on the target's logits, the sampler and the prompt only; a drafter changes how soon it comes.
 `SessionContext` is the session with its client and its drafters, and what these and the log hear of it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
@@ -27,14 +29,14 @@ from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, St
 from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
-from specmesh.core.sampling.constraint import SIMPLER, Constraint, choose_allowed
+from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import LogprobRecorder
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.sampling.stop import StopScan
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
-from specmesh.errors import LocalProtocolError, RequestError, SpecmeshError
+from specmesh.errors import RequestError, SpecmeshError
 
 
 class VerifierSession:
@@ -77,7 +79,6 @@ class VerifierSession:
         self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
         self._end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
-        self._stepping = False
         self.cached = min(held, self.n_prompt)
         if self.resumed or params.max_tokens == 0:
             self.finished = self._ended_before()
@@ -92,43 +93,28 @@ class VerifierSession:
 
     # --- what happened
 
-    @property
-    def state(self) -> ev.SessionState:
+    def heard(self, said: ev.Drafted | ev.Nacked, now: float) -> list[ev.VerifierEffect]:
+        """Take what a drafter says: nothing of it can move the text."""
         if self.finished is not None:
-            return ev.SessionState.ENDED
-        whole = self._held >= len(self.prefix.ids) - 1
-        return ev.SessionState.GENERATING if whole else ev.SessionState.PREFILLING
-
-    def handle(self, event: ev.VerifierEvent, now: float) -> list[ev.VerifierEffect]:
-        state = self.state
-        if type(event) not in ev.LEGAL[state]:
-            raise LocalProtocolError(f"{type(event).__name__} while {state.value}")
-        if state is ev.SessionState.ENDED:
             return []
-        match event:
-            case ev.Drafted():
-                if self.pacing.arrivals is not None:
-                    return self.drafts.take(event, now)
-                self.drafts.stale += 1
-                return []
-            case ev.Stepped():
-                return self._stepped(event, now)
-            case ev.Prefilled(count):
-                self._held += count
-                return []
-            case ev.Nacked(base, crc):
-                return [*self.truth.nacked(base, crc, now)]
-            case ev.Cancelled(reason):
-                self.finished = reason
-                return [ev.Finish(reason)]
-            case _:
-                assert_never(event)
+        if isinstance(said, ev.Nacked):
+            return [*self.truth.nacked(said.base, said.crc, now)]
+        if self.pacing.arrivals is not None:
+            return self.drafts.take(said, now)
+        self.drafts.stale += 1
+        return []
+
+    def cancel(self, reason: str) -> list[ev.VerifierEffect]:
+        if self.finished is not None:
+            return []
+        self.finished = reason
+        return [ev.Finish(reason)]
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[ev.VerifierEffect]:
         """Hand the session to a drafter, which is told all of it. `acceptance` is where its rounds are recorded. Where
         drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):
-            self.drafts.forget(stepping=self._stepping)
+            self.drafts.forget()
         self.pacing.attach(arrivals, acceptance)
         return [self.truth.begin(0)]
 
@@ -221,7 +207,6 @@ class VerifierSession:
 
     def begin(self, now: float) -> float:
         """Note that a step with this session begins; return the seconds that were waited for it."""
-        self._stepping = True
         if self.times.decoding is None:
             self.times.decoding = now
         return self.pacing.begin(now)
@@ -232,14 +217,21 @@ class VerifierSession:
 
     # --- steps
 
-    def _stepped(self, event: ev.Stepped, now: float) -> list[ev.VerifierEffect]:
-        self._stepping = False
+    def prefilled(self, count: int) -> None:
+        """Note that so many more ids are in the target's memory."""
+        self._held += count
+
+    def stepped(
+        self, drafts: tuple[int, ...], logits: NDArray[np.float32], now: float, seconds: float, sessions: int = 1
+    ) -> list[ev.VerifierEffect]:
+        """Take in a step over [last committed id, *drafts], which `sessions` had rows in: a row of logits for each,
+        float32 (k + 1, n_vocab)."""
         base = len(self.prefix.ids)
-        forced = self._count_forced(event.drafts) if self.constraint is not None else 0
+        forced = self._count_forced(drafts) if self.constraint is not None else 0
         try:
             verdict = accept(
-                event.drafts,
-                self._choices(event),
+                drafts,
+                self._choices(drafts, logits),
                 end_ids=self._limits.end_ids,
                 room=self._end - base,
                 stops=self._stops_with if self._stoppable else None,
@@ -248,8 +240,8 @@ class VerifierSession:
             self.finished = "error"
             return [ev.Finish(self.finished, error)]
         if self.logprobs is not None:
-            self.logprobs.take(event.logits, verdict.committed)
-        self._commit(verdict, forced, event, now)
+            self.logprobs.take(logits, verdict.committed)
+        self._commit(verdict, drafts, forced, now, seconds, sessions)
         length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
         if verdict.ended or verdict.stopped or length >= self._end:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
@@ -261,7 +253,7 @@ class VerifierSession:
             effects.append(ev.Trim(self._held))
         shown = verdict.committed[:-1] if verdict.ended else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
-        effects.append(ev.Emit(shown, verdict.accepted, event.drafts, verdict.tested, logprobs, forced))
+        effects.append(ev.Emit(shown, verdict.accepted, drafts, verdict.tested, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects
@@ -274,12 +266,12 @@ class VerifierSession:
             stopped = stopped or self.constraint.complete
         return stopped
 
-    def _choices(self, event: ev.Stepped) -> TokenChoice:
+    def _choices(self, drafts: tuple[int, ...], logits: NDArray[np.float32]) -> TokenChoice:
         base = len(self.prefix.ids)
         if (constraint := self.constraint) is not None:
-            return lambda i: choose_allowed(constraint, self._after(event.drafts[:i]), event.logits[i], base + i)
-        offers = self.drafts.offers(event.drafts) if self._weighs else ()
-        rows = VerifiedRows(base, self.prefix.crc, event.logits, offers, lambda i: self._after(event.drafts[:i]))
+            return lambda i: choose_allowed(constraint, self._after(drafts[:i]), logits[i], base + i)
+        offers = self.drafts.offers(drafts) if self._weighs else ()
+        rows = VerifiedRows(base, self.prefix.crc, logits, offers, lambda i: self._after(drafts[:i]))
         return self._strategy(rows)
 
     def _after(self, drafts: tuple[int, ...]) -> Sampler:
@@ -290,14 +282,16 @@ class VerifierSession:
         begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
         return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
-    def _commit(self, verdict: Acceptance, forced: int, event: ev.Stepped, now: float) -> None:
+    def _commit(
+        self, verdict: Acceptance, drafts: tuple[int, ...], forced: int, now: float, seconds: float, sessions: int
+    ) -> None:
         tested, accepted = verdict.tested, verdict.accepted
-        self._held = len(self.prefix.ids) + len(event.drafts)
+        self._held = len(self.prefix.ids) + len(drafts)
         self.prefix.extend(verdict.committed)
         self.drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
         generated = len(verdict.committed) - verdict.ended
-        self.counts.record(len(event.drafts), tested, accepted, generated, forced)
-        self.times.verify += event.seconds
+        self.counts.record(len(drafts), tested, accepted, generated, forced)
+        self.times.verify += seconds
         self.times.last_token = now
         if self.times.first_token is None:
             self.times.first_token = now
@@ -307,15 +301,15 @@ class VerifierSession:
             max(accepted - forced, 0),
             flushed=not self.drafts.tokens,
             now=now,
-            sessions=event.sessions,
+            sessions=sessions,
         )
 
 
 @dataclass(slots=True, eq=False)
 class SessionContext:
     """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of
-    the verifier's own. name: to resume it by; key: it was opened with; either may be empty. unguided: the log has that
-    its grammar can check no more drafts.
+    the verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was
+    told of it.
 
     The drafter pool's: why it got its newest drafter, since when and for how many rounds; at which of them that is
     compared with others; how often it moved to a better one; and whether drafts were asked for when drafters' loads
@@ -329,7 +323,8 @@ class SessionContext:
     drafter: vev.DrafterId | None = None
     name: str = ""
     key: str = ""
-    unguided: bool = False
+    end: vev.SessionEnded | None = None
+    kept_until: float = 0.0
     reason: vev.AttachReason | None = None
     since: float = 0.0
     rounds: int = 0
@@ -348,24 +343,6 @@ class SessionContext:
         if machine.resumed:
             fields["resumed_tokens"] = machine.resumed
         return vev.Noted("session_opened", fields | ({"request": label} if self.owner is None else {"remote": True}))
-
-    def differs(self, generated: Sequence[int]) -> vev.Noted | None:
-        """Return a warning where its text contradicts the one that its client remembers."""
-        said = self.machine.said()
-        if common_length(generated, said) >= min(len(generated), len(said)):
-            return None
-        meaning = "it goes on as the verifier has it"
-        return vev.Noted("resumed_text_differs", {"session": self.id, "meaning": meaning}, "warning")
-
-    def grammar_spent(self) -> vev.Noted | None:
-        """Return a warning, once, where its grammar can check no more drafts."""
-        constraint = self.machine.constraint
-        why = constraint.exhausted if constraint is not None else None
-        if why is None or self.unguided:
-            return None
-        self.unguided = True
-        fields = {"session": self.id, "error": why, "meaning": "none of its drafts is verified", "hint": SIMPLER}
-        return vev.Noted("grammar_spent", fields, "warning")
 
     def logprobs(self, told: ev.Told) -> ev.LogprobsTold | None:
         """Return those of the ids that a drafter is told, where its client asked for them."""

@@ -49,6 +49,7 @@ class VerifierCore:
         self._scheduler = Scheduler(n_batch, costs, prefill_rows, constant=limits.width is not None)
         self._meter = StepMeter(costs, limits.width)
         self._batch: Batch | None = None  # of the step that runs
+        self._late: list[vev.Happened] = []  # what happened while the step ran
         self._effects: list[vev.Effect] = []
         self._drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
         self._waiting = WaitingRequests(n_seq)
@@ -62,19 +63,29 @@ class VerifierCore:
         self._effects.append(effect)
 
     def _taken(self, now: float) -> list[vev.Effect]:
-        """Do what is due, and return all that is to be done."""
-        if self._kept.sessions:
-            for live in self._kept.expire(now):
-                self._drop(live, now)
-        if self._waiting.openings:
-            self._admit(now)
+        """Do what is due between two steps, and return all that is to be done."""
+        if self._batch is None:
+            if self._kept.sessions:
+                for live in self._kept.expire(now):
+                    self._drop(live)
+            if self._waiting.openings:
+                self._admit(now)
         effects, self._effects = self._effects, []
         return effects
 
     # --- what happened
 
     def handle(self, event: vev.Happened, now: float) -> list[vev.Effect]:
+        """Take what happened. While a step runs only what drafters say counts, and when it came: sessions begin, end
+        and change their drafter between steps."""
         self._now = now
+        if self._batch is not None and not isinstance(event, vev.FromDrafter):
+            self._late.append(event)
+        else:
+            self._happened(event, now)
+        return self._taken(now)
+
+    def _happened(self, event: vev.Happened, now: float) -> None:
         match event:
             case vev.FromDrafter(drafter, session, said):
                 self._heard(drafter, session, said, now)
@@ -88,9 +99,9 @@ class VerifierCore:
             case vev.ClientLeft(client):
                 self._waiting.withdraw(lambda opening: opening.client == client)
                 for live in [live for live in self.sessions.values() if live.client == client]:
-                    self._cancel(live, now)
+                    self._cancel(live)
             case vev.SessionClosed(drafter, session):
-                self._closed(drafter, session, now)
+                self._closed(drafter, session)
             case vev.DrafterJoined(name, n_ctx):
                 self._drafters.join(name, n_ctx, now)
             case vev.DrafterLeft(drafter, may_return):
@@ -100,26 +111,25 @@ class VerifierCore:
             case vev.Stopping():
                 self._kept.grace = 0.0
                 while (kept := self._kept.running()) is not None:
-                    self._drop(kept, now)
+                    self._drop(kept)
             case vev.ReportAsked():
                 self._tell(self._report(now))
             case vev.TimeUp():
                 pass
             case _:
                 assert_never(event)
-        return self._taken(now)
+
+    def _heard(self, drafter: vev.DrafterId, session: int, said: ev.Drafted | ev.Nacked, now: float) -> None:
+        live = self.sessions.get(session)
+        if live is not None and live.drafter == drafter:
+            self._carry_out(live, live.machine.heard(said, now))
+        else:
+            self._stray_frames += 1
 
     def _report(self, now: float) -> vev.CoreReport:
         lives, drafters = list(self.sessions.values()), self._drafters.reports()
         counts = len(self._kept), len(self._waiting.openings), self._stray_frames
         return core_report(lives, drafters, *counts, self._slots, self._over, self._stale, self._costs, now)
-
-    def _heard(self, drafter: vev.DrafterId, session: int, said: ev.VerifierEvent, now: float) -> None:
-        live = self.sessions.get(session)
-        if live is not None and live.drafter == drafter:
-            self._carry_out(live, live.machine.handle(said, now))
-        else:
-            self._stray_frames += 1
 
     # --- steps
 
@@ -141,33 +151,37 @@ class VerifierCore:
         self._batch = batch
         threads, costs = self._threads.next(sessions)
         self._meter.begun(now, costs, waited=waited > 0)
-        return ev.Step(self._slots.orders([span.seq for span in spans]), tuple(spans), threads)
+        return ev.Step(self._slots.orders(), tuple(spans), threads)
 
     def finish(
         self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
     ) -> list[vev.Effect]:
-        """Take in what a step gave, per span its rows of logits; or why it failed: sessions whose sequences are in
-        doubt end, the others go on."""
-        self._now, self._tokens, seconds = ended, 0, ended - started
+        """Take in what a step gave, per span its rows of logits; or why it failed: its sessions end, the others go
+        on."""
+        self._now, self._tokens = ended, 0
         batch, self._batch = self._batch, None
         assert batch is not None, "results come of steps"
         if isinstance(result, SpecmeshError):
-            self._failed(result, ended)
-            return self._taken(ended)
-        self._slots.end()
-        drafters = self._drafters.drafters
+            self._failed(step, result)
+        else:
+            self._stepped(batch, step, result, started, ended)
+        late, self._late = self._late, []
+        for event in late:
+            self._happened(event, ended)
+        return self._taken(ended)
+
+    def _stepped(self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float) -> None:
+        drafters, seconds = self._drafters.drafters, ended - started
         asked = bool(drafters) and any(live.machine.drafting for live in self.sessions.values())
         self._meter.ended(batch, started, ended, cut=bool(step.orders))
         outcomes = list[tuple[SessionContext, list[ev.VerifierEffect]]]()
         for (key, part), logits in zip(batch.parts, result, strict=True):
-            live = self.sessions.get(key)
-            if live is None:
-                continue  # it ended while the step ran
+            live, effects = self.sessions[key], list[ev.VerifierEffect]()
             if isinstance(part, ev.Prefill):
-                outcomes.append((live, live.machine.handle(ev.Prefilled(len(part.ids)), ended)))
+                live.machine.prefilled(len(part.ids))
             elif logits is not None:
-                event = ev.Stepped(part.drafts, logits, seconds, len(batch.parts))
-                outcomes.append((live, live.machine.handle(event, ended)))
+                effects = live.machine.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
+            outcomes.append((live, effects))
         if outcomes and drafters:
             emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
             self._meter.compare(batch, outcomes[0][0].machine.pacing, emitted, asked=asked)
@@ -178,15 +192,15 @@ class VerifierCore:
                 self._drafters.reconsider(live, ended)
                 self._drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
-        return self._taken(ended)
 
-    def _failed(self, error: SpecmeshError, now: float) -> None:
+    def _failed(self, step: ev.Step, error: SpecmeshError) -> None:
         self._tell(vev.Noted("step_failed", {"error": str(error)}, "error"))
-        doubtful = self._slots.fail()
+        doubtful = {one.seq for one in (*step.orders, *step.spans)}
+        self._slots.doubt(doubtful)
         for live in [live for live in self.sessions.values() if live.seq in doubtful]:
             if live.client is not None:
                 self._tell(vev.RequestRefused(live.client, error))
-            self._cancel(live, now, "error")
+            self._cancel(live, "error")
 
     # --- a session begins
 
@@ -195,7 +209,7 @@ class VerifierCore:
         if self._resumed(opening, now):
             return
         if not opening.n_prompt:
-            self._tell(vev.NotHeld(opening.client))
+            self._tell(vev.RequestRefused(opening.client, NoSuchText()))
         else:
             self._waiting.add(opening)
 
@@ -213,7 +227,7 @@ class VerifierCore:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
         kept = self._kept.running()
         if not self._slots and kept is not None:
-            self._drop(kept, now)
+            self._drop(kept)
         ids, params, company = opening.ids, opening.params, len(self.sessions) + 1
         others = ((live.seq, live.machine.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
@@ -232,14 +246,13 @@ class VerifierCore:
     def _resumed(self, opening: vev.Opening, now: float) -> bool:
         """Give an opening the session that it names, if any, or refuse it where it must not have that; return False
         where there is none."""
-        live, end = self._named(opening.name)
+        live = self._named(opening.name)
         if live is None:
             return False
         if not may_adopt(live.key, opening.key if opening.owner is not None else None):
             self._tell(vev.RequestRefused(opening.client, NoSuchText()))
             return True
-        if (warning := live.differs(opening.ids[opening.n_prompt :])) is not None:
-            self._tell(warning)
+        end = live.end
         if end is None:
             self._take_over(live, opening.owner)
             self._kept.forget(live.id)
@@ -252,16 +265,12 @@ class VerifierCore:
             else:
                 over = ev.Over(end.reason, len(live.machine.prefix), end.report)
                 self._tell(vev.ToDrafter(live.owner, live.id, over))
-                self._kept.add(live, now, end)
+                self._kept.add(live, now)
         return True
 
-    def _named(self, name: str) -> tuple[SessionContext | None, vev.SessionEnded | None]:
-        if not name:
-            return None, None
-        for live in self.sessions.values():
-            if live.name == name:
-                return live, None
-        return self._kept.ended(name) or (None, None)
+    def _named(self, name: str) -> SessionContext | None:
+        known = (*self.sessions.values(), *self._kept.sessions.values()) if name else ()
+        return next((live for live in known if live.name == name), None)
 
     def _take_over(self, live: SessionContext, owner: vev.DrafterId | None) -> None:
         """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
@@ -297,32 +306,33 @@ class VerifierCore:
 
     def _keep_or_end(self, live: SessionContext, now: float, *, may_return: bool) -> None:
         if not (may_return and live.name and self._kept.grace > 0):
-            self._cancel(live, now)
+            self._cancel(live)
             return
         self._kept.add(live, now)
         live.client = live.owner = None
         live.machine.followed = False
-        self._tell(vev.Kept(live.id))
         self._note("session_kept", live, seconds=self._kept.grace)
 
-    def _closed(self, drafter: vev.DrafterId, session: int, now: float) -> None:
-        if self._kept.closed(session, drafter):
-            self._tell(vev.Forgotten(session))
-        live = self.sessions.get(session)
-        if live is not None and live.owner == drafter:
-            self._cancel(live, now)
+    def _closed(self, drafter: vev.DrafterId, session: int) -> None:
+        live = self.sessions.get(session) or self._kept.sessions.get(session)
+        if live is None or live.owner != drafter:
+            return
+        if live.end is not None:
+            self._forget(live)
+        else:
+            self._cancel(live)
 
     # --- a session ends
 
-    def _cancel(self, live: SessionContext, now: float, reason: str = "cancelled") -> None:
-        self._carry_out(live, live.machine.handle(ev.Cancelled(reason), now))
+    def _cancel(self, live: SessionContext, reason: str = "cancelled") -> None:
+        self._carry_out(live, live.machine.cancel(reason))
 
-    def _drop(self, live: SessionContext, now: float) -> None:
+    def _drop(self, live: SessionContext) -> None:
         """Give up a session that was kept."""
         self._forget(live)
         if live.id in self.sessions:
             self._note("session_dropped", live, tokens=live.machine.generated)
-            self._cancel(live, now)
+            self._cancel(live)
 
     def _forget(self, live: SessionContext) -> None:
         self._kept.forget(live.id)
@@ -338,8 +348,6 @@ class VerifierCore:
                     self._effects.append(
                         vev.Committed(live.id, live.client, effect, self._now, draft_n, attached, machine.may_draft)
                     )
-                    if machine.constraint is not None and (warning := live.grammar_spent()) is not None:
-                        self._tell(warning)
                 case ev.Told():
                     self._say(live, effect)
                     if live.machine.logprobs is not None and (logprobs := live.logprobs(effect)) is not None:
@@ -372,14 +380,16 @@ class VerifierCore:
         self._stale += machine.drafts.stale
         self._drafters.finished()
         report = session_report(machine, self._costs, now)
-        ended = live.ended(reason, error, report, now)
-        self._tell(ended)
+        live.end = live.ended(reason, error, report, now)
+        self._tell(live.end)
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
+        if machine.constraint is not None and machine.constraint.exhausted is not None:
+            counts["grammar_spent"] = machine.constraint.exhausted  # none of its drafts was verified from then on
         self._note("session_finished", live, reason=reason, tokens=machine.generated, **counts)
         if drafter is not None:
             over = ev.Over(reason, len(machine.prefix), report if live.owner == drafter else {})
             self._tell(vev.ToDrafter(drafter, live.id, over))
         if live.owner is not None and live.name and reason in SERVED:
-            self._kept.add(live, now, ended)  # until it is closed: DONE may be lost
-        elif not self._kept.keep_end(ended):
+            self._kept.add(live, now)  # until it is closed: DONE may be lost
+        elif live.id not in self._kept.sessions:
             self._tell(vev.Forgotten(live.id))

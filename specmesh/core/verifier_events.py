@@ -46,7 +46,7 @@ class Opening:
 class FromDrafter:
     drafter: DrafterId
     session: int
-    event: ev.Drafted | ev.Nacked
+    said: ev.Drafted | ev.Nacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,6 @@ class TimeUp:
 
 
 @dataclass(frozen=True, slots=True)
-class NotHeld:
-    """There is no session of the name that this client gave."""
-
-    client: int
-
-
-@dataclass(frozen=True, slots=True)
 class RequestRefused:
     """This client gets no session, or no more of it."""
 
@@ -181,13 +174,6 @@ class SessionEnded:
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """A session that was kept cannot be resumed any more."""
-
-    session: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A session waits for whoever resumes it."""
 
     session: int
 
@@ -263,6 +249,6 @@ Happened = (
     | Solved | ThreadsShared | Stopping | ReportAsked | TimeUp
 )  # fmt: skip
 Effect = (
-    NotHeld | RequestRefused | Began | Committed | SessionEnded | Forgotten | Kept | ToDrafter | Assigned | Solve | Ran
+    RequestRefused | Began | Committed | SessionEnded | Forgotten | ToDrafter | Assigned | Solve | Ran
     | Noted | CoreReport
 )  # fmt: skip

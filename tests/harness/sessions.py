@@ -45,12 +45,12 @@ def generate(made: VerifierSession, row: Row, drafts: Drafts | None = None) -> l
     memory, rounds = Prefix(), list[ev.Emit]()
     while made.finished is None:
         if drafts is not None:
-            made.handle(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
+            made.heard(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             assert plan.position == len(memory)
             memory.extend(plan.ids)
-            made.handle(ev.Prefilled(len(plan.ids)), 0.0)
+            made.prefilled(len(plan.ids))
             continue
         assert isinstance(plan, ev.Verify)
         made.begin(0.0)
@@ -58,7 +58,7 @@ def generate(made: VerifierSession, row: Row, drafts: Drafts | None = None) -> l
         for token in (plan.last, *plan.drafts):
             memory.extend([token])
             rows.append(row(memory.crc))
-        for effect in made.handle(ev.Stepped(plan.drafts, np.stack(rows), 0.01), 0.0):
+        for effect in made.stepped(plan.drafts, np.stack(rows), 0.0, 0.01):
             if isinstance(effect, ev.Trim):
                 memory.truncate(effect.length)
             elif isinstance(effect, ev.Emit):

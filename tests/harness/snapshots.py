@@ -36,7 +36,7 @@ def opened(stats, number, draft_n=None, *, attached=True):
     machine = VerifierSession(range(1, 6), params, limits, StepCosts(), OPENED)
     prompt = tuple(range(1, 6))
     stats.began(vev.Began(number, number, None, prompt, params, "", OPENED, 0, 0, adopted=False))
-    machine.handle(ev.Prefilled(4), OPENED)
+    machine.prefilled(4)
     if attached:
         machine.attach(Arrivals(), RollingAcceptance())
     return SessionContext(number, machine, 0, number, None)
@@ -49,7 +49,7 @@ def step(stats, live, drafts, said, now):
         logits[row, token] = 1.0
     machine, last = live.machine, live.machine.times.last_token
     machine.begin(now - 0.1)
-    for effect in machine.handle(ev.Stepped(drafts, logits, 0.1), now):
+    for effect in machine.stepped(drafts, logits, now, 0.1):
         if isinstance(effect, ev.Emit):
             committed = vev.Committed(live.id, live.id, effect, now, machine.draft_n, machine.attached, sought=True)
             stats.committed(OPENED, last, committed)

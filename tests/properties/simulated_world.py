@@ -66,7 +66,7 @@ class World:
     def start(self):
         first = 1 + 1000 * self.starts
         self.core = core.Verifier(self.n_ctx, N_VOCAB, frozenset({END}), self.n_batch, 8, self.seen, first)
-        self.starts, self.stepping, self.idle_since = self.starts + 1, False, None
+        self.starts, self.stepping, self.idle_since, self.later = self.starts + 1, False, None, []
 
     def restart(self):
         """Kill the verifier, with what was on its way, and start it anew: clients ask again with the ids they have."""
@@ -99,7 +99,11 @@ class World:
         return served
 
     def attach(self, key):
-        """Hand the session to the next drafter; the one before is gone, with what it still had on its way."""
+        """Hand the session to the next drafter; the one before is gone, with what it still had on its way. A step that
+        runs ends first."""
+        if self.stepping:
+            self.later.append(lambda: self.attach(key))
+            return
         served, now = self.sessions.get(key), self.clock.now
         if served is None:
             return
@@ -130,6 +134,9 @@ class World:
         self.clock.at(self.clock.now + swaps, lambda: self.swap(key, swaps))
 
     def swap(self, key, swaps):
+        if self.stepping:
+            self.later.append(lambda: self.swap(key, swaps))
+            return
         served = self.sessions.get(key)
         if served is None or served.reason is not None or served.second is None:
             return
@@ -172,6 +179,9 @@ class World:
             return
         self.stepping = False
         self.finished(step, rows, seconds)
+        later, self.later = self.later, []
+        for act in later:
+            act()
         self.turn()
 
     def finished(self, step, rows, seconds):

@@ -131,7 +131,7 @@ class World:
             self.tell(vev.DrafterJoined(drafter, 64))
             return
         self.there.discard(drafter)
-        self.clients.withdraw(lambda asked: asked.owner == drafter)
+        self.clients.abandon(drafter)
         self.tell(vev.DrafterLeft(drafter, may_return=self.rng.random() < 0.8))
 
     def close(self) -> None:
@@ -170,10 +170,6 @@ class World:
                     self.clients.ended(effect)
                 case vev.RequestRefused(client, error):
                     self.clients.refuse(client, error)
-                case vev.NotHeld(client):
-                    self.clients.not_held(client)
-                case vev.Kept(session):
-                    self.clients.left(session)
                 case vev.Forgotten(session):
                     self.clients.forgotten(session)
                 case vev.ToDrafter(drafter, session):
@@ -197,7 +193,6 @@ class World:
         parts = (
             clients.sessions,
             clients._requests,
-            clients._named,
             core.sessions,
             core._waiting.openings,
             core._kept.sessions,

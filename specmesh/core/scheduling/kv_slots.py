@@ -68,8 +68,6 @@ class KVSlots:
     def __init__(self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None) -> None:
         self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(range(n_seq), NO_CONTENTS)  # the least recently used first
-        self._step: frozenset[int] = frozenset()  # the sequences of the step that runs
-        self._unsettled: set[int] = set()  # those of them that are free again
         self._orders: list[KVOrder] = []
         self._hits = self._saved = 0
 
@@ -100,7 +98,6 @@ class KVSlots:
         if best.source in self._free:
             self._free[best.source] = self._free.pop(best.source)  # used just now
         del self._free[best.seq]
-        self._unsettled.discard(best.seq)
         itself = best.source == best.seq
         if best.lost:
             self._orders.append(KVCut(best.seq, best.held if itself else 0))
@@ -111,9 +108,8 @@ class KVSlots:
     def _cached(
         self, before: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]], victim: int
     ) -> Iterator[_Candidate]:
-        settled = {seq: memory for seq, memory in self._free.items() if seq not in self._unsettled}
-        held = {seq: self._usable(memory, before, prompt) for seq, memory in settled.items()}
-        for seq, memory in settled.items():
+        held = {seq: self._usable(memory, before, prompt) for seq, memory in self._free.items()}
+        for seq, memory in self._free.items():
             if held[seq]:
                 yield _Candidate(seq, seq, held[seq], len(memory.ids) - held[seq])
         if self._reuse != "copied":
@@ -136,13 +132,10 @@ class KVSlots:
     # --- a session ends
 
     def release(self, seq: int, memory: KVContents) -> None:
-        """A session has ended: its sequence holds this, and what the step that runs adds to it. NOTHING where that is
-        not to be used again."""
+        """A session has ended: its sequence holds this, NO_CONTENTS where that is not to be used again."""
         self._free[seq] = memory
         if not memory.ids:
             self._forget(seq)
-        elif seq in self._step:
-            self._unsettled.add(seq)
         kept = sum(len(one.ids) for one in self._free.values())
         for old, held in list(self._free.items()):
             if kept > self._room and held.ids:
@@ -156,7 +149,6 @@ class KVSlots:
 
     def _forget(self, seq: int) -> None:
         self._free[seq] = NO_CONTENTS
-        self._unsettled.discard(seq)
         self._orders.append(KVCut(seq, 0))
 
     # --- the engine
@@ -169,32 +161,12 @@ class KVSlots:
         if length < len(self._free[seq].ids):
             self._free[seq] = KVContents(self._free[seq].ids[:length], min(self._free[seq].prompt, length))
 
-    def orders(self, step: Iterable[int] = ()) -> tuple[KVOrder, ...]:
-        """Return what to carry out now, in this order, before a step of these sequences."""
+    def orders(self) -> tuple[KVOrder, ...]:
+        """Return what to carry out now, in this order, before the next step."""
         due, self._orders = tuple(self._orders), []
-        self._step = frozenset(step)
         return due
 
-    def end(self) -> None:
-        """End the step: what it added to sequences that are free again is to go."""
-        self._step = frozenset()
-        for seq in sorted(self._unsettled):
-            if self._reuse == "whole":
-                self._forget(seq)
-            else:
-                self._orders.append(KVCut(seq, len(self._free[seq].ids)))
-        self._unsettled.clear()
-
-    def fail(self) -> set[int]:
-        """Note that the step failed; return the sessions' sequences in doubt: they took part in it, or were to begin
-        with a copy of one that did. Free ones are emptied."""
-        doubtful, self._step = set(self._step), frozenset()
-        for order in self._orders:
-            if isinstance(order, KVCut) and not order.length:
-                doubtful.discard(order.seq)  # what follows is of a session that has begun since
-            elif isinstance(order, KVCopy) and order.source in doubtful:
-                doubtful.add(order.seq)
-        self._orders = [order for order in self._orders if order.seq not in doubtful]
-        for seq in sorted(doubtful.intersection(self._free)):
+    def doubt(self, seqs: Iterable[int]) -> None:
+        """Empty those of these sequences that have no session: a step failed that had to do with them."""
+        for seq in self._free.keys() & set(seqs):
             self._forget(seq)
-        return doubtful.difference(self._free)

@@ -72,7 +72,7 @@ BLOCK = MIN_REUSED_IDS // 2
 
 
 class Machine(RuleBasedStateMachine):
-    """Places beside an engine that carries the orders out; its steps end, fail, and outlive sessions."""
+    """Places beside an engine that carries the orders out; its steps may fail."""
 
     reuse, part, room = "copied", None, 6 * MIN_REUSED_IDS
 
@@ -81,10 +81,10 @@ class Machine(RuleBasedStateMachine):
         self.places = KVSlots(3, self.reuse, self.room, self.part)
         self.engine = [[] for _ in range(3)]
         self.sessions = {}  # seq: [ids, held]
-        self.running = None  # seq: what the step adds
 
-    def _orders(self, step):
-        for order in self.places.orders(step):
+    def _orders(self):
+        orders = self.places.orders()
+        for order in orders:
             held = self.engine[order.seq]
             if isinstance(order, KVCopy):
                 assert self.reuse == "copied"
@@ -95,6 +95,7 @@ class Machine(RuleBasedStateMachine):
                 assert order.length <= len(held)
                 assert order.length in (0, len(held)) or self.reuse != "whole"
                 self.engine[order.seq] = held[: order.length]
+        return orders
 
     @precondition(lambda self: bool(self.places))
     @rule(blocks=IDS, cached=st.booleans())
@@ -107,46 +108,36 @@ class Machine(RuleBasedStateMachine):
         assert cached or not held
         self.sessions[seq] = [ids, held]
 
-    @precondition(lambda self: self.sessions and self.running is None)
+    @precondition(lambda self: self.sessions)
     @rule(data=st.data())
     def step(self, data):
-        """Some sessions decode a few of their ids, and some that come to nothing."""
-        seqs = data.draw(st.sets(st.sampled_from(sorted(self.sessions)), min_size=1))
-        self._orders(seqs)
-        self.running = {}
-        for seq in seqs:
-            ids, held = self.sessions[seq]
+        """Some sessions decode a few of their ids, and some that come to nothing, which are cut off."""
+        for seq in data.draw(st.sets(st.sampled_from(sorted(self.sessions)), min_size=1)):
+            self._orders()
+            session = self.sessions[seq]
+            ids, held = session
             assert self.engine[seq] == ids[:held], "a session's sequence holds what it believes"
             wrong = [] if self.reuse == "whole" else [9] * data.draw(st.integers(0, 2))
-            self.running[seq] = (self.sessions[seq], ids[held : held + data.draw(st.integers(1, 12))], wrong)
-            self.engine[seq] = self.engine[seq] + self.running[seq][1] + wrong
+            right = ids[held : held + data.draw(st.integers(1, 12))]
+            self.engine[seq] = self.engine[seq] + right + wrong
+            session[1] += len(right)
+            if wrong:
+                self.places.cut(seq, session[1])
+            if session[1] == len(ids):
+                session[0] = [*ids, 4]
 
-    @precondition(lambda self: self.running is not None)
-    @rule()
-    def end(self):
-        """What was wrong is cut off; sessions that are over hear nothing."""
-        self.places.end()
-        for seq, (session, right, wrong) in self.running.items():
-            if self.sessions.get(seq) is session:
-                session[1] += len(right)
-                if wrong:
-                    self.places.cut(seq, session[1])
-                if session[1] == len(session[0]):
-                    session[0] = [*session[0], 4]
-        self.running = None
-
-    @precondition(lambda self: self.running is not None)
+    @precondition(lambda self: self.sessions)
     @rule(data=st.data())
     def fail(self, data):
-        for seq in self.running:
-            self.engine[seq] = self.engine[seq][: data.draw(st.integers(0, len(self.engine[seq])))]
-        doubtful = self.places.fail()
-        stepping = {seq for seq, one in self.running.items() if self.sessions.get(seq) is one[0]}
-        assert stepping <= doubtful <= set(self.sessions)
+        """A step fails, and leaves anything in the sequences that it had to do with."""
+        doubtful = data.draw(st.sets(st.sampled_from(sorted(self.sessions)), min_size=1))
+        doubtful |= {order.seq for order in self._orders()}
         for seq in doubtful:
+            self.engine[seq] = self.engine[seq][: data.draw(st.integers(0, len(self.engine[seq])))]
+        self.places.doubt(doubtful)
+        for seq in doubtful.intersection(self.sessions):
             del self.sessions[seq]
             self.places.release(seq, NO_CONTENTS)
-        self.running = None
 
     @precondition(lambda self: self.sessions)
     @rule(data=st.data(), keeps=st.booleans())

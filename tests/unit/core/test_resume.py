@@ -74,7 +74,7 @@ def test_with_a_constant_width_each_part_is_read_as_it_was_first(said):
         while isinstance(plan := made.plan(0.0), ev.Prefill):
             assert ids[plan.position : plan.position + len(plan.ids)] == plan.ids
             parts.append((len(plan.ids), plan.stepwise))
-            made.handle(ev.Prefilled(len(plan.ids)), 0.0)
+            made.prefilled(len(plan.ids))
         return parts
 
     assert read(None) == [(len(ids) - 1, False)]
