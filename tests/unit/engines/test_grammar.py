@@ -54,8 +54,8 @@ TEXTS = st.sets(st.text("abcé", min_size=1, max_size=6), min_size=1, max_size=6
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(TEXTS, st.data())
 def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], data: st.DataObject):
-    """Every id whose bytes can go on, ends where the text is whole, and nothing else. Where only one text can follow,
-    its longest token, unless one spells more than that text."""
+    """Every id whose bytes can go on, ends where the text is whole, and nothing else; where one text alone can follow,
+    the next of the ids that spell it."""
     quoted = " | ".join(f'"{text}"' for text in sorted(texts))
     constraint = grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= {quoted}"))
     language, said, spelt = [text.encode() for text in texts], b"", []
@@ -67,14 +67,16 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
         }
         ends = ENDS if said in language else set()
         rest = common([whole[len(said) :] for whole in language if whole.startswith(said)])
-        if not any(PIECES[token].startswith(rest) and len(PIECES[token]) > len(rest) for token in expected) and rest:
-            expected = {max(expected, key=lambda token: (len(PIECES[token]), -token))}
+        forced = constraint.forced()
+        assert not (forced and ends)
+        assert rest.startswith(b"".join(PIECES[token] for token in forced))
+        if forced:
+            assert forced[0] in expected
+            expected = {forced[0]}
         assert named(constraint.allowed()) == expected | ends
         assert constraint.complete == (not expected)
         assert all(constraint.count_allowed([token]) == (token in expected | ends) for token in range(len(PIECES)))
-        forced = constraint.forced()
-        assert not forced or {forced[0]} == expected | ends
-        assert rest.startswith(b"".join(PIECES[token] for token in forced))
+        assert all(constraint.allows(token) == (token in expected | ends) for token in range(len(PIECES)))
         assert constraint.count_allowed(forced) == len(forced)
         if not expected:
             break
@@ -86,6 +88,35 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
     assert constraint.count_allowed([300]) == 1
     constraint.rollback(len(spelt))
     assert constraint.count_allowed([*spelt, 3]) == len(spelt) + 1
+
+
+LONG = '"abcébbbbaaa"'
+SCHEMA = {
+    "properties": {"tr": {"enum": [True, "abca", "abcab", "bé"]}, "ab": {"type": "string"}, "c": {"const": "bbbb"}}
+}
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(st.sampled_from([f'root ::= ({LONG} | "ab" | "éa" root | "bca" root "b")', json.dumps(SCHEMA)]), st.data())
+def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars: Grammars, text: str, data: st.DataObject):
+    """A text may be resumed anywhere, and a drafter goes back and on again: what may follow depends on the text only."""
+    grammar = Grammar(GrammarKind.GBNF if text.startswith("root") else GrammarKind.JSON_SCHEMA, text)
+    constraint, said = grammars.compile(grammar), list[int]()
+    while not constraint.complete and len(said) < 40:
+        allowed = sorted(named(constraint.allowed()) - ENDS)
+        if not allowed:
+            break
+        said.append(data.draw(st.sampled_from(allowed)))
+        constraint.accept(said[-1])
+        if data.draw(st.integers(0, 9)) == 0:
+            constraint.rollback(back := data.draw(st.integers(0, min(len(said), 5))))
+            said = said[: len(said) - back]
+        resumed = grammars.compile(grammar)
+        assert resumed.count_allowed(said) == len(said)
+        for token in said:
+            resumed.accept(token)
+        assert (resumed.complete, named(resumed.allowed())) == (constraint.complete, named(constraint.allowed()))
+        assert constraint.count_allowed(resumed.forced()) == len(resumed.forced())
 
 
 @pytest.mark.parametrize(
