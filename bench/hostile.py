@@ -25,7 +25,7 @@ from statistics import median
 import zmq
 
 from specmesh.client import Client
-from specmesh.daemons.link.transport import Route
+from specmesh.daemons.link.dealer import Route
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode

@@ -26,7 +26,7 @@ import zmq
 
 from specmesh.client import Client
 from specmesh.core.prefix import Prefix
-from specmesh.daemons.link.transport import Route
+from specmesh.daemons.link.dealer import Route
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 

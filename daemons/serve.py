@@ -2,55 +2,79 @@
 
 import asyncio
 import hashlib
+import os
 import threading
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
+from specmesh import __version__
 from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.snapshot import Snapshot
-from specmesh.daemons.drafter.daemon import DrafterLoop, DraftOrder
-from specmesh.daemons.link.transport import Route, bind_router, close_dealer
-from specmesh.daemons.runtime.loops import Mailbox, ModelThread
-from specmesh.daemons.runtime.process import DaemonProcess, Loading
-from specmesh.daemons.verifier.daemon import Order, VerifierLoop
-from specmesh.engines.base import EngineInfo
+from specmesh.core.snapshot import LoadingSnapshot, Snapshot
+from specmesh.daemons.drafter.daemon import DrafterLoop
+from specmesh.daemons.link.dealer import Route, close_dealer
+from specmesh.daemons.link.sockets import bind_router
+from specmesh.daemons.runtime.loops import ModelThread
+from specmesh.daemons.runtime.process import DaemonProcess
+from specmesh.daemons.verifier.daemon import VerifierLoop
+from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
-from specmesh.errors import SpecmeshError
-from specmesh.logs import leave
+from specmesh.errors import Busy, SpecmeshError, Starting
 from specmesh.security.curve import ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
 
+Loop = VerifierLoop | DrafterLoop
+En = TypeVar("En", VerifyEngine, DraftEngine)
+
 
 class LoopBackend:
     """The API's view of a daemon; `loop` is None while the model loads."""
 
-    def __init__(self, loading: Loading, submit: Callable[[ClientOrder], None]) -> None:
-        self.role, self.submit, self._loading = loading.role, submit, loading
-        self.loop: VerifierLoop | DrafterLoop | None = None
+    def __init__(self, role: str, process: DaemonProcess) -> None:
+        self.role, self._process = role, process
+        self.loop: Loop | None = None
+        self._share, self._fetched = 0.0, 0
+        self._begun = time.monotonic()
+
+    def progress(self, share: float, fetched: int = 0, /) -> bool:
+        """Note the share of a model that is loaded, or the bytes downloaded; return False to ask the engine to stop."""
+        self._share, self._fetched = share, fetched
+        self._process.notifier.loading(share, fetched)
+        return not self._process.stop.asked
 
     @property
     def models(self) -> tuple[str, ...]:
         return self.loop.models if self.loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
-        return self.loop.not_ready() if self.loop is not None else self._loading.error()
+        if self.loop is not None:
+            return self.loop.not_ready()
+        if self._fetched:
+            so_far = f"{self._fetched / 1e6:.0f} MB so far"
+            return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
+        return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
 
     def served(self, name: str) -> ModelInfo:
         assert self.loop is not None, "asked only once ready"
         return self.loop.served(name)
 
+    def submit(self, order: ClientOrder) -> None:
+        assert self.loop is not None, "asked only once ready"
+        self.loop.mailbox.put(order)
+
     async def stats(self) -> Snapshot:
         if self.loop is None:
-            return self._loading.stats()
+            up, loading = round(time.monotonic() - self._begun, 1), round(self._share, 3)
+            return LoadingSnapshot(role=self.role, version=__version__, pid=os.getpid(), uptime_s=up, loading=loading)
         made: asyncio.Queue[Snapshot] = asyncio.Queue()
         self.submit(AskStats(made.put_nowait))
         return await made.get()
@@ -62,48 +86,35 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
     The caller holds the `InstanceLock` of its socket.
     reread: called on SIGHUP; reads the settings again and says what of them holds now.
     """
-    with DaemonProcess("verifier", reread, settings.drain) as process, ExitStack() as ends:
-        mailbox: Mailbox[Order] = Mailbox()
+    with DaemonProcess(reread, settings.drain) as process:
         keys = _keys(settings)
         guard = ZapGuard(process.context, keys) if keys is not None else None
         socket = bind_router(process.context, settings.bind, settings.insecure, guard)
-        ends.callback(socket.close, linger=100)
+        process.ends.callback(socket.close, linger=100)
         if guard is not None:
-            ends.callback(guard.stop)
-        backend = LoopBackend(process.loading, mailbox.put)
-        event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
-        thread = ModelThread()
-        load = thread.do(lambda: load_verifier(settings.model, process.loading.progress))
-        engine = process.loaded(load)
-        if engine is None:
-            return
-        costs = StepCosts()
-        process.wait(thread.do(partial(calibrate, engine, costs)))
-        loop = VerifierLoop(
-            process.name,
-            socket,
-            engine,
-            mailbox,
-            costs,
-            guard,
-            settings.grace,
-            settings.max_queue,
-            drain=settings.drain,
-            explicit_threads=settings.model.threads is not None,
-            thread=thread,
-        )
-        process.stop.then(loop.stop)
-        _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
-        backend.loop = loop
-        can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
-        _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
-        with process.watched(lambda: loop.progress, f"{engine.info.model} on {settings.bind}"):
-            idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
-        if idle:
-            engine.close()  # not under a step that still runs
-        log.info("stopped", role="verifier")
-    if not idle:
-        leave(0)  # nor is the library taken down under it
+            process.ends.callback(guard.stop)
+
+        def made(engine: VerifyEngine, thread: ModelThread) -> VerifierLoop:
+            costs = StepCosts()
+            process.wait(thread.do(partial(calibrate, engine, costs)))
+            loop = VerifierLoop(
+                process.name,
+                socket,
+                engine,
+                costs,
+                guard,
+                settings.grace,
+                settings.max_queue,
+                drain=settings.drain,
+                explicit_threads=settings.model.threads is not None,
+                thread=thread,
+            )
+            _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
+            can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
+            _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
+            return loop
+
+        _serve(process, "verifier", settings, load_verifier, made)
 
 
 def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
@@ -111,38 +122,48 @@ def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
 
     reread: as for a verifier.
     """
-    with DaemonProcess("drafter", reread, settings.drain) as process, ExitStack() as ends:
+    with DaemonProcess(reread, settings.drain) as process:
         keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         for route in routes:
             close_dealer(route.open())  # a bad address, or bad keys, are told before loading
-        mailbox: Mailbox[DraftOrder] = Mailbox()
-        addresses = ", ".join(settings.connect)
-        backend = LoopBackend(process.loading, mailbox.put)
-        event_loop = ends.enter_context(serving_api(settings.socket, backend, settings.port, settings.defaults))
-        thread = ModelThread()
-        load = thread.do(lambda: load_drafter(settings.model, process.loading.progress))
-        engine = process.loaded(load)
-        if engine is None:
-            return
-        loop = DrafterLoop(
-            process.name,
-            routes,
-            engine,
-            mailbox,
-            settings.min_vocab_overlap,
-            settings.drain,
-            explicit_threads=settings.model.threads is not None,
-            thread=thread,
-        )
-        process.stop.then(loop.stop)
-        backend.loop = loop
-        _log_ready("drafter", settings, engine.info, keys, connect=addresses)
-        with process.watched(lambda: loop.progress, f"{engine.info.model} for {addresses}"):
-            idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
-    log.info("stopped", role="drafter")
-    if not idle:
-        leave(0)  # a step still runs, and the library is not taken down under it
+
+        def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
+            _log_ready("drafter", settings, engine.info, keys, connect=", ".join(settings.connect))
+            return DrafterLoop(
+                process.name,
+                routes,
+                engine,
+                settings.min_vocab_overlap,
+                settings.drain,
+                explicit_threads=settings.model.threads is not None,
+                thread=thread,
+            )
+
+        _serve(process, "drafter", settings, load_drafter, made)
+
+
+def _serve(
+    process: DaemonProcess,
+    role: str,
+    settings: VerifierSettings | DrafterSettings,
+    load: Callable[[ModelSettings, Progress], En],
+    make: Callable[[En, ModelThread], Loop],
+) -> None:
+    """Load an engine on its thread, make its loop and run that; the API answers all the while."""
+    backend = LoopBackend(role, process)
+    api = serving_api(settings.socket, backend, settings.port, settings.defaults)
+    event_loop = process.ends.enter_context(api)
+    thread = ModelThread()
+    engine = process.loaded(thread.do(lambda: load(settings.model, backend.progress)))
+    if engine is None:
+        return
+    loop = make(engine, thread)
+    process.stop.then(loop.stop)
+    backend.loop = loop
+    with process.watched(lambda: loop.progress, engine.info.model):
+        process.idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
+    log.info("stopped", role=role)
 
 
 def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:

@@ -12,7 +12,7 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.link.frames import from_drafter
+from specmesh.daemons.verifier.drafters import from_drafter
 from specmesh.wire import messages as m
 
 SESSION = 7

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from functools import partial
 from typing import assert_never
 
@@ -19,14 +18,12 @@ from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
-from specmesh.daemons.link.transport import Route
+from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import (
-    FLUSH_INTERVAL,
-    LOOK_INTERVAL,
+    CLOSING,
     Crashed,
     DaemonLoop,
-    Mailbox,
     ModelThread,
 )
 from specmesh.daemons.runtime.process import SharedCores, process_facts
@@ -35,8 +32,6 @@ from specmesh.errors import ConfigError, RemoteProtocolError, SpecmeshError, Wen
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
-
-CLOSING = 2.0  # seconds that a step may take after the end
 
 
 class DraftModel:
@@ -76,17 +71,15 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         name: str,
         routes: Sequence[Route],
         engine: DraftEngine,
-        mailbox: Mailbox[DraftOrder],
         least_overlap: float = LEAST_OVERLAP,
         drain: float = 10.0,
         *,
         explicit_threads: bool = False,
         thread: ModelThread | None = None,
     ) -> None:
-        super().__init__(mailbox, drain, WentAway("the drafter is stopping"))
+        super().__init__(drain, WentAway("the drafter is stopping"))
         self._engine = engine
         self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
-        self._thread = thread or ModelThread()
         self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
@@ -95,13 +88,13 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
         self._model = DraftModel(engine)
-        self._core = CoreLoop(core, self._model.step, None, mailbox.put, self._thread)
+        self._core = CoreLoop(core, self._model.step, None, self.mailbox.put, thread or ModelThread())
         self._links = tuple(
             UpstreamLink(
                 name,
                 route,
                 (number, len(routes)),
-                VocabularyHandshake(engine, route.address, least_overlap, mailbox.wake, self._cores),
+                VocabularyHandshake(engine, route.address, least_overlap, self.mailbox.wake, self._cores),
                 self.stats,
                 self._traffic,
                 self._model.speaking,
@@ -179,7 +172,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case _:
                 note(effect)
 
-    def _tick(self, now: float) -> float:
+    def _tick(self, now: float) -> None:
         self.progress += not self._core.stuck
         for one in list(self._active):
             self._attempt(one, partial(one.tick, now))
@@ -189,7 +182,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             self._welcomes = welcomes
             if (threads := self._cores.beside(welcomes)) is not None:
                 self._core.put(ev.UseThreads(threads), now)
-        return FLUSH_INTERVAL if any(one.dealer.behind for one in self._active) else LOOK_INTERVAL
 
     def _drained(self, now: float) -> bool:
         assert self._stopping is not None, "asked only once it is to end"
@@ -201,12 +193,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             one.stop()
 
     def _close(self) -> bool:
-        """Free the model too, on its thread, where it is idle."""
-        idle = self._core.close(CLOSING)
-        freed = self._thread.do(self._engine.close)
-        self._thread.end()
-        wait([freed], CLOSING if idle else 0.0)
-        return idle
+        return self._core.close(CLOSING, self._engine.close)
 
     def _attempt(self, one: UpstreamLink, act: Callable[[], bool]) -> None:
         """Let a verifier act; give up an unusable one, and raise its error where it was the last."""

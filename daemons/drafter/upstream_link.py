@@ -18,9 +18,9 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.upstream import ReportedLoad, Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.daemons.link.dealer import Dealer
+from specmesh.daemons.link.dealer import Dealer, Route
 from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, grammar_of, params_of
-from specmesh.daemons.link.transport import UPDATE, Route
+from specmesh.daemons.link.sockets import UPDATE
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.engines.base import DraftEngine
@@ -181,7 +181,6 @@ class UpstreamLink:
             self._lost("refused", now)
         elif self.dealer.cut or self.link.silent(now):  # silence is judged with the socket just emptied
             self._lost("disconnected" if self.dealer.cut else "silent", now)
-        self.dealer.flush()
         if self._core.stuck:  # silence is what shows it
             return False
         if self.upstream.info is None:

@@ -6,15 +6,33 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from specmesh.core.daemon_statistics import Traffic
-from specmesh.daemons.link.transport import MAX_BACKLOG, Backlog, Inlet, Route, close_dealer
+from specmesh.daemons.link.sockets import OPTIONS, Inlet, open_socket
 from specmesh.errors import ConfigError, FrameError
-from specmesh.security.curve import Handshake, handshake, next_event
+from specmesh.security import check_connect
+from specmesh.security.curve import (
+    HANDSHAKES,
+    Context,
+    Handshake,
+    Socket,
+    handshake,
+    next_event,
+    protect_client,
+    unwatch,
+    watch,
+)
+from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
 MAX_FRAMES_PER_TURN = 64
 CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, and until a refused key is tried again
 
+_DEALER_OPTIONS = OPTIONS | {
+    zmq.IMMEDIATE: 1,
+    zmq.RECONNECT_IVL: 100,
+    zmq.RECONNECT_IVL_MAX: 1000,
+    zmq.CONNECT_TIMEOUT: 3000,
+}
 _MEANINGS = {
     Handshake.KEY: "it does not allow this machine's key: run `specmesh keys allow KEY --name NAME` there, with what "
     "`specmesh keys show` prints here",
@@ -25,12 +43,58 @@ _MEANINGS = {
 }
 
 
+class Route:
+    """The way to one verifier, by the key that it must prove as known now; `keys` is None where none are used."""
+
+    def __init__(self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None) -> None:
+        self.address = address
+        self._context, self._insecure, self._keys = context, insecure, keys
+        self._stamp: tuple[int, ...] = ()
+        self._known: bytes | None = None
+
+    def open(self) -> Socket:
+        """Return a fresh DEALER that connects, and reconnects, to the verifier. Raises ConfigError for a missing key.
+
+        Its monitor (`get_monitor_socket`) reports handshakes and disconnections; `close_dealer` closes both.
+        """
+        identity = self._keys.identity() if self._keys is not None else None
+        if self._keys is not None:
+            self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self.address)
+        check_connect(self.address, keyed=self._known is not None, insecure=self._insecure)
+        socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
+        if identity is not None and self._known is not None:
+            protect_client(socket, identity, self._known)
+        watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
+        try:
+            socket.connect(self.address)
+        except zmq.ZMQError as error:
+            close_dealer(socket)
+            raise ConfigError(f"cannot connect to {self.address}: {error.strerror}") from None
+        return socket
+
+    def changed(self) -> bool:
+        """Return True if another key is known than when it was opened; a damaged list changes nothing."""
+        if self._keys is None or self._stamp == (stamp := self._keys.stamp(Listing.VERIFIERS)):
+            return False
+        try:
+            changed = self._keys.verifier_at(self.address) != self._known
+        except (ConfigError, OSError):
+            return False  # looked at again next time
+        self._stamp = stamp
+        return changed
+
+
+def close_dealer(socket: Socket, linger: int = 0) -> None:
+    """Close a DEALER and its monitor; what is on its way has `linger` milliseconds to leave."""
+    unwatch(socket)
+    socket.close(linger=linger)
+
+
 class Dealer:
     """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
 
-    traffic: where frames are counted. cut: the connection had ended at the last look, and libzmq makes
-    another, over which the verifier does not know who this is. What nobody repeats, OPEN and CLOSE, is kept in order
-    where the verifier cannot take it at once.
+    traffic: where frames are counted. cut: the connection had ended at the last look, and libzmq makes another, over
+    which the verifier does not know who this is; or it had no room for a CLOSE, which nobody repeats.
     """
 
     def __init__(self, route: Route, traffic: Traffic | None = None) -> None:
@@ -43,15 +107,10 @@ class Dealer:
         self.cut = False
         self.next_look = 0.0
         self._left = False
-        self._backlog = Backlog()
 
     @property
     def encrypted(self) -> bool:
         return self.socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
-
-    @property
-    def behind(self) -> bool:
-        return bool(self._backlog)
 
     def listen(self, heard: Callable[[], None]) -> None:
         """See `Inlet.listen`; it holds for fresh connections too."""
@@ -85,21 +144,18 @@ class Dealer:
         return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
-        """Send and return the bytes handed over or kept; 0 when the verifier is not there or does not keep up.
+        """Send and return the bytes handed over; 0 when the verifier is not there or does not keep up.
 
         Raises ValueError for a message no frame can hold.
         """
         frame = encode(message)
-        keeps = isinstance(message, m.Open | m.Close)
-        if not (keeps and self._backlog) and self._hand_over(frame):
-            return len(frame)
-        if not keeps or (isinstance(message, m.Open) and self._backlog.size + len(frame) > MAX_BACKLOG):
-            return 0  # CLOSEs are small, and few
-        self._backlog.add(frame)
+        try:
+            self.socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            self.cut |= isinstance(message, m.Close)
+            return 0
+        self.traffic.sent(frame)
         return len(frame)
-
-    def flush(self) -> None:
-        self._backlog.flush(self._hand_over)
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
         """Yield (message, bytes) of a bounded number of frames.
@@ -123,7 +179,6 @@ class Dealer:
 
     def reconnect(self) -> None:
         """Open a fresh connection, of which the verifier knows nothing; later, where keys forbid it."""
-        self._backlog.clear()
         try:
             fresh = self._route.open()
         except (ConfigError, OSError, zmq.ZMQError) as error:
@@ -140,14 +195,6 @@ class Dealer:
         """Close the connection; what is on its way has `linger` milliseconds to leave."""
         self.inlet.close()
         close_dealer(self.socket, linger)
-
-    def _hand_over(self, frame: bytes) -> bool:
-        try:
-            self.socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        self.traffic.sent(frame)
-        return True
 
     def _leave(self) -> None:
         """End the connection, until the next look begins another."""

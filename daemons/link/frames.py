@@ -1,28 +1,13 @@
 """What the core has, as fields of messages, and back: drafts, sampling options, grammars."""
 
-from collections.abc import Iterator
-from typing import Any, assert_never
+from typing import Any
 
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
-from specmesh.core.sampling import logprobs as logprob
 from specmesh.core.sampling import proposal
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.wire import messages as m
-from specmesh.wire.messages import (
-    MAX_LOGPROBS,
-    MAX_TOKENS,
-    WHOLE_WINDOW,
-    Draft,
-    DraftProbs,
-    Nack,
-    Open,
-    Opened,
-    Sync,
-    Truth,
-)
+from specmesh.wire.messages import WHOLE_WINDOW, Draft, DraftProbs, Nack, Open, Opened, Sync, Truth
 
 
 def frame_of(session: int, effect: ev.Drafted | ev.Nacked) -> Draft | DraftProbs | Nack:
@@ -31,39 +16,6 @@ def frame_of(session: int, effect: ev.Drafted | ev.Nacked) -> Draft | DraftProbs
         return Nack(session, effect.base, effect.crc)
     place = session, effect.base, effect.crc, effect.ids
     return DraftProbs(*place, *proposal.flattened(effect.proposals)) if any(effect.proposals) else Draft(*place)
-
-
-def from_drafter(frame: Draft | DraftProbs | Nack) -> ev.Drafted | ev.Nacked:
-    """What a drafter says, unchecked."""
-    if isinstance(frame, Nack):
-        return ev.Nacked(frame.base, frame.prefix_crc)
-    if isinstance(frame, Draft):
-        return ev.Drafted(frame.base, frame.prefix_crc, frame.ids)
-    proposals = proposal.unflattened((frame.sizes, frame.support, frame.weights))
-    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, proposals)
-
-
-def to_drafter(
-    session: int, what: ev.Told | ev.Nacked | vev.Announced | ev.Over | ev.LogprobsTold, ref: int = 0
-) -> Iterator[m.Message]:
-    """What a verifier sends of a session: SYNC and LOGPROBS in as many frames as they need."""
-    match what:
-        case ev.Told(base, crc, ids, draft_n, sync=False):
-            yield Truth(session, base, crc, ids, draft_n)
-        case ev.Told():
-            for part in what.parts(MAX_TOKENS):
-                yield Sync(session, part.base, part.crc, part.ids, part.draft_n)
-        case ev.Nacked(base, crc):
-            yield Nack(session, base, crc)
-        case vev.Announced(n_prompt, params):
-            yield opened(session, ref, n_prompt, params)
-        case ev.Over(reason, length, report):
-            yield m.Done(session, reason, length, report)
-        case ev.LogprobsTold(base, logprobs):
-            for at, flat in logprob.flattened(logprobs, MAX_LOGPROBS):
-                yield m.Logprobs(session, base + at, *flat)
-        case _:
-            assert_never(what)
 
 
 def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> Opened:

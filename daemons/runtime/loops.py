@@ -53,7 +53,7 @@ class Crashed:
     error: BaseException
 
 
-class ModelThread:
+class ModelThread(threading.Thread):
     """The one thread on which a model is loaded, measured and steps: MLX streams and OpenMP workers stay with theirs.
 
     A thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
@@ -62,9 +62,9 @@ class ModelThread:
     """
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._ended = False
-        threading.Thread(target=self._serve, name="engine", daemon=True).start()
+        super().__init__(name="engine", daemon=True)
+        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self.start()
 
     def do(self, work: Callable[[], F]) -> "Future[F]":
         """Have `work` done after what is being done."""
@@ -81,11 +81,11 @@ class ModelThread:
 
     def end(self) -> None:
         """End after what was to be done."""
-        self._work.put(lambda: setattr(self, "_ended", True))
+        self._work.put(None)
 
-    def _serve(self) -> None:
-        while not self._ended:
-            self._work.get()()
+    def run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
 
 
 class EngineLoop(Generic[E, F, S, R]):
@@ -110,10 +110,9 @@ class EngineLoop(Generic[E, F, S, R]):
         self._ending = False
         self.step_since: float | None = None  # when the step that runs began; any thread may look
         self._thread = thread
-        self._served: Future[None] = Future()
 
     def start(self) -> None:
-        self._served = self._thread.do(self._serve)
+        self._thread.do(self._serve)
 
     def put(self, event: E, at: float) -> None:
         """Hand over an event that happened at `at`; from any thread."""
@@ -131,11 +130,14 @@ class EngineLoop(Generic[E, F, S, R]):
         """Events that the core has not heard."""
         return len(self._inbox)
 
-    def close(self, timeout: float) -> bool:
-        """End after the step that runs; return True if that was within `timeout` seconds."""
+    def close(self, timeout: float, free: Callable[[], object]) -> bool:
+        """End after the step that runs, `free` the engine, and end the thread; return True if that was within `timeout`
+        seconds."""
         self._ending = True
         self._arrived.set()
-        return bool(wait([self._served], timeout).done)
+        freed = self._thread.do(free)
+        self._thread.end()
+        return bool(wait([freed], timeout).done)
 
     def _serve(self) -> None:
         try:
@@ -188,7 +190,7 @@ class EngineLoop(Generic[E, F, S, R]):
 
 
 LOOK_INTERVAL = 0.1  # seconds between two looks for what is due
-FLUSH_INTERVAL = 5e-3  # the same while frames wait for a peer that did not keep up
+CLOSING = 2.0  # seconds that a step, or a prompt being encoded, may take after the end
 # seconds that tokens for clients wait for more where they come faster: waking up costs the loop's thread a tenth of a
 # millisecond, and as much of the interpreter, which the engine's thread needs between two steps
 DOZE = 5e-3
@@ -250,12 +252,14 @@ class Mailbox(Generic[T]):
 class DaemonLoop(ABC, Generic[T]):
     """Takes turns on one event loop: for items of the mailbox, for frames, and to look for what is due.
 
-    drain: seconds for sessions to finish after `stop`. refusal: what requests that come later are told. progress: it
-    changes while the loop gets on, and no step hangs; any thread may read it.
+    mailbox: takes orders from any thread, also before `serve` and after it. drain: seconds for sessions to finish after
+    `stop`. refusal: what requests that come later are told. progress: it changes while the loop gets on, and no step
+    hangs; any thread may read it.
     """
 
-    def __init__(self, mailbox: Mailbox[T], drain: float, refusal: SpecmeshError) -> None:
-        self._mailbox, self._drain, self._refusal = mailbox, drain, refusal
+    def __init__(self, drain: float, refusal: SpecmeshError) -> None:
+        self.mailbox = Mailbox[T]()
+        self._drain, self._refusal = drain, refusal
         self._stopping: float | None = None
         self._due = False  # to be looked for at the end of this turn
         self._heard = -inf  # when it was woken last
@@ -269,16 +273,16 @@ class DaemonLoop(ABC, Generic[T]):
         freed. Raises what a turn raises."""
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
-        loop.add_reader(self._mailbox.fileno(), self._turn, self._hear)
+        loop.add_reader(self.mailbox.fileno(), self._turn, self._hear)
         self._turn(self._begin)
         self._turn(self._look)
         try:
             await self._ended
         finally:
-            loop.remove_reader(self._mailbox.fileno())
+            loop.remove_reader(self.mailbox.fileno())
             if self._timer is not None:
                 self._timer.cancel()
-            self._mailbox.end(self._late)
+            self.mailbox.end(self._late)
             self._leave()
             idle = await asyncio.to_thread(self._close)
         return idle
@@ -287,7 +291,7 @@ class DaemonLoop(ABC, Generic[T]):
         """Take no new requests and end after those that run; safe in a signal handler."""
         if self._stopping is None:
             self._stopping = time.monotonic()
-            self._mailbox.wake()
+            self.mailbox.wake()
 
     def _turn(self, act: Callable[[], None]) -> None:
         """Take a turn, unless it is over; an error in it ends the daemon."""
@@ -302,22 +306,22 @@ class DaemonLoop(ABC, Generic[T]):
             self._ended.set_exception(error)
 
     def _hear(self) -> None:
-        items, now = self._mailbox.drain(), time.monotonic()
+        items, now = self.mailbox.drain(), time.monotonic()
         for item in items:
             self._take(item, now)
         if not items or self._stopping is not None:  # woken for something else
             self._due = True
-        if now - self._heard < DOZE and not self._mailbox.dozing:
+        if now - self._heard < DOZE and not self.mailbox.dozing:
             self._doze()
         self._heard = now
 
     def _doze(self) -> None:
-        self._mailbox.dozing = True
+        self.mailbox.dozing = True
         asyncio.get_running_loop().call_later(DOZE, self._turn, self._dozed)
 
     def _dozed(self) -> None:
-        self._mailbox.dozing = False
-        items, now = self._mailbox.take(), time.monotonic()
+        self.mailbox.dozing = False
+        items, now = self.mailbox.take(), time.monotonic()
         for item in items:
             self._take(item, now)
         if items:
@@ -329,10 +333,10 @@ class DaemonLoop(ABC, Generic[T]):
         if self._stopping is not None and self._drained(now):
             self._ended.set_result(None)
             return
-        pause = self._tick(now)
+        self._tick(now)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(pause, self._turn, self._look)
+        self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._turn, self._look)
 
     def _late(self, item: T) -> None:
         refuse(item, self._refusal)
@@ -357,8 +361,8 @@ class DaemonLoop(ABC, Generic[T]):
         """End a turn: see to frames that came meanwhile."""
 
     @abstractmethod
-    def _tick(self, now: float) -> float:
-        """Do what is due, and advance `progress`; return in how many seconds to look again."""
+    def _tick(self, now: float) -> None:
+        """Do what is due, and advance `progress`."""
 
     @abstractmethod
     def _drained(self, now: float) -> bool:

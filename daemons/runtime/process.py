@@ -10,20 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import structlog
 import zmq
 
 from specmesh import __version__
 from specmesh.core.scheduling.threads import ThreadShare
-from specmesh.core.snapshot import LoadingSnapshot
 from specmesh.daemons.runtime.notify import Notifier, Watchdog
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
-from specmesh.errors import Busy, SpecmeshError, Starting
+from specmesh.errors import SpecmeshError
 from specmesh.logs import dropped, flush, leave
 from specmesh.wire.messages import Hello, Welcome
 
@@ -37,6 +36,7 @@ SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the d
 # piles up between two, and memory under load grew twice as fast
 COLLECT_EVERY = (2_000, 5, 5)
 
+HEARING = 1.0  # seconds after which a signal is heard at last
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
 ENDING = 8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
 MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
@@ -47,8 +47,6 @@ class StopSignals:
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self.asked = False
-        self._last = threading.Timer(LOADING_GRACE, os._exit, (0,))
-        self._last.daemon = True
         self._tell = tell
         self._then: Callable[[], None] | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,16 +55,8 @@ class StopSignals:
     def then(self, stop: Callable[[], None]) -> None:
         """Call `stop` when asked."""
         self._then = stop
-        self._last.cancel()
         if self.asked:
             stop()
-
-    def hurry(self) -> None:
-        """The loop has ended: what hangs now is left behind, where a signal has asked for the end."""
-        if self.asked:
-            last = threading.Timer(ENDING, leave, (0,))
-            last.daemon = True
-            last.start()
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         if self.asked:
@@ -76,67 +66,50 @@ class StopSignals:
         if self._then is not None:
             self._then()
         else:
-            self._last.start()  # some libraries cannot be told to stop loading
+            leave_within(LOADING_GRACE)  # some libraries cannot be told to stop loading
 
 
-def process_facts() -> dict[str, Any]:
+def leave_within(seconds: float) -> None:
+    """End this process then, unless it has ended by itself; safe in a signal handler."""
+    timer = threading.Timer(seconds, leave, (0,))
+    timer.daemon = True
+    timer.start()
+
+
+def process_facts() -> dict[str, object]:
     """Return what stats tell of this process."""
     return {"version": __version__, "pid": os.getpid(), "log_lines_dropped": dropped()}
 
 
-class Loading:
-    def __init__(self, role: str, notifier: Notifier, stop: StopSignals) -> None:
-        self.role = role
-        self._notifier, self._stop = notifier, stop
-        self._share, self._fetched = 0.0, 0
-        self._begun = time.monotonic()
-
-    def progress(self, share: float, fetched: int = 0, /) -> bool:
-        """Note the share of a model that is loaded, or the bytes downloaded; return False to ask the engine to stop."""
-        self._share, self._fetched = share, fetched
-        self._notifier.loading(share, fetched)
-        return not self._stop.asked
-
-    def error(self) -> SpecmeshError:
-        if self._fetched:
-            so_far = f"{self._fetched / 1e6:.0f} MB so far"
-            return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
-        return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
-
-    def stats(self) -> LoadingSnapshot:
-        up, loading = round(time.monotonic() - self._begun, 1), round(self._share, 3)
-        return LoadingSnapshot(role=self.role, version=__version__, pid=os.getpid(), uptime_s=up, loading=loading)
-
-
 class DaemonProcess:
-    """This process as a daemon of that role, while the context is open.
+    """This process as a daemon, while the context is open.
 
-    The caller holds the `InstanceLock` of its socket. reread: called on SIGHUP; reads the settings again and says what
-    of them holds now. drain: seconds that its sessions get after SIGTERM.
+    reread: called on SIGHUP; reads the settings again and says what of them holds now. drain: seconds that its sessions
+    get after SIGTERM. ends: what ends with it. idle: False where a step still runs at the end, under which no library
+    is taken down.
     """
 
-    def __init__(self, role: str, reread: Callable[[], str], drain: float) -> None:
+    def __init__(self, reread: Callable[[], str], drain: float) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*COLLECT_EVERY)
         faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
         self.notifier = Notifier()
-        self._woken, self._waker = os.pipe()
-        os.set_blocking(self._waker, False)
-        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         on_hangup(reread, self.notifier)
         self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
         self.context = zmq.Context[zmq.Socket[bytes]]()
-        self.loading = Loading(role, self.notifier, self.stop)
+        self.ends, self.idle = ExitStack(), True
 
     def __enter__(self) -> Self:
         self.notifier.loading(0.0)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ends.close()
         self.context.term()
         self.notifier.close()
-        signal.set_wakeup_fd(-1)
         flush()  # what went wrong is told after what led there
+        if not self.idle:
+            leave(0)
 
     @property
     def name(self) -> str:
@@ -144,11 +117,10 @@ class DaemonProcess:
         return f"{platform.node() or 'unknown'}:{os.getpid()}"
 
     def wait(self, future: Future[T]) -> T:
-        """Return what another thread makes, and hear signals until then. They are heard on this thread alone, and a
-        lock wakes up for none that came just before it was waited for; each leaves a byte in the pipe."""
-        future.add_done_callback(lambda _: os.write(self._waker, b"\0"))
+        """Return what another thread makes, and hear signals until then: on this thread alone, and waiting wakes up for
+        none that came just before it."""
         while not future.done():
-            os.read(self._woken, 4096)
+            wait([future], HEARING)
         return future.result()
 
     def loaded(self, load: Future[T]) -> T | None:
@@ -170,7 +142,8 @@ class DaemonProcess:
             yield
         finally:
             watchdog.close()
-            self.stop.hurry()
+            if self.stop.asked:
+                leave_within(ENDING)
 
 
 def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:

@@ -18,26 +18,16 @@ from specmesh.core.clients import Clients, EncodedPrompt
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.events import Rows, Step
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
 from specmesh.core.statistics import RoundCounts
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.link.frames import to_drafter
-from specmesh.daemons.link.router import Router
-from specmesh.daemons.runtime.loops import (
-    FLUSH_INTERVAL,
-    LOOK_INTERVAL,
-    Crashed,
-    DaemonLoop,
-    EngineLoop,
-    Mailbox,
-    ModelThread,
-)
+from specmesh.daemons.link.sockets import Router
+from specmesh.daemons.runtime.loops import CLOSING, Crashed, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import process_facts
-from specmesh.daemons.verifier.drafters import Drafters
+from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.daemons.verifier.prompts import PromptEncoder
 from specmesh.engines.base import VerifyEngine, limits_of, run_step
 from specmesh.errors import Busy, WentAway
@@ -46,7 +36,6 @@ from specmesh.security.curve import ZapGuard
 log = structlog.get_logger("specmesh.verifier")
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
-CLOSE_TIMEOUT = 1.0  # seconds that a prompt being encoded, or a step, may hold up the end
 
 NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCounts(), 0.0, 0.0, {})
 
@@ -66,7 +55,6 @@ class VerifierLoop(DaemonLoop[Order]):
         name: str,
         socket: "zmq.Socket[bytes]",
         engine: VerifyEngine,
-        mailbox: Mailbox[Order],
         costs: StepCosts,
         guard: ZapGuard | None = None,
         grace: float = GRACE,
@@ -76,21 +64,16 @@ class VerifierLoop(DaemonLoop[Order]):
         explicit_threads: bool = False,
         thread: ModelThread | None = None,
     ) -> None:
-        super().__init__(mailbox, drain, Busy("the verifier is stopping: try again when it is back"))
+        super().__init__(drain, Busy("the verifier is stopping: try again when it is back"))
         self._router, self._engine = Router(socket, guard), engine
-        self._prompts = PromptEncoder(engine, mailbox.put)
+        self._prompts = PromptEncoder(engine, self.mailbox.put)
         self._told_to_stop = False
         self.stats = VerifierStats(time.monotonic())
         self._report = NO_REPORT
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
-        limits, self._thread = limits_of(engine), thread or ModelThread()
-        self._core = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]](
-            core_of(engine, limits, costs, grace),
-            partial(run_step, engine),
-            vev.TimeUp(),
-            self._deliver,
-            self._thread,
-        )
+        limits = limits_of(engine)
+        core, run = core_of(engine, limits, costs, grace), partial(run_step, engine)
+        self._core = CoreLoop(core, run, vev.TimeUp(), self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, max_queue, self._tell)
         self._drafters = Drafters(
@@ -100,8 +83,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._router,
             self._clients,
             self.stats,
-            self._core.put,
-            lambda: self._core.stuck,
+            self._core,
             explicit_threads=explicit_threads,
         )
 
@@ -113,7 +95,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._tell(vev.ReportAsked())  # what drafters, and whoever asks during a step, are told at first
 
     def _settle(self) -> None:
-        if (self._router.gate.gone or self._router.behind) and not self._ended.done():
+        if self._router.gone and not self._ended.done():
             self._look()
         self._router.inlet.check(self._router.paused(time.monotonic()))
 
@@ -125,11 +107,9 @@ class VerifierLoop(DaemonLoop[Order]):
         self._drafters.leave()
 
     def _close(self) -> bool:
-        encoded = self._prompts.close(CLOSE_TIMEOUT)
         self._policies.shutdown(wait=False, cancel_futures=True)
-        idle = self._core.close(CLOSE_TIMEOUT)
-        self._thread.end()
-        return idle and encoded
+        encoded = self._prompts.close(CLOSING)
+        return self._core.close(CLOSING, self._engine.close if encoded else lambda: None) and encoded
 
     def _tell(self, event: vev.Happened) -> None:
         """Hand over what happens now; from any thread."""
@@ -174,15 +154,13 @@ class VerifierLoop(DaemonLoop[Order]):
             case _:
                 assert_never(order)
 
-    def _tick(self, now: float) -> float:
+    def _tick(self, now: float) -> None:
         self.progress += self._router.guarded and not self._core.stuck
-        self._router.flush()
         self._drafters.look(now)
         if not self._clients.live:
             self.stats.throughput.idle()
         while self._asked and now >= self._asked[0][0]:
             self._asked.pop(0)[1].tell(self.snapshot(now))
-        return FLUSH_INTERVAL if self._router.behind else LOOK_INTERVAL
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
@@ -190,7 +168,7 @@ class VerifierLoop(DaemonLoop[Order]):
             info.named() | {"reproducible": info.width is not None},
             info.n_seq,
             self._report,
-            {identity: peer.describe() for identity, peer in self._router.gate.peers.items()},
+            {identity: peer.describe() for identity, peer in self._drafters.peers.items()},
             self._router.traffic,
             now,
             self._clients.live,
@@ -205,7 +183,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _deliver(self, said: list[vev.Effect] | Crashed) -> None:
         """Hand over what the core says, on its thread."""
         tokens_only = isinstance(said, list) and all(isinstance(effect, TOKENS) for effect in said)
-        self._mailbox.put(said, urgent=not tokens_only)
+        self.mailbox.put(said, urgent=not tokens_only)
 
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
         match effect:
@@ -214,8 +192,8 @@ class VerifierLoop(DaemonLoop[Order]):
                 if traffic is not None:
                     self.stats.committed(traffic.opened, traffic.sent_at, effect)
                     traffic.sent_at = effect.at
-            case vev.ToDrafter(drafter, session, what):
-                self._send(drafter, session, what)
+            case vev.ToDrafter():
+                self._drafters.send(effect)
             case vev.Ran():
                 rounds = self.stats.ran(effect)
                 if logs.least <= DEBUG:
@@ -249,14 +227,6 @@ class VerifierLoop(DaemonLoop[Order]):
     def _solved(self, session: int, done: "Future[Policy]") -> None:
         if not done.cancelled():
             self._tell(vev.Solved(session, done.result()))
-
-    def _send(self, drafter: bytes, session: int, what: vev.Said) -> None:
-        traffic = self._clients.sessions.get(session)
-        for message in to_drafter(session, what):
-            size = self._router.send(drafter, message)
-            if traffic is not None:
-                traffic.bytes_sent += size
-                traffic.drafters.add(drafter)
 
     def _assigned(self, assigned: vev.Assigned) -> None:
         self.stats.drafter_changes[assigned.why] += 1

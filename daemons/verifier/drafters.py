@@ -1,38 +1,80 @@
 """The drafters attached to a verifier: who is there, and what each says."""
 
+import itertools
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import PingPeers
+from specmesh.api.requests import Peer, PingPeers
+from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
+from specmesh.core.events import Rows, Step
+from specmesh.core.link import Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
+from specmesh.core.sampling import logprobs as logprob
+from specmesh.core.sampling import proposal
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams, TargetLimits, check_params
 from specmesh.core.vocabulary.vocabulary import chunk
-from specmesh.daemons.link.frames import from_drafter, grammar_of, opened, params_of
-from specmesh.daemons.link.router import DrafterPeer, Router
+from specmesh.daemons.link.frames import grammar_of, opened, params_of
+from specmesh.daemons.link.sockets import Router
+from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import SharedCores
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, RequestError, SpecmeshError
+from specmesh.security.curve import TcpConnection
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
+CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 Heartbeat = tuple[float, int, int, int, float, float]
 """What PING and PONG tell after their number."""
 
 
-class Drafters:
-    """Attached drafters by identity, the oldest first: what they say becomes events, which `tell` hands to the core.
+@dataclass(frozen=True, slots=True)
+class DrafterPeer:
+    """A drafter attached to this verifier, the `number`-th to come. key: that it has proved, where keys are used;
+    key_name: what that is called here. connection: where libzmq tells it."""
 
-    stuck: returns True while a step hangs: PINGs and their answers stop. step_s, row_s: seconds of a step and of one
-    more row, as told to them.
+    identity: bytes
+    hello: m.Hello
+    link: Link
+    number: int = 0
+    address: str = ""
+    key: str = ""
+    key_name: str = ""
+    connection: TcpConnection | None = None
+
+    @property
+    def end(self) -> Peer:
+        return Peer(self.hello.drafter, self.address)
+
+    def describe(self) -> dict[str, object]:
+        """Return its part of `stats --json`, but for what the core has measured."""
+        return {
+            "number": self.number,
+            "drafter": self.hello.drafter,
+            "address": self.address,
+            "key": self.key_name or None,
+            "engine": self.hello.engine,
+            "model": self.hello.model,
+            "round_trip_ms": self.link.round_trip_ms(),
+            "busy": round(self.link.busy, 3),
+        }
+
+
+class Drafters:
+    """Attached drafters by identity, the oldest first: what they say becomes events of the core, what that says of
+    their sessions becomes frames.
+
+    While a step hangs PINGs and their answers stop. step_s, row_s: seconds of a step and of one more row, as told to
+    them.
     """
 
     def __init__(
@@ -43,8 +85,7 @@ class Drafters:
         router: Router,
         clients: Clients,
         stats: VerifierStats,
-        tell: Callable[[vev.Happened, float], None],
-        stuck: Callable[[], bool],
+        core: CoreLoop,
         *,
         explicit_threads: bool,
     ) -> None:
@@ -52,38 +93,43 @@ class Drafters:
         self._fingerprint = engine.vocabulary.fingerprint()
         self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
         self._shared = vev.ThreadsShared(self._cores.taken.alone, self._cores.taken.alone)
-        self._router, self._clients, self._stats = router, clients, stats
-        self._tell, self._stuck = tell, stuck
-        self._gate, self._peers = router.gate, router.gate.peers
+        self._router, self._clients, self._stats, self._core = router, clients, stats, core
+        self.peers: dict[bytes, DrafterPeer] = {}
+        self._numbers = itertools.count(1)
         self._hash_sent = stats.model_hash
         self.step_s = self.row_s = 0.0
 
     def name(self, identity: bytes | None) -> str | None:
-        peer = self._peers.get(identity or b"")
+        peer = self.peers.get(identity or b"")
         return peer.hello.drafter if peer is not None else None
 
     def look(self, now: float) -> None:
         """Do what is due: PINGs, and those that are gone."""
-        for identity, reason in self._gate.take_gone().items():
-            self._peer_gone(identity, reason, now)
-        for peer in list(self._peers.values()):
-            if peer.link.silent(now):
-                peer.hang_up()
-                self._peer_gone(peer.identity, "silent", now)
+        gone = {peer.identity: "silent" for peer in self.peers.values() if peer.link.silent(now)}
+        for identity, reason in (gone | self._router.take_gone()).items():
+            self._peer_gone(identity, reason, now, cut=True)
         if self._ping(now):
-            self._tell(vev.ReportAsked(), now)  # what the next ones tell
+            self._core.put(vev.ReportAsked(), now)  # what the next ones tell
         if self._hash_sent != self._stats.model_hash:
             self._hash_sent = self._stats.model_hash
-            for identity, peer in self._peers.items():
+            for identity, peer in self.peers.items():
                 self._router.send(identity, self._welcome(peer.hello))
 
+    def send(self, told: vev.ToDrafter) -> None:
+        traffic = self._clients.sessions.get(told.session)
+        for message in frames_of(told.session, told.what):
+            size = self._router.send(told.drafter, message)
+            if traffic is not None:
+                traffic.bytes_sent += size
+                traffic.drafters.add(told.drafter)
+
     def leave(self) -> None:
-        for identity in self._peers:
+        for identity in self.peers:
             self._router.send(identity, m.Bye())
 
     def probe(self, order: PingPeers, now: float) -> None:
-        order.sent(peer.end for peer in self._peers.values())
-        for peer in self._peers.values():
+        order.sent(peer.end for peer in self.peers.values())
+        for peer in self.peers.values():
             number = peer.link.ping(now, partial(order.answered, peer.end))
             self._router.send(peer.identity, m.Ping(number, *self._state(now)))
 
@@ -92,7 +138,7 @@ class Drafters:
     def receive(self) -> None:
         for identity, message, size in self._router.receive(time.monotonic()):
             now = time.monotonic()
-            peer = self._peers.get(identity)
+            peer = self.peers.get(identity)
             if peer is not None:
                 peer.link.last_heard = now
             match message:
@@ -114,7 +160,7 @@ class Drafters:
                 traffic = self._clients.sessions.get(message.session)
                 if traffic is not None and peer.identity in traffic.drafters:
                     traffic.bytes_received += size
-                self._tell(vev.FromDrafter(peer.identity, message.session, from_drafter(message)), now)
+                self._core.put(vev.FromDrafter(peer.identity, message.session, from_drafter(message)), now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
@@ -122,41 +168,52 @@ class Drafters:
                     lambda asked: (asked.owner, asked.ref) == (peer.identity, ref) and not asked.session
                 )
             case m.Close():
-                self._tell(vev.SessionClosed(peer.identity, message.session), now)
+                self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
                 self._router.send(peer.identity, m.Vocab(start, chunk(self._engine.vocabulary, start)))
             case m.Ping(number, busy):
                 peer.link.told(busy)
-                if not self._stuck():
+                if not self._core.stuck:
                     self._router.send(peer.identity, m.Pong(number, *self._state(now)))
             case m.Pong(number, busy):
                 round_trip = peer.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
-                    self._tell(vev.RoundTrip(peer.identity, round_trip), now)
+                    self._core.put(vev.RoundTrip(peer.identity, round_trip), now)
             case _:
                 self._router.misdirected(peer.identity, now)
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
-        if self._stuck():
+        if self._core.stuck:
             return
-        known = self._peers.get(identity)
+        known = self.peers.get(identity)
         if known is not None and known.hello == hello:
             known.link.last_heard = now
             self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, "hello again", now)
+        key = self._router.proved_key()
         try:
-            self._gate.attach(identity, hello, now)
+            self._router.gate.attach(identity, key)
         except Busy as error:
             self._router.send(identity, m.Error("busy", str(error)))
             return
+        self.peers[identity] = DrafterPeer(
+            identity,
+            hello,
+            Link(now),
+            next(self._numbers),
+            self._router.sender(),
+            key,
+            self._router.name_of(key),
+            TcpConnection.of(self._router.inlet.last()),
+        )
         self._stats.peer_came()
         self._share_cores(now)
         self._router.send(identity, self._welcome(hello))
         self._ping(now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
-        self._tell(vev.DrafterJoined(identity, hello.n_ctx), now)
+        self._core.put(vev.DrafterJoined(identity, hello.n_ctx), now)
 
     def _welcome(self, hello: m.Hello) -> m.Welcome:
         """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
@@ -166,34 +223,38 @@ class Drafters:
                          sorted(limits.end_ids), host, self._cores.taken.threads)  # fmt: skip
 
     def _share_cores(self, now: float) -> None:
-        cores, peers = self._cores, self._peers
+        cores, peers = self._cores, self.peers
         cores.beside(peer.hello for peer in peers.values())
         here = frozenset(identity for identity, peer in peers.items() if cores.shared_with(peer.hello))
         shared = vev.ThreadsShared(cores.taken.alone, cores.taken.threads, here)
         if shared != self._shared:
             self._shared = shared
-            self._tell(shared, now)
+            self._core.put(shared, now)
 
     def _state(self, now: float) -> Heartbeat:
         step_ms, row_ms = round(self.step_s * 1e3, 4), round(self.row_s * 1e3, 4)
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
         return self._stats.busy.share(now), sessions, queued, self._info.n_seq, step_ms, row_ms
 
-    def _peer_gone(self, identity: bytes, reason: str, now: float) -> None:
-        peer = self._gate.detach(identity)
+    def _peer_gone(self, identity: bytes, reason: str, now: float, *, cut: bool = False) -> None:
+        """Let a drafter go, if it is one. cut: with its connection, which its own end may never end."""
+        peer = self.peers.pop(identity, None)
         if peer is None:
             return
+        self._router.gate.detach(identity)
+        if cut and peer.connection is not None:
+            peer.connection.cut()
         self._stats.peer_lost()
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
         self._share_cores(now)
         self._clients.abandon(identity)
-        self._tell(vev.DrafterLeft(identity, reason not in ("revoked", "flooding")), now)
+        self._core.put(vev.DrafterLeft(identity, reason not in ("revoked", "flooding")), now)
 
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
-            peer.limits.check_open(now)
+            self._router.gate.limits(identity).check_open(now)
             request = requested(order)
         except SpecmeshError as error:
             client.on_event(Failed(error))
@@ -202,10 +263,41 @@ class Drafters:
 
     def _ping(self, now: float) -> bool:
         """Send the PINGs that are due; return whether there were any."""
-        due = [peer for peer in self._peers.values() if now >= peer.link.next_ping and not self._stuck()]
+        due = [peer for peer in self.peers.values() if now >= peer.link.next_ping and not self._core.stuck]
         for peer in due:
             self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
         return bool(due)
+
+
+def from_drafter(frame: m.Draft | m.DraftProbs | m.Nack) -> ev.Drafted | ev.Nacked:
+    """What a drafter says, unchecked."""
+    if isinstance(frame, m.Nack):
+        return ev.Nacked(frame.base, frame.prefix_crc)
+    if isinstance(frame, m.Draft):
+        return ev.Drafted(frame.base, frame.prefix_crc, frame.ids)
+    proposals = proposal.unflattened((frame.sizes, frame.support, frame.weights))
+    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, proposals)
+
+
+def frames_of(session: int, what: vev.Said) -> Iterator[m.Message]:
+    """What a verifier sends of a session: SYNC and LOGPROBS in as many frames as they need."""
+    match what:
+        case ev.Told(base, crc, ids, draft_n, sync=False):
+            yield m.Truth(session, base, crc, ids, draft_n)
+        case ev.Told():
+            for part in what.parts(m.MAX_TOKENS):
+                yield m.Sync(session, part.base, part.crc, part.ids, part.draft_n)
+        case ev.Nacked(base, crc):
+            yield m.Nack(session, base, crc)
+        case vev.Announced(n_prompt, params):
+            yield opened(session, 0, n_prompt, params)
+        case ev.Over(reason, length, report):
+            yield m.Done(session, reason, length, report)
+        case ev.LogprobsTold(base, logprobs):
+            for at, flat in logprob.flattened(logprobs, m.MAX_LOGPROBS):
+                yield m.Logprobs(session, base + at, *flat)
+        case _:
+            assert_never(what)
 
 
 def requested(order: m.Open) -> Request:

@@ -5,7 +5,7 @@ come as rounds can use, however fast the rounds are. A peer over a limit is slow
 one that goes on like that, or sends invalid frames again and again, is to be cut off.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from math import inf
@@ -139,10 +139,36 @@ class LimitsByAccount(dict[Hashable, PeerLimits]):
         return limits
 
 
-def check_room(keys: Sequence[str], key: str) -> None:
-    """Raise Busy where too many drafters are attached, with these keys (empty: none), for one more with `key`."""
-    if len(keys) >= MAX_DRAFTERS or (key and keys.count(key) >= MAX_PER_KEY):
-        raise Busy(f"too many drafters are attached ({len(keys)}): stop one")
+class PeerGate:
+    """The limits of a verifier's peers, and the attached drafters' `keys`, by the identity of their connection.
+
+    Identities are the peers' own choice. A key is empty where keys are not used.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, str] = {}
+        self._limits = LimitsByAccount()
+
+    def attach(self, identity: bytes, key: str) -> None:
+        """Take a drafter; raise Busy where there are too many."""
+        keys = list(self.keys.values())
+        if len(keys) >= MAX_DRAFTERS or (key and keys.count(key) >= MAX_PER_KEY):
+            raise Busy(f"too many drafters are attached ({len(keys)}): stop one")
+        self.keys[identity] = key
+
+    def detach(self, identity: bytes) -> None:
+        self.keys.pop(identity, None)
+
+    def claims(self, identity: bytes, key: str) -> bool:
+        """Return True if whoever has proved `key` speaks as a drafter that has another."""
+        return self.keys.get(identity, key) != key
+
+    def limits(self, identity: bytes, key: str | None = None) -> PeerLimits:
+        """Return the limits that a peer uses up: its key's, so that more connections bring no more, or its own.
+
+        key: as it has just proved; by default as it had when it was attached.
+        """
+        return self._limits[(self.keys.get(identity) if key is None else key) or identity]
 
 
 class Throttle:

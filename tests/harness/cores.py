@@ -23,7 +23,8 @@ from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.link.frames import frame_of, from_drafter, from_verifier
+from specmesh.daemons.link.frames import frame_of, from_verifier
+from specmesh.daemons.verifier.drafters import from_drafter
 from specmesh.wire import messages as m
 
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many

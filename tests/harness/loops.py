@@ -27,8 +27,8 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Snapshot, as_json
 from specmesh.daemons.drafter.daemon import DrafterLoop
-from specmesh.daemons.link.transport import Route, bind_router
-from specmesh.daemons.runtime.loops import Mailbox
+from specmesh.daemons.link.dealer import Route
+from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import Ask, DraftEngine
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
@@ -151,18 +151,16 @@ class Bench:
     ) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, address or self.address, insecure=False)
-        mailbox: Mailbox[Any] = Mailbox()
         bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
-        loop = VerifierLoop("v", router, engine, mailbox, StepCosts(), **bounds)
-        return self._run(loop, mailbox, lambda: router.close(linger=100))
+        loop = VerifierLoop("v", router, engine, StepCosts(), **bounds)
+        return self._run(loop, lambda: router.close(linger=100))
 
     def drafter(self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
-        mailbox: Mailbox[Any] = Mailbox()
         routes = [Route(self.context, address) for address in addresses or (self.address,)]
-        loop = DrafterLoop("d", routes, engine, mailbox, drain=0.0)
-        return self._run(loop, mailbox, lambda: None)
+        loop = DrafterLoop("d", routes, engine, drain=0.0)
+        return self._run(loop, lambda: None)
 
     def pair(
         self, engine: SimVerifier | None = None, draft: DraftEngine | None = None, **more: Any
@@ -187,7 +185,7 @@ class Bench:
             made.hello()
         return made
 
-    def _run(self, loop: VerifierLoop | DrafterLoop, mailbox: Mailbox[Any], close: Callable[[], None]) -> "Running":
+    def _run(self, loop: VerifierLoop | DrafterLoop, close: Callable[[], None]) -> "Running":
         def run() -> None:
             try:
                 asyncio.run(loop.serve())
@@ -196,7 +194,7 @@ class Bench:
 
         thread = threading.Thread(target=run, name="loop")
         thread.start()
-        running = Running(loop, mailbox, thread, close)
+        running = Running(loop, thread, close)
         self._ends.append(running.end)
         return running
 
@@ -215,22 +213,21 @@ class Running:
     """A daemon that runs."""
 
     _loop: VerifierLoop | DrafterLoop
-    _mailbox: Mailbox[Any]
     _thread: threading.Thread
     _close: Callable[[], None]
 
     def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
         client = client or Hearing()
-        self._mailbox.put(api.Submit(what, client))
+        self._loop.mailbox.put(api.Submit(what, client))
         return client
 
     def cancel(self, client: Hearing) -> None:
-        self._mailbox.put(api.Cancel(client))
+        self._loop.mailbox.put(api.Cancel(client))
 
     def stats(self) -> Any:
         """What /stats says now."""
         said: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
-        self._mailbox.put(api.AskStats(said.put))
+        self._loop.mailbox.put(api.AskStats(said.put))
         return as_json(said.get(timeout=PATIENCE))
 
     @property
@@ -260,14 +257,14 @@ class Running:
 
     def stop(self) -> None:
         self.begin_to_stop()
-        self._mailbox.put(api.Cancel(Hearing()))
+        self._loop.mailbox.put(api.Cancel(Hearing()))
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the loop does not end"
 
     def end(self) -> None:
         self.stop()
         self._close()
-        self._mailbox.close()
+        self._loop.mailbox.close()
 
 
 def bear_silence(monkeypatch: pytest.MonkeyPatch, seconds: float, pings: float | None = None) -> None:

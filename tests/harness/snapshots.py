@@ -15,8 +15,8 @@ from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
 from specmesh.core.statistics import RoundCounts
-from specmesh.daemons.link.router import DrafterPeer
 from specmesh.daemons.runtime.process import process_facts
+from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello
 

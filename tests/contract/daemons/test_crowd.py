@@ -5,7 +5,7 @@ from harness.loops import PROMPT, Bench, Flaky, Hearing, ask_for, request, truth
 
 from specmesh.core.peer_limits import RATES, Cost, PeerLimits, Rate
 from specmesh.core.requests import ClientEvent, Failed, Finished, Started
-from specmesh.daemons.link import router
+from specmesh.daemons.link import sockets
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 
@@ -67,7 +67,7 @@ def test_requests_that_come_too_fast(bench: Bench, monkeypatch: pytest.MonkeyPat
 
 def test_flood_is_waited_for_and_nothing_done_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """While a verifier reads nothing, for a peer that sends too much, its loop stands still; then it hears the rest."""
-    monkeypatch.setattr(router, "PAUSE", 0.3)
+    monkeypatch.setattr(sockets, "PAUSE", 0.3)
     verifier, dealer = bench.verifier(), bench.dealer()
     before, nacks = verifier.progress, int(RATES[Cost.NACKS].burst) + 50
     dealer.say(*[m.Nack(1, 0, 0)] * nacks, m.Ping(7))

@@ -11,7 +11,7 @@ from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, sl
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import MAX_DETACHED, DetachedSessions
 from specmesh.core.requests import Finished, Started
-from specmesh.daemons.link.router import PeerGate
+from specmesh.daemons.link.sockets import Router
 from specmesh.errors import NoSuchText, RequestError
 from specmesh.wire import messages as m
 
@@ -156,8 +156,8 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
 
 def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
-    one_per_connection = lambda gate: f"key {gate._inlet.last().get(zmq.SRCFD)}"  # noqa: E731
-    monkeypatch.setattr(PeerGate, "proved_key", one_per_connection)
+    one_per_connection = lambda router: f"key {router.inlet.last().get(zmq.SRCFD)}"  # noqa: E731
+    monkeypatch.setattr(Router, "proved_key", one_per_connection)
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))
     first.expect(m.Truth)

@@ -83,7 +83,7 @@ def test_more_slow_prompts_than_sessions(bench: Bench):
 
 
 def test_stopping_under_a_slow_prompt(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(verifier_module, "CLOSE_TIMEOUT", 0.0)
+    monkeypatch.setattr(verifier_module, "CLOSING", 0.0)
     engine = SlowReader(SimSettings())
     verifier = bench.verifier(engine)
     peer = bench.dealer()

@@ -12,8 +12,8 @@ from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
 from specmesh.daemons.drafter.upstream_link import open_of
-from specmesh.daemons.link.frames import fields_of, frame_of, from_drafter, grammar_of, opened, params_of, to_drafter
-from specmesh.daemons.verifier.drafters import requested
+from specmesh.daemons.link.frames import fields_of, frame_of, grammar_of, opened, params_of
+from specmesh.daemons.verifier.drafters import frames_of, from_drafter, requested
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
@@ -100,7 +100,7 @@ def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     """Every SYNC frame starts where the one before ended and carries the CRC of all ids before it."""
     ids = tuple(range(2 * m.MAX_TOKENS + 3))
     prefix = Prefix(ids)
-    frames = list(to_drafter(7, ev.Told(0, 0, ids, 4, sync=True)))
+    frames = list(frames_of(7, ev.Told(0, 0, ids, 4, sync=True)))
     assert [frame.base for frame in frames] == [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
     assert [frame.prefix_crc for frame in frames] == [prefix.crc_at(frame.base) for frame in frames]
     assert [token for frame in frames for token in frame.ids] == list(ids)
