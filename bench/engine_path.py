@@ -27,6 +27,7 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span, Step
+from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -126,7 +127,7 @@ def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
 
     def turn() -> float:
         while len(core.sessions) < sequences:
-            core.handle(Opening(1, (40, 41), 2, params), now())
+            core.handle(Opening(1, Request(None, (40, 41), params), (40, 41), 2), now())
         started = now()
         step = core.next_step(started)
         assert isinstance(step, Step)

@@ -73,7 +73,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
         core, run = core_of(engine, limits, costs, grace), partial(run_step, engine)
-        self._core = CoreLoop(core, run, vev.TimeUp(), self._deliver, thread or ModelThread())
+        self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, max_queue, self._tell)
         self._drafters = Drafters(
@@ -92,7 +92,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _begin(self) -> None:
         self._router.inlet.listen(lambda: self._turn(self._drafters.receive))
         self._core.start()
-        self._tell(vev.ReportAsked())  # what drafters, and whoever asks during a step, are told at first
+        self._tell(vev.Signal.REPORT_ASKED)  # what drafters, and whoever asks during a step, are told at first
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():
@@ -130,7 +130,7 @@ class VerifierLoop(DaemonLoop[Order]):
         if not self._told_to_stop:
             self._told_to_stop = True
             self._clients.stop(self._refusal)
-            self._tell(vev.Stopping())
+            self._tell(vev.Signal.STOPPING)
         return not self._clients or now >= self._stopping + self._drain
 
     def _take(self, order: Order, now: float) -> None:
@@ -148,7 +148,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._drafters.probe(order, now)
             case AskStats():
                 self._asked.append((now + REPORT_PATIENCE, order))
-                self._core.put(vev.ReportAsked(), now)
+                self._core.put(vev.Signal.REPORT_ASKED, now)
             case Crashed(error):
                 raise error
             case _:

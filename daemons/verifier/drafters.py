@@ -109,7 +109,7 @@ class Drafters:
         for identity, reason in (gone | self._router.take_gone()).items():
             self._peer_gone(identity, reason, now, cut=True)
         if self._ping(now):
-            self._core.put(vev.ReportAsked(), now)  # what the next ones tell
+            self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
         if self._hash_sent != self._stats.model_hash:
             self._hash_sent = self._stats.model_hash
             for identity, peer in self.peers.items():

@@ -41,7 +41,7 @@ class WaitingRequests:
     def next(self, owners: Sequence[vev.DrafterId | None]) -> vev.Opening | None:
         """Return who is next beside live sessions of these owners, and let it wait no longer."""
         if len(owners) < self._n_seq:
-            for opening in sorted(self.openings, key=lambda one: (one.priority, one.client)):
+            for opening in sorted(self.openings, key=lambda one: (one.request.priority, one.client)):
                 if opening.owner is None or owners.count(opening.owner) < self._share:
                     self.openings.remove(opening)
                     return opening

@@ -236,17 +236,4 @@ def _opening(
     asked: ClientRequest, ids: Sequence[int] = (), n_prompt: int = 0, constraint: Constraint | None = None
 ) -> vev.Opening:
     """Return a request as the core takes it; without a prompt it asks for the session of its name."""
-    request = asked.request
-    return vev.Opening(
-        asked.number,
-        tuple(ids),
-        n_prompt,
-        request.params,
-        constraint,
-        asked.owner,
-        request.id,
-        asked.key,
-        request.known,
-        request.priority,
-        request.label,
-    )
+    return vev.Opening(asked.number, asked.request, tuple(ids), n_prompt, constraint, asked.owner, asked.key)

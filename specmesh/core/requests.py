@@ -7,7 +7,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Protocol
 
-from specmesh.core.report import Report
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.errors import (
@@ -89,7 +88,7 @@ class Tokens:
 class Finished:
     reason: str
     prompt_ids: tuple[int, ...]
-    report: Report
+    report: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, check_grammar
-from specmesh.core.sampling.logprobs import check_logprobs
+from specmesh.core.sampling.logprobs import MAX_LOGPROBS
 from specmesh.core.sampling.sampler import SamplingParams, check_sampling
 from specmesh.core.sampling.stop import check_stops
 from specmesh.errors import PromptTooLong, RequestError
@@ -55,8 +55,8 @@ def check_params(params: SessionParams) -> SessionParams:
     """Return what a peer asks for; raise RequestError for what no session can have."""
     if params.max_tokens > MAX_TOKENS:
         raise RequestError(f"max_tokens must be a number from 0 to {MAX_TOKENS}", "max_tokens")
-    if params.logprobs is not None:
-        check_logprobs(params.logprobs)
+    if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
+        raise RequestError(f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}", "logprobs")
     if params.grammar is not None:
         check_grammar(params.grammar)
     return replace(params, sampling=check_sampling(params.sampling), stop=check_stops(params.stop))
@@ -84,9 +84,3 @@ def check_request(
     said = [token for token in ids[n_prompt:] if token not in limits.end_ids]
     if constraint is not None and constraint.count_allowed(said) < len(said):
         raise RequestError("the text so far is not what its grammar allows: it cannot be gone on with", "resume")
-
-
-def may_adopt(first: str, asker: str | None) -> bool:
-    """Whether a session opened with the key `first` (empty: none) may be given to whoever has shown `asker`; None is a
-    local client, who could read the daemon's memory as well."""
-    return asker is None or asker == first

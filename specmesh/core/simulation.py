@@ -21,6 +21,7 @@ from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_session import DraftLimits
 from specmesh.core.drafter import DrafterCore
+from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
@@ -163,7 +164,8 @@ class _Simulation:
         tokens = texts.tokens if self._warm or now > 0 else 1 + texts.tokens * (user + 1) // (self._users + 1)
         params = SessionParams(SamplingParams(), tokens, texts.draft_n, cache_prompt=False)
         client = next(self._order) * self._users + user  # who asked first is served first
-        self._tell(vev.Opening(client, (RIGHT,) * texts.prompt, texts.prompt, params), now)
+        ids = (RIGHT,) * texts.prompt
+        self._tell(vev.Opening(client, Request(None, ids, params), ids, texts.prompt), now)
 
     # --- verifier
 

@@ -17,7 +17,7 @@ from specmesh.core.report import core_report, session_report
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
 from specmesh.core.session import SessionContext, VerifierSession
-from specmesh.core.session_params import TargetLimits, may_adopt
+from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics import RoundCounts
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
 
@@ -27,8 +27,8 @@ SERVED = ("stop", "length")
 class VerifierCore:
     """`costs` are of this target's steps; `slots` are its sequences, `n_seq` in all.
 
-    n_batch: most rows of a step. prefill_rows: of prompts, in a step in which others verify. first: id of the first
-    session. grace: seconds that a session is kept for its lost drafter.
+    n_batch: most rows of a step, `n_seq` at least. prefill_rows: of prompts, in a step in which others verify. first: id
+    of the first session. grace: seconds that a session is kept for its lost drafter.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class VerifierCore:
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():
                 self._threads.shared(event)
-            case vev.Stopping():
+            case vev.Signal.STOPPING:
                 self._kept.grace = 0.0
                 while (kept := self._kept.running()) is not None:
                     self._drop(kept)
-            case vev.ReportAsked():
+            case vev.Signal.REPORT_ASKED:
                 self._tell(self._report(now))
-            case vev.TimeUp():
+            case vev.Signal.TIME_UP:
                 pass
             case _:
                 assert_never(event)
@@ -228,7 +228,7 @@ class VerifierCore:
         kept = self._kept.running()
         if not self._slots and kept is not None:
             self._drop(kept)
-        ids, params, company = opening.ids, opening.params, len(self.sessions) + 1
+        ids, params, company = opening.ids, opening.request.params, len(self.sessions) + 1
         others = ((live.seq, live.machine.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         machine = VerifierSession(
@@ -236,9 +236,11 @@ class VerifierCore:
             opening.n_prompt, opening.constraint, held, company,
         )  # fmt: skip
         number = next(self._ids)
-        live = SessionContext(number, machine, seq, opening.client, opening.owner, name=opening.name, key=opening.key)
+        live = SessionContext(
+            number, machine, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key
+        )
         self.sessions[number] = live
-        self._tell(live.opened(opening.label))
+        self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
         if machine.finished is not None:
             self._finish(live, machine.finished, None, now)
@@ -246,10 +248,12 @@ class VerifierCore:
     def _resumed(self, opening: vev.Opening, now: float) -> bool:
         """Give an opening the session that it names, if any, or refuse it where it must not have that; return False
         where there is none."""
-        live = self._named(opening.name)
+        live = self._named(opening.request.id)
         if live is None:
             return False
-        if not may_adopt(live.key, opening.key if opening.owner is not None else None):
+        if (
+            opening.owner is not None and opening.key != live.key
+        ):  # a client here could read the daemon's memory as well
             self._tell(vev.RequestRefused(opening.client, NoSuchText()))
             return True
         end = live.end
@@ -287,7 +291,7 @@ class VerifierCore:
         """Give a session to the opening's client, with what that does not know of the text."""
         machine, live.client, live.owner = live.machine, opening.client, opening.owner
         machine.followed = opening.owner is not None
-        self._tell(live.began(opening.known, adopted=adopted))
+        self._tell(live.began(opening.request.known, adopted=adopted))
         if opening.owner is not None:
             self._drafters.attach(live, opening.owner, now)
         elif machine.finished is None and live.drafter is None and machine.may_draft and self._drafters.drafters:

@@ -1,10 +1,12 @@
 """Events into the verifier's core, and effects out of it. Clients are numbers to it, drafters identities."""
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Literal, get_args
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
+from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
@@ -24,22 +26,18 @@ ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
     """A request for a session, by `client`, a number that its effects name. `ids` are the prompt's and then those of a
-    resumed text; without a prompt the session that `name` names is to be resumed, or nothing.
+    resumed text; without a prompt the session that the request names is to be resumed, or nothing.
 
-    owner: the drafter whose client asks, None for a client of the verifier's own. key: it was asked with; may be empty.
-    known: so many ids of the text the client has already. priority: lower goes first. label: for the log."""
+    owner: the drafter whose client asks, None for a client of the verifier's own. key: it was asked with; may be
+    empty."""
 
     client: int
+    request: Request
     ids: tuple[int, ...]
     n_prompt: int
-    params: SessionParams
     constraint: Constraint | None = None
     owner: DrafterId | None = None
-    name: str = ""
     key: str = ""
-    known: int = 0
-    priority: int = 0
-    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +93,10 @@ class ThreadsShared:
     drafters: frozenset[DrafterId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """Whoever waits has been refused, nobody new comes, and nothing is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportAsked:
-    """Somebody wants to know how it stands."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimeUp:
-    """The time has come that the core wanted to be woken at."""
+class Signal(Enum):
+    STOPPING = "stopping"  # whoever waits has been refused, nobody new comes, and nothing is kept
+    REPORT_ASKED = "report asked"  # somebody wants to know how it stands
+    TIME_UP = "time up"  # the core wanted to be woken now
 
 
 # --- what is to be done
@@ -246,7 +235,7 @@ Noted = ev.Noted
 
 Happened = (
     Opening | FromDrafter | ClientLeft | SessionClosed | DrafterJoined | DrafterLeft | RoundTrip
-    | Solved | ThreadsShared | Stopping | ReportAsked | TimeUp
+    | Solved | ThreadsShared | Signal
 )  # fmt: skip
 Effect = (
     RequestRefused | Began | Committed | SessionEnded | Forgotten | ToDrafter | Assigned | Solve | Ran

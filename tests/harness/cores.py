@@ -17,6 +17,7 @@ from specmesh.core.drafter import DrafterCore
 from specmesh.core.drafting.drafter_pool import RemoteDrafter
 from specmesh.core.events import Step
 from specmesh.core.prefix import Prefix
+from specmesh.core.requests import Request
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, SampledDraft
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
@@ -118,7 +119,8 @@ class Verifier:
 
     def open(self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()) -> int:
         """A session for a prompt, or for one whose text has begun with what was said."""
-        opening = vev.Opening(len(self._sessions), (*prompt, *said), len(prompt), params)
+        request = Request(None, prompt, params)
+        opening = vev.Opening(len(self._sessions), request, (*prompt, *said), len(prompt))
         effects = self._core.handle(opening, now)
         [number] = [effect.session for effect in effects if isinstance(effect, vev.Began)]
         self._sessions[number] = _Session(self._core.sessions[number].machine)

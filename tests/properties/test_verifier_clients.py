@@ -154,7 +154,7 @@ class World:
         step = self.core.next_step(self.now)
         self.step = step if isinstance(step, Step) else None
         if self.step is None:
-            self.effects += self.core.handle(vev.TimeUp(), self.now)
+            self.effects += self.core.handle(vev.Signal.TIME_UP, self.now)
 
     def _next(self, end: int, ids: tuple[int, ...]) -> list[int]:
         return [7 if position % 13 == 0 else position % 7 for position in range(end - len(ids), end)]
@@ -211,7 +211,7 @@ def test_nothing_is_left(seed: int, stopped: bool) -> None:
     if stopped:
         world.stopped_with = Busy("stopping")
         world.clients.stop(world.stopped_with)
-        world.tell(vev.Stopping())
+        world.tell(vev.Signal.STOPPING)
         world.settle(lambda: not (world.clients or world.events or world.effects))
         assert not world.core.sessions
     world.settle(lambda: not world.left() and not world.events)

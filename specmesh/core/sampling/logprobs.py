@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Logits, largest
-from specmesh.errors import RequestError
 
 MAX_LOGPROBS = 20  # most alternatives that are told of a token: OpenAI's
 LEAST = -9999.0  # what stands for anything less: OpenAI's, as JSON knows no infinity
@@ -48,13 +47,6 @@ def unflattened(flat: Flat) -> list[Logprob]:
         return []
     parts = [slice(at * each, (at + 1) * each) for at in range(len(chosen))]
     return [Logprob(one, tuple(ids[part]), tuple(top[part])) for one, part in zip(chosen, parts, strict=True)]
-
-
-def check_logprobs(top: int) -> int:
-    """Return `top`; raise RequestError where so many alternatives of a token are too many."""
-    if not 0 <= top <= MAX_LOGPROBS:
-        raise RequestError(f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}", "logprobs")
-    return top
 
 
 def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:

@@ -40,16 +40,9 @@ class Batch:
                 pure = False
         return cls(parts, rows, context, pure, drafts)
 
-    def measured(self, seconds: float, width: int | None) -> tuple[int, float, int]:
-        """What its time teaches: rows, seconds and context of one decode; with a constant width each part was one of
-        its own."""
-        if width is None:
-            return self.rows, seconds, self.context
-        return width, seconds / len(self.parts), self.context // len(self.parts)
-
 
 class Scheduler:
-    """Forms steps of at most `n_batch` rows.
+    """Forms steps of at most `n_batch` rows, one for each session at least.
 
     As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: that
     would cost more than any draft brings. Each has its own row; where they are several, as many drafts come as raise
@@ -87,19 +80,12 @@ class Scheduler:
             return ev.Wait(min(waits, default=inf))
         prompts = {key: plan for key, plan in plans.items() if isinstance(plan, ev.Prefill)}
         others = [key for key in plans if key not in prompts]
-        joining = self._fitting(others) if len(waits) < len(others) else []
+        joining = others if len(waits) < len(others) else []
         room = self._n_batch - len(joining)
         share = self._prefill_rows * -(-len(prompts) // len(others)) if others else room
         filling = self._filling(prompts, min(room, share))
         room -= sum(len(part.ids) for _, part in filling)
         return Batch.of((*self._verifying(joining, plans, sessions, room), *filling))
-
-    def _fitting(self, joining: list[int]) -> list[int]:
-        self._turn += 1
-        if len(joining) <= self._n_batch:
-            return joining
-        begin = self._turn * self._n_batch % len(joining)
-        return (joining[begin:] + joining[:begin])[: self._n_batch]
 
     def _verifying(
         self, joining: list[int], plans: Mapping[int, ev.Plan], sessions: Mapping[int, SessionContext], room: int
@@ -118,6 +104,7 @@ class Scheduler:
             context = sum(want.position for want in wants)
             bids = [sessions[key].machine.bid(want) for key, want in zip(joining, wants, strict=True)]
             pause = self._costs.pause
+            self._turn += 1
             first = self._turn % len(wants)
             counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
         return [
@@ -168,8 +155,9 @@ class StepMeter:
         self._spent = ended - self._last_ended if self._last_ended is not None else None
         self._last_ended = ended
         if batch.pure and (batch.drafts or not cut):
-            rows, seconds, context = batch.measured(ended - started, self._width)
-            self._current.record(rows, seconds, context=context)
+            # With a constant width each part was a decode of its own.
+            rows, decodes = (batch.rows, 1) if self._width is None else (self._width, len(batch.parts))
+            self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
 
     def compare(self, batch: Batch, first: DraftLengthController, emitted: Sequence[ev.Emit], *, asked: bool) -> None:
         """Hold what steps bring with drafts against what they bring without, by how many sessions share one. `first`

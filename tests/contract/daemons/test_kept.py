@@ -8,7 +8,6 @@ import zmq
 from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until
 from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, slow, wanted
 
-from specmesh.core import verifier_events as vev
 from specmesh.core.admission import MAX_DETACHED, DetachedSessions
 from specmesh.core.requests import Finished, Started
 from specmesh.daemons.link.sockets import Router
@@ -50,14 +49,12 @@ def test_an_end_that_nobody_heard_is_kept(bench: Bench, heard: bool):
     """The whole text and its report are told to who names it, again and again until it is closed."""
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1, max_tokens=30))
-    if heard:
-        first.expect(m.Done)
-    else:
-        first.expect(m.Truth)
+    session = first.expect(m.Done if heard else m.Truth).session
     first.say(m.Bye())
     until(lambda: sessions(verifier)["live"] == 0, "it ends")
     kept(verifier)
     for ref in (2, 3):
+        bench.dealer().say(m.Close(session, 0, 0.0))  # somebody else's, which closes nothing
         peer = bench.dealer()
         peer.say(by_name(ref))
         opened, ids, done = followed(peer)
@@ -172,15 +169,8 @@ def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: 
 def test_kept_sessions_are_bounded():
     store = DetachedSessions(30.0)
     for number in range(MAX_DETACHED + 3):
-        live = SimpleNamespace(id=number, name=f"n{number}", owner=b"d")
-        end = vev.SessionEnded(number, None, b"d", b"d", "stop", None, (), {}, 1.0)
-        store.add(live, float(number), end)
+        store.add(SimpleNamespace(id=number), float(number))
     assert [live.id for live in store.expire(5.0)] == [0, 1, 2]
     assert len(store) == MAX_DETACHED
-    assert store.ended("n2") is None
-    assert store.ended("n3") is not None
-    store.closed(3, b"other")
-    store.closed(4, b"d")
-    assert (store.ended("n3") is not None, store.ended("n4")) == (True, None)
-    assert len(store.expire(1000.0)) == MAX_DETACHED - 1
+    assert len(store.expire(1000.0)) == MAX_DETACHED
     assert len(store) == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fuzz.oracle import row
 from specmesh.core import events as ev
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams, TargetLimits, may_adopt
+from specmesh.core.session_params import SessionParams, TargetLimits
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=50)
 N_VOCAB, END = 16, 0
@@ -54,15 +54,6 @@ def test_resumed_anywhere_it_is_the_same_text(params, n_ctx, seed):
         assert rest == told[at:]
         assert (again.n_prompt, again.resumed) == (len(PROMPT), at)
         assert again.said(at) == rest
-
-
-@pytest.mark.parametrize(
-    ("first", "asker", "may"),
-    [("", None, True), ("k", None, True), ("", "", True), ("k", "k", True), ("k", "l", False), ("k", "", False),
-     ("", "k", False)],
-)  # fmt: skip
-def test_who_may_have_a_text_again(first, asker, may):
-    assert may_adopt(first, asker) is may
 
 
 @pytest.mark.parametrize("said", [0, 1, 4, 9])

@@ -94,13 +94,6 @@ def test_each_is_first_in_its_turn():
             assert isinstance(part, ev.Verify)
             brought[key] += len(part.drafts)
     assert brought == [10, 10, 10]
-    scheduler, took = Scheduler(n_batch=4), [0] * 6
-    for _ in range(30):
-        step = scheduler.next_batch({key: verifying() for key in range(6)}, now=0.0)
-        assert isinstance(step, Batch)
-        for key, _ in step.parts:
-            took[key] += 1
-    assert took == [20] * 6
 
 
 @PROFILE
