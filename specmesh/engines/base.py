@@ -22,9 +22,9 @@ from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError, SpecmeshError
 
-Trimming = Literal["removal", "rollback", "restore", "none"]
-"""How the last ids of a sequence are taken back: removed from memory; by the library's states of the last step; by
-restoring a saved state and decoding again what stays; or not at all."""
+Trimming = Literal["removal", "restore", "none"]
+"""How the last ids of a sequence are taken back: removed from memory; by restoring a saved state and decoding what stays
+again; or not at all."""
 
 DEFAULT_CTX = 4096
 """Default ids per sequence."""
@@ -125,7 +125,7 @@ class VerifyEngine(Engine, Tokenizer, Protocol):
         """Keep the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible.
 
         With `trimming` "removal" every length is possible. Else only 0 and those inside the sequence's last step, at
-        least its first row; and, with "rollback", before the next step of any sequence.
+        least its first row.
         """
 
     def copy(self, seq: int, source: int, length: int) -> None:

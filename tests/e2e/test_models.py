@@ -101,17 +101,12 @@ def test_logprobs_are_the_targets_own(pair: dict[str, Daemon]):
             assert values[0] == one["logprob"]  # greedy
 
 
-@pytest.mark.parametrize(
-    ("arch", "sessions", "trimming"),
-    [("mamba", 4, "restore"), ("jamba", 4, "restore"), ("lfm2", 4, "restore"), ("lfm2", 1, "rollback")],
-)
+@pytest.mark.parametrize("arch", ["mamba", "jamba", "lfm2"])
 @pytest.mark.fault("E7.79")
-def test_recurrent_and_hybrid_targets(
-    make_gguf: Callable[..., Path], mesh: Mesh, arch: str, sessions: int, trimming: str
-):
+def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh, arch: str):
     """Targets with recurrent layers speculate, by the way their log names: greedy ids are those without drafts."""
     target = make_gguf(f"target-{arch}", arch=arch, seed=1)
-    verifier = mesh.verifier(target, *SMALL, "--max-sessions", sessions, engine="llama")
+    verifier = mesh.verifier(target, *SMALL, engine="llama")
     mesh.drafter(target, *SMALL, engine="llama")
     alone = [complete(verifier, body(prompt, N, draft_n=0)).ids for prompt in PROMPTS]
     drafted = accepted = 0
@@ -124,7 +119,7 @@ def test_recurrent_and_hybrid_targets(
     assert drafted > 0
     assert accepted > 0.8 * drafted
     ready = verifier.events("ready")[0]
-    assert (ready["speculation"], ready["trimming"]) == (True, trimming)
+    assert (ready["speculation"], ready["trimming"]) == (True, "restore")
 
 
 @pytest.mark.parametrize("arch", ["jamba", "lfm2"])

@@ -29,21 +29,20 @@ class CacheSizes:
     rows: int  # most of one decode
     outputs: int  # most of those with logits
     threads: int
-    snapshots: int = 0  # states of recurrent layers that llama.cpp keeps per sequence for rollback
     # Rows that steps are filled up to, in cells of each sequence's own, so that a token's cell does not depend on other
     # sequences. None: no filling, and all sequences share the cells.
     width: int | None = None
 
     @property
     def cells(self) -> int:
-        """Rows to be rolled back take cells too, and those that fill a step up."""
-        return (self.n_ctx + self.snapshots + (self.width or 0)) * self.n_seq
+        """Rows that fill a step up take cells too."""
+        return (self.n_ctx + (self.width or 0)) * self.n_seq
 
 
 class LlamaCache:
     """A llama_context: the memory of several sequences. Callers check that it is open, and spans (`Sequences`).
 
-    This one takes rows back by removing them from memory; `rollback` has those for models that do not allow it.
+    This one takes rows back by removing them from memory; `rollback.Restore` is for models that do not allow it.
 
     Other Python threads run during llama_decode, and while a GPU is waited for. The other calls are too short for that:
     to get the GIL back from a busy thread takes longer than they do.
@@ -89,7 +88,7 @@ class LlamaCache:
     def recover(self, seq: int, held: int) -> int:
         """After a failed step return to `held` tokens, or to none; return how many are held."""
         # Which states a failed step wrote is not known.
-        if self.trimming in ("removal", "none") and self.remove(seq, held):
+        if self.trimming == "removal" and self.remove(seq, held):
             return held
         self.clear(seq)
         return 0
@@ -138,10 +137,7 @@ class LlamaCache:
         return self._logits[:rows]
 
     def remove(self, seq: int, length: int) -> bool:
-        """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot.
-
-        With `snapshots` True for up to so many recurrent rows, whether or not the last decode wrote that many states.
-        """
+        """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot."""
         return bool(self._seq_rm(self._memory, seq, length, -1))
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
@@ -177,7 +173,6 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.n_ctx = sizes.cells
     params.n_batch = params.n_ubatch = sizes.rows
     params.n_seq_max = sizes.n_seq
-    params.n_rs_seq = sizes.snapshots
     params.n_outputs_max = sizes.outputs
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO

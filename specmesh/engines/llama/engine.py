@@ -62,7 +62,7 @@ class LlamaEngine:
         # llama.cpp wants a row of logits for each sequence.
         outputs = n_outputs if width is None else max(width, n_seq)
         sizes = CacheSizes(n_ctx, n_seq, rows, outputs, threads, width=width)
-        self._cache = open_cache(model, sizes, rollback)
+        self._cache = open_cache(model, sizes, drafter=not rollback)
         self._sequences = Sequences(n_seq, n_ctx, model.n_vocab, n_batch, n_outputs)
         # With a sliding window llama.cpp gives the cells that have left it to other sequences.
         reuse: KVReuse = "copied" if width is None else "cut"

@@ -1,7 +1,7 @@
-"""Taking back the last rows of a sequence, one class per way that a model's memory allows.
+"""Memories that do more than `LlamaCache`: steps of one width, and models whose rows cannot be removed.
 
-Attention forgets rows one by one (`LlamaCache`). A recurrent layer keeps one state, so that of an earlier position must
-have been kept: by llama.cpp itself (`Rollback`), or by us (`Restore`). `open_cache` tries which way works.
+Attention forgets rows one by one. A recurrent layer keeps one state, so that of an earlier position must have been
+saved before (`Restore`).
 """
 
 from collections.abc import Sequence
@@ -66,42 +66,6 @@ class FixedWidth(LlamaCache):
         return self.logits(self._width)[: len(span.ids)]
 
 
-class Rollback(LlamaCache):
-    """llama.cpp keeps the state after each of the last rows (`n_rs_seq`) and goes back to one of them.
-
-    Of one sequence only: of several it takes another's where their parts of a batch are not equally long. `remove` also
-    returns True for positions whose state was never written, so only rows of the last step may be taken back, once.
-    """
-
-    trimming: Trimming = "rollback"
-
-    def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
-        super().__init__(model, sizes)
-        self.snapshots: int = self.lib.llama_n_rs_seq(self._handle)  # 0 where the architecture does not know how
-        self._floor = 0  # the shortest length within reach
-        self._wanted: int | None = None  # the length to go back to before the next step
-
-    def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
-        if self._wanted is not None and not self.remove(0, self._wanted):
-            raise EngineError(f"llama.cpp did not roll back to {self._wanted}")
-        self._wanted = None
-        logits = super().run(spans, outputs)
-        for span in spans:
-            reachable = span.logits and len(spans) == 1 and len(span.ids) <= self.snapshots + 1
-            self._floor = span.position + 1 if reachable else span.end
-        return logits
-
-    def trim(self, seq: int, length: int) -> bool:  # noqa: ARG002 - of the only sequence
-        if length < self._floor:
-            return False
-        self._wanted = length
-        return True
-
-    def clear(self, seq: int) -> None:
-        super().clear(seq)
-        self._floor, self._wanted = 0, None
-
-
 @dataclass(slots=True)
 class _Track:
     """One sequence: its tokens; states saved, oldest first, by the tokens before them (None: of none); `behind`: tokens
@@ -110,12 +74,6 @@ class _Track:
     ids: list[int] = field(default_factory=list)
     states: list[tuple[int, SavedState | None]] = field(default_factory=list)
     behind: bool = False
-    spare: SavedState | None = None
-
-    def drop(self, index: int) -> None:
-        """Forget a state, and keep its memory for the next."""
-        _, state = self.states.pop(index)
-        self.spare = self.spare if state is None else state
 
 
 class Restore(LlamaCache):
@@ -139,9 +97,6 @@ class Restore(LlamaCache):
         logits = super().run(self._prepared(spans), outputs)
         for span in spans:
             self._tracks[span.seq].ids += span.ids
-        for seq in () if self._ahead else {span.seq for span in spans}:
-            if self._tracks[seq].states and not _drafts(seq, spans):  # nothing will go back to it
-                self._tracks[seq].drop(0)
         return logits
 
     def _prepared(self, spans: Sequence[Span]) -> list[Span]:
@@ -168,7 +123,7 @@ class Restore(LlamaCache):
         if not track.behind:
             return None
         while track.states[-1][0] > len(track.ids):
-            track.drop(-1)
+            track.states.pop()
         length, state = track.states[-1]
         self.load(seq, length, state)
         track.behind = False
@@ -181,14 +136,13 @@ class Restore(LlamaCache):
         since = len(track.ids) - track.states[-1][0] if track.states else RENEW
         if self._ahead:
             return since > 0 and (settled or since >= RENEW)
-        return since > 0 and _drafts(seq, spans)
+        return since > 0 and any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
 
     def _save(self, seq: int) -> None:
-        track = self._tracks[seq]
+        track, reused = self._tracks[seq], None
         if len(track.states) > self._ahead:
-            track.drop(0)
-        spare, track.spare = track.spare, None
-        track.states.append((len(track.ids), self.save(seq, spare) if track.ids else None))
+            _, reused = track.states.pop(0)
+        track.states.append((len(track.ids), self.save(seq, reused) if track.ids else None))
 
     def trim(self, seq: int, length: int) -> bool:
         track = self._tracks[seq]
@@ -203,18 +157,20 @@ class Restore(LlamaCache):
         self._tracks[seq] = _Track()
 
 
-def _drafts(seq: int, spans: Sequence[Span]) -> bool:
-    return any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
+def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
+    """Reserve a model's memory. Raises ConfigError.
 
-
-def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCache:
-    """Reserve a model's memory and choose the cheapest way of taking rows back that works. Raises ConfigError.
-
-    rollback: most rows of one step that a verifier takes back; 0 for a drafter, which decodes row by row, while
-    llama.cpp's own states are those of one step.
+    A drafter's wrong state costs its guesses only; a verifier's that does not come back stays without drafts.
     """
-    if model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle):
-        cache = _open_recurrent(model, sizes, rollback)
+    recurrent = model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle)
+    if recurrent and sizes.width is not None:
+        raise ConfigError(
+            f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to one "
+            "width: leave --reproducible out"
+        )
+    cache: LlamaCache
+    if recurrent:
+        cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq), ahead=drafter)
     else:
         cache = (LlamaCache if sizes.width is None else FixedWidth)(model, sizes)
     try:
@@ -223,37 +179,9 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCach
         cache.close()
         raise ConfigError(f"{model.name} does not run: {error}") from error
     cache.clear(0)
+    if recurrent and not drafter and not _takes_back(cache):
+        cache.trimming = "none"
     return cache
-
-
-def _open_recurrent(model: LlamaModel, sizes: CacheSizes, rollback: int) -> LlamaCache:
-    if sizes.width is not None:
-        raise ConfigError(
-            f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to one "
-            "width: leave --reproducible out"
-        )
-    if rollback and sizes.n_seq == 1 and (rolling := _open_rollback(model, sizes, rollback)) is not None:
-        return rolling
-    cache: LlamaCache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq), ahead=not rollback)
-    if rollback == 0 or _takes_back(cache):  # a drafter's wrong state costs its guesses only
-        return cache
-    cache.close()
-    cache = LlamaCache(model, sizes)
-    cache.trimming = "none"
-    return cache
-
-
-def _open_rollback(model: LlamaModel, sizes: CacheSizes, rows: int) -> Rollback | None:
-    # A part of a batch must hold more rows than are kept, or llama.cpp ends the process.
-    try:
-        cache = Rollback(model, replace(sizes, rows=max(sizes.rows, rows + 2), snapshots=rows))
-    except ConfigError as error:
-        _log.warning("rollback_not_possible", model=model.name, reason=str(error))
-        return None
-    if cache.snapshots == rows and _takes_back(cache):
-        return cache
-    cache.close()
-    return None
 
 
 def _takes_back(cache: LlamaCache) -> bool:

@@ -99,7 +99,7 @@ SCHEMA = {
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(st.sampled_from([f'root ::= ({LONG} | "ab" | "éa" root | "bca" root "b")', json.dumps(SCHEMA)]), st.data())
 def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars: Grammars, text: str, data: st.DataObject):
-    """A text may be resumed anywhere, and a drafter goes back and on again: what may follow depends on the text only."""
+    """A text is resumed anywhere, and a drafter goes back and on again: what may follow depends on the text only."""
     grammar = Grammar(GrammarKind.GBNF if text.startswith("root") else GrammarKind.JSON_SCHEMA, text)
     constraint, said = grammars.compile(grammar), list[int]()
     while not constraint.complete and len(said) < 40:

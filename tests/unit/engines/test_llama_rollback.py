@@ -1,4 +1,4 @@
-"""How rows are taken back by models with recurrent layers, and what llama.cpp's own ways cannot do."""
+"""How rows are taken back by models with recurrent layers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
-from specmesh.engines.llama.rollback import Rollback
+from specmesh.engines.llama.rollback import Restore
 from specmesh.errors import EngineError
 
 pytest.importorskip("llama_cpp")
@@ -51,37 +51,13 @@ class TestProbe:
         assert (engine.info.trimming, engine.info.can_trim) == (way, True)
         engine.close()
 
-    def test_llama_cpps_own_states(self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-        """They serve one session; where they leave another state than they say, which its logits show, ours do."""
-        engine = LlamaVerifier(settings(path("lfm2"), 1), max_draft=8)
-        assert engine.info.trimming == "rollback"
+    def test_a_wrong_state_shows_in_the_logits(
+        self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Restore, "load", lambda *_: None)
+        engine = LlamaVerifier(settings(path("lfm2")), max_draft=8)
+        assert (engine.info.trimming, engine.info.can_trim) == ("none", False)
         engine.close()
-        monkeypatch.setattr(Rollback, "remove", lambda *_: True)
-        engine = LlamaVerifier(settings(path("lfm2"), 1), max_draft=8)
-        assert engine.info.trimming == "restore"
-        engine.close()
-
-
-def test_only_until_the_next_step(path: Callable[[str], Path]) -> None:
-    """What llama.cpp would get wrong is refused: a cut before the last step."""
-    engine = LlamaVerifier(settings(path("lfm2"), 1), max_draft=8)
-    engine.decode([Span(0, 0, IDS[:10], logits=False)])
-    straight = last_row(engine, Span(0, 10, IDS[10:11], logits=True))
-    engine.trim(0, 0)
-    engine.decode([Span(0, 0, IDS[:8], logits=True)])
-    engine.decode([Span(0, 8, IDS[8:12], logits=True)])
-    with pytest.raises(EngineError, match="cannot remove"):
-        engine.trim(0, 8)
-    engine.trim(0, 11)
-    engine.trim(0, 10)  # a second thought before the next step is no second rollback
-    assert close_to(last_row(engine, Span(0, 10, IDS[10:11], logits=True)), straight)
-    engine.decode([Span(0, 11, IDS[:2], logits=True)])
-    with pytest.raises(EngineError, match="cannot remove"):
-        engine.trim(0, 11)
-    engine.trim(0, 0)
-    engine.decode([Span(0, 0, IDS[:10], logits=False)])
-    assert close_to(last_row(engine, Span(0, 10, IDS[10:11], logits=True)), straight)
-    engine.close()
 
 
 class TestRestore:
