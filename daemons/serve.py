@@ -26,7 +26,7 @@ from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.daemons.verifier.daemon import VerifierLoop
 from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
-from specmesh.errors import Busy, SpecmeshError, Starting
+from specmesh.errors import SpecmeshError, Starting
 from specmesh.security.curve import ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 
@@ -42,13 +42,13 @@ class LoopBackend:
     def __init__(self, role: str, process: DaemonProcess) -> None:
         self.role, self._process = role, process
         self.loop: Loop | None = None
-        self._share, self._fetched = 0.0, 0
+        self._share = 0.0
         self._begun = time.monotonic()
 
-    def progress(self, share: float, fetched: int = 0, /) -> bool:
-        """Note the share of a model that is loaded, or the bytes downloaded; return False to ask the engine to stop."""
-        self._share, self._fetched = share, fetched
-        self._process.notifier.loading(share, fetched)
+    def progress(self, share: float) -> bool:
+        """Note the share of a model that is loaded; return False to ask the engine to stop."""
+        self._share = share
+        self._process.notifier.loading(share)
         return not self._process.stop.asked
 
     @property
@@ -58,9 +58,6 @@ class LoopBackend:
     def not_ready(self) -> SpecmeshError | None:
         if self.loop is not None:
             return self.loop.not_ready()
-        if self._fetched:
-            so_far = f"{self._fetched / 1e6:.0f} MB so far"
-            return Busy(f"the {self.role} is downloading its model ({so_far}): try again when it is here")
         return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
 
     def served(self, name: str) -> ModelInfo:

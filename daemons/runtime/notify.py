@@ -30,10 +30,9 @@ class Notifier:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
 
-    def loading(self, share: float, fetched: int = 0) -> None:
-        """Ask for more time: `share` of the model is loaded so far, or `fetched` bytes are downloaded."""
-        status = f"downloading, {fetched / 1e6:.0f} MB so far" if fetched else f"loading {share:.0%}"
-        self._send(f"STATUS={status}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
+    def loading(self, share: float) -> None:
+        """Ask for more time: `share` of the model is loaded so far."""
+        self._send(f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
 
     def ready(self, status: str) -> None:
         self._ready = True

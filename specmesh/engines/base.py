@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, assert_never, runtime_checkable
@@ -23,7 +23,7 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError, SpecmeshError
 
 Trimming = Literal["removal", "restore", "none"]
-"""How the last ids of a sequence are taken back: removed from memory; by restoring a saved state and decoding what stays
+"""How the last ids of a sequence are taken back: they are removed; a saved state is restored and what is kept decoded
 again; or not at all."""
 
 DEFAULT_CTX = 4096
@@ -49,11 +49,8 @@ def physical_cores() -> int:
         return len(allowed)
 
 
-class Progress(Protocol):
-    """Called while a model loads, from any thread."""
-
-    def __call__(self, share: float, fetched: int = 0, /) -> bool | None:
-        """Take the share that is loaded, 0.0 to 1.0, or the bytes downloaded so far; False cancels."""
+Progress = Callable[[float], bool]
+"""Takes the share of a model that is loaded, 0.0 to 1.0; returns False to cancel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         case "mlx":
             from specmesh.engines.mlx import MlxDrafter
 
-            return MlxDrafter(settings, progress)
+            return MlxDrafter(settings)
         case "llama" if settings.stretch:
             from specmesh.engines.stretched import StretchedDrafter
 
@@ -88,7 +88,8 @@ def choose_engine(model: str | None) -> str:
         return "ngram"
     if model == BUNDLED:
         apple = (sys.platform, platform.machine()) == ("darwin", "arm64")
-        return "mlx" if apple and find_spec("mlx_lm") is not None else "llama"
+        wanted = apple or find_spec("llama_cpp") is None
+        return "mlx" if wanted and find_spec("mlx_lm") is not None else "llama"
     return "llama" if model.endswith(".gguf") or Path(model).is_file() else "mlx"
 
 

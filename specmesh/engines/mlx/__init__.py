@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVReuse
-from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, Trimming, context_of
+from specmesh.engines.base import Ask, EngineInfo, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import free, load
 from specmesh.errors import EngineError
 
@@ -21,19 +21,12 @@ class MlxDrafter:
     own would cost two wake-ups a token: 3 to 6 % of a small model's step.
     """
 
-    def __init__(self, settings: ModelSettings, progress: Progress | None = None, n_batch: int = 512) -> None:
-        """Load the model; n_batch: most ids of one call. Raises ConfigError, or EngineError when cancelled."""
-
-        def report(share: float, fetched: int = 0, /) -> None:
-            if progress is not None and progress(share, fetched) is False:
-                raise EngineError("loading the model was cancelled")
-
+    def __init__(self, settings: ModelSettings, n_batch: int = 512) -> None:
+        """Load the model; n_batch: most ids of one call. Raises ConfigError or EngineError."""
         self._memories: list[MlxSequence] = []
         self._closed = False
         try:
-            report(0.0)
-            self._load(settings, report, n_batch)
-            report(1.0)
+            self._load(settings, n_batch)
         except BaseException:
             self.close()
             raise
@@ -72,8 +65,8 @@ class MlxDrafter:
         if self._closed:
             raise EngineError("the model is closed")
 
-    def _load(self, settings: ModelSettings, report: Progress, n_batch: int) -> None:
-        model = load(settings, report)
+    def _load(self, settings: ModelSettings, n_batch: int) -> None:
+        model = load(settings)
         from specmesh.engines.mlx.sequence import MlxSequence  # noqa: PLC0415 - MLX itself, known to be there by now
 
         self._memories = [MlxSequence(model.module) for _ in range(settings.max_sessions)]

@@ -1,4 +1,4 @@
-"""A Hugging Face model in MLX: its download, its weights and its vocabulary."""
+"""A Hugging Face model in MLX: its weights and its vocabulary."""
 
 import gc
 import json
@@ -11,15 +11,12 @@ from typing import Any
 
 from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Progress
 from specmesh.engines.hf_vocabulary import padded, token_bytes
-from specmesh.errors import ConfigError, EngineError
+from specmesh.errors import ConfigError
 
 _ANY_LENGTH = 2**31 - 1
 _SMALL = 64 * 2**20
 """Bytes of weights below which half precision saves no time anywhere."""
-_FILES = ("*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jsonl", "*.jinja")
-"""What mlx-lm loads of a repository, without its Python code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +52,11 @@ class MlxModel:
         return Vocabulary(known, ends)
 
 
-def load(settings: ModelSettings, report: Progress) -> MlxModel:
+def load(settings: ModelSettings) -> MlxModel:
     """Load the model on this thread, which must make all further calls. Raises ConfigError.
 
     It is a directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
-    ("org/name"), which mlx-lm finds in its cache or downloads.
-
-    What `report` raises ends the loading.
+    ("org/name") in the hub's cache.
     """
     where = Path(settings.model or "").expanduser()
     if where.is_file():
@@ -70,13 +65,14 @@ def load(settings: ModelSettings, report: Progress) -> MlxModel:
     device = _device(mx, gpu=bool(settings.gpu_layers), required=settings.gpu_required)
     advice, name = "is it complete, and of an architecture that this mlx-lm knows?", where.resolve().name
     if not where.is_dir():
-        advice, name = "no such directory here, and not on the hub or the hub cannot be reached", str(where)
+        advice, name = (
+            f"no such directory here, and not in the hub's cache: get it by `hf download {where}`",
+            str(where),
+        )
     try:
-        folder = where if where.is_dir() else download(name, report)
+        folder = where if where.is_dir() else _library("huggingface_hub").snapshot_download(name, local_files_only=True)
         module, tokenizer, config = mlx_lm.load(str(folder), lazy=True, return_config=True)
         _evaluate(mx, module)
-    except EngineError:
-        raise
     except Exception as error:  # mlx-lm, its model classes and the hub have no common error
         said = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
         raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}") from error
@@ -118,30 +114,3 @@ def _evaluate(mx: Any, module: Any) -> None:
     if mx.default_device().type != mx.gpu or size < _SMALL:
         module.set_dtype(mx.float32)
     mx.eval(module.parameters())
-
-
-def download(hub_id: str, report: Progress) -> Path:
-    """Return the model's directory in the hub's cache, after transferring what is missing.
-
-    Reports bytes on threads of the hub's library; what `report` raises ends the download. Raises the library's errors.
-    """
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - comes with mlx-lm
-
-    return Path(snapshot_download(hub_id, allow_patterns=list(_FILES), tqdm_class=_bars(report)))
-
-
-def _bars(report: Progress) -> Any:
-    """A class of progress bars that draw nothing and report every byte."""
-    tqdm: Any = import_module("huggingface_hub.utils").tqdm
-
-    class Bar(tqdm):  # type: ignore[misc]
-        def __init__(self, *args: Any, **options: Any) -> None:
-            self._counts_bytes = options.get("unit") == "B"
-            super().__init__(*args, **options | {"disable": True})
-
-        def update(self, n: float | None = 1) -> None:
-            if self._counts_bytes:
-                self.n += n or 0
-                report(0.0, int(self.n))
-
-    return Bar
