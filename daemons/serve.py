@@ -77,13 +77,12 @@ class LoopBackend:
         return await made.get()
 
 
-def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> None:
+def serve_verifier(settings: VerifierSettings) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start.
 
     The caller holds the `InstanceLock` of its socket.
-    reread: called on SIGHUP; reads the settings again and says what of them holds now.
     """
-    with DaemonProcess(reread, settings.drain) as process:
+    with DaemonProcess(settings.drain) as process:
         keys = _keys(settings)
         guard = ZapGuard(process.context, keys) if keys is not None else None
         socket = bind_router(process.context, settings.bind, settings.insecure, guard)
@@ -114,12 +113,9 @@ def serve_verifier(settings: VerifierSettings, reread: Callable[[], str]) -> Non
         _serve(process, "verifier", settings, load_verifier, made)
 
 
-def serve_drafter(settings: DrafterSettings, reread: Callable[[], str]) -> None:
-    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused.
-
-    reread: as for a verifier.
-    """
-    with DaemonProcess(reread, settings.drain) as process:
+def serve_drafter(settings: DrafterSettings) -> None:
+    """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
+    with DaemonProcess(settings.drain) as process:
         keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         for route in routes:

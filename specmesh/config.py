@@ -7,23 +7,47 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import structlog
+
 from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
 from specmesh.paths import read_text
 from specmesh.security import check_rpc, endpoint, is_here
+
+log = structlog.get_logger("specmesh.api")
 
 MAX_KEY_FILE_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
 class Keys:
-    """The keys one of which is asked for; none: this machine only. They may change while requests come, all at once.
-
-    file: where they stand.
-    """
+    """The keys one of which is asked for; none: this machine only. file: where they stand, also while that changes."""
 
     current: tuple[str, ...] = ()
     file: Path | None = None
+    _read: tuple[int, ...] = field(default=(), compare=False)
+
+    def newest(self) -> tuple[str, ...]:
+        """Return the keys as the file has them now; where it cannot be used, those it had before."""
+        if self.file is not None and (stamp := _stamp(self.file)) != self._read:
+            self._read = stamp
+            try:
+                before, self.current = self.current, read_keys(self.file)
+            except ConfigError as error:
+                log.error("api_keys_not_read", error=str(error))
+            else:
+                if self.current != before:
+                    log.info("api_keys_read", keys=len(self.current))
+        return self.current
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ import queue
 import select
 import sys
 import threading
-from collections.abc import MutableMapping
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import structlog
 
@@ -31,6 +29,8 @@ class LogWriter:
             self._lines.put(line)
         else:
             self.dropped += 1
+
+    debug = info = warning = error = critical = write
 
     def flush(self) -> None:
         """Wait until all lines so far were written or dropped, but not longer than FLUSH_TIMEOUT_S."""
@@ -60,28 +60,27 @@ def _written(line: str) -> bool:
 
 
 least = logging.INFO
+"""The level from which on lines are logged."""
+
 _writer: LogWriter | None = None
 
 
 def configure(level: str) -> None:
     """Set logging up: for a person where stderr is a terminal, else a JSON object per line."""
-    global _writer  # noqa: PLW0603 - there is one log
-    set_level(level)
-    _writer = LogWriter()
+    global _writer, least
+    _writer, least = LogWriter(), logging.getLevelNamesMapping()[level.upper()]
     atexit.register(flush)
-    lines = SimpleNamespace(**dict.fromkeys(("debug", "info", "warning", "error", "critical"), _writer.write))
     console = structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))
     render = console if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            _drop_below,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             render,
         ],
-        logger_factory=lambda *_: lines,
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+        logger_factory=lambda *_: _writer,
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[LibraryHandler()], level=logging.WARNING, force=True)
@@ -110,15 +109,3 @@ class LibraryHandler(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         told = {"error": f"{type(error).__name__}: {error}"} if error is not None else {}
         structlog.get_logger(record.name).log(record.levelno, "library", line=record.getMessage(), **told)
-
-
-def set_level(level: str) -> None:
-    """Log from this level on; it may change while daemons run."""
-    global least  # noqa: PLW0603 - there is one log
-    least = logging.getLevelNamesMapping()[level.upper()]
-
-
-def _drop_below(_: object, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    if logging.getLevelNamesMapping()[level.upper()] < least:
-        raise structlog.DropEvent
-    return event

@@ -17,8 +17,6 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from specmesh import logs
-
 # How long an example takes, or is drawn, is the machine's affair.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
@@ -68,7 +66,6 @@ def _logging_as_before() -> Iterator[None]:
         root.handlers[:] = handlers
         root.setLevel(level)
         structlog.reset_defaults()
-        logs.set_level("info")
 
 
 @pytest.fixture(scope="session")

@@ -172,21 +172,6 @@ def failing() -> None:
     check("and starts once asked to", service("start").returncode == 0, state())
 
 
-def reload() -> None:
-    """SIGHUP reads the settings again."""
-    SETTINGS.write_text(BUNDLED + 'log-level = "debug"\n')
-    done = run("systemctl", "reload", UNIT)
-    check("settings are read again", done.returncode == 0 and shown("ActiveState") == "active")
-    former = shown("MainPID")
-    SETTINGS.write_text(BUNDLED + 'log-level = "loud"\n')
-    run("systemctl", "reload", UNIT)
-    time.sleep(0.5)
-    check("wrong ones change nothing", (shown("ActiveState"), shown("MainPID")) == ("active", former))
-    logs = service("logs").stdout
-    check("the log tells both", "reloaded" in logs and "not_reloaded" in logs)
-    SETTINGS.write_text(BUNDLED)
-
-
 def draining() -> None:
     """A stop lets texts end."""
     words = ["specmesh", "generate", "def f(n):", "--max-tokens", "600", "--json"]
@@ -310,7 +295,7 @@ def main() -> None:
         done = service("install", role)
         check(f"install {role}", done.returncode == 0, done.stderr)
     for part in (
-        wrong_settings, readiness, confinement, users, failing, reload, draining, examples, addresses, drafter,
+        wrong_settings, readiness, confinement, users, failing, draining, examples, addresses, drafter,
         user_units, uninstalled,
     ):  # fmt: skip
         part()

@@ -25,7 +25,6 @@ class Notifier:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self.watchdog = _watchdog_seconds(environment) if self._address else None
         self._socket: socket.socket | None = None
-        self._ready = False
         if self._address[:1] in ("/", "@"):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
@@ -35,17 +34,7 @@ class Notifier:
         self._send(f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
 
     def ready(self, status: str) -> None:
-        self._ready = True
         self._send("READY=1", f"STATUS={status}")
-
-    def reloading(self, now: float) -> None:
-        """now: the monotonic clock, in seconds."""
-        if self._ready:
-            self._send("RELOADING=1", f"MONOTONIC_USEC={now * 1e6:.0f}")
-
-    def reloaded(self) -> None:
-        if self._ready:
-            self._send("READY=1")
 
     def stopping(self, seconds: float) -> None:
         self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")

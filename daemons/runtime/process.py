@@ -4,11 +4,9 @@ import faulthandler
 import gc
 import os
 import platform
-import queue
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
@@ -84,17 +82,15 @@ def process_facts() -> dict[str, object]:
 class DaemonProcess:
     """This process as a daemon, while the context is open.
 
-    reread: called on SIGHUP; reads the settings again and says what of them holds now. drain: seconds that its sessions
-    get after SIGTERM. ends: what ends with it. idle: False where a step still runs at the end, under which no library
-    is taken down.
+    drain: seconds that its sessions get after SIGTERM. ends: what ends with it. idle: False where a step still runs at
+    the end, under which no library is taken down.
     """
 
-    def __init__(self, reread: Callable[[], str], drain: float) -> None:
+    def __init__(self, drain: float) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*COLLECT_EVERY)
         faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
         self.notifier = Notifier()
-        on_hangup(reread, self.notifier)
         self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.ends, self.idle = ExitStack(), True
@@ -144,26 +140,6 @@ class DaemonProcess:
             watchdog.close()
             if self.stop.asked:
                 leave_within(ENDING)
-
-
-def on_hangup(reread: Callable[[], str], notifier: Notifier) -> None:
-    """SIGHUP: read the settings again; bad ones are logged, and change nothing.
-
-    On a thread of its own: a handler that logs would wait for the log it has interrupted.
-    """
-    heard: queue.SimpleQueue[int] = queue.SimpleQueue()  # the one queue that a handler may put into
-
-    def reload() -> None:
-        while heard.get():
-            notifier.reloading(time.monotonic())
-            try:
-                log.info("reloaded", now=reread())
-            except Exception as error:  # noqa: BLE001  (whatever is wrong with the file, the daemon goes on)
-                log.error("not_reloaded", error=str(error))
-            notifier.reloaded()
-
-    threading.Thread(target=reload, name="reload", daemon=True).start()
-    signal.signal(signal.SIGHUP, lambda number, _: heard.put(number))
 
 
 class SharedCores:

@@ -232,7 +232,7 @@ class ApiGuard:
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
-        keys = self._keys.current
+        keys = self._keys.newest()
         if not keys:
             origin = headers.get("origin")
             if _is_here(f"//{headers.get('host', '')}") and (

@@ -6,10 +6,9 @@ click applies the order (flags, environment, file, defaults): the file's values 
 import json as json_module
 import re
 import tomllib
-from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -17,9 +16,6 @@ from click.core import ParameterSource
 from specmesh import paths
 from specmesh.cli.options import FILE, json_option, path_option, print_result
 from specmesh.errors import ConfigError
-
-if TYPE_CHECKING:
-    from specmesh.config import Port
 
 MAX_SIZE = 2**20
 """Maximum size of a settings file in bytes."""
@@ -57,20 +53,13 @@ def _as_toml(value: Any) -> Any:
 # --- a daemon's settings, and where each comes from
 
 
-def _command(role: str) -> click.Command:
-    group = click.get_current_context().find_root().command
-    assert isinstance(group, click.Group)
-    return group.commands[role]
-
-
 def daemon_context(role: str, path: Path | None = None) -> click.Context:
     """Return the context that the daemon's own command would run in now; raise ConfigError where a setting is wrong."""
-    return _context(_command(role), role, path, click.get_current_context().find_root())
-
-
-def _context(command: click.Command, role: str, path: Path | None, parent: click.Context | None) -> click.Context:
+    root = click.get_current_context().find_root()
+    assert isinstance(root.command, click.Group)
     try:
-        return command.make_context(role, ["--config", str(path)] if path is not None else [], parent=parent)
+        given = ["--config", str(path)] if path is not None else []
+        return root.command.commands[role].make_context(role, given, parent=root)
     except click.BadParameter as error:
         raise wrong_setting(error) or error from None
 
@@ -96,28 +85,6 @@ def wrong_setting(error: click.BadParameter) -> ConfigError | None:
     """Return click's error as one of the file or the variable that the value came from; None: of a flag."""
     where = origin(error.ctx, error.param) if error.ctx is not None and error.param is not None else None
     return None if where is None else ConfigError(f"{where}: {error.format_message()}")
-
-
-def rereader(ctx: click.Context, port: "Port | None") -> Callable[[], str]:
-    """Return a function that reads a running daemon's log level and API keys again.
-
-    It returns what it has changed; a wrong setting raises ConfigError and changes nothing.
-    """
-
-    def reread() -> str:
-        from specmesh import logs
-        from specmesh.config import read_keys
-
-        again, told = _context(ctx.command, str(ctx.info_name), ctx.params["config"], ctx.parent), []
-        if port is not None and port.keys.file is not None:
-            port.keys.current = read_keys(port.keys.file)
-            told.append(f"{len(port.keys.current)} keys")
-        if ctx.get_parameter_source("log_level") is not ParameterSource.COMMANDLINE:
-            logs.set_level(again.params["log_level"])
-            told.append("log-level")
-        return f"{', '.join(told) or 'nothing'}; everything else holds from the next start"
-
-    return reread
 
 
 # --- the file

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from specmesh import paths
-from specmesh.cli.config import config_option, rereader
+from specmesh.cli.config import config_option
 from specmesh.cli.models import complete_model, model_path
 from specmesh.cli.options import (
     COUNT,
@@ -169,7 +169,6 @@ def _run(role: str, values: dict[str, Any]) -> None:
     from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
     from specmesh.paths import InstanceLock
 
-    ctx = click.get_current_context()
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
     where = values["socket"] or paths.default_socket(role)
     with InstanceLock(where):  # visible to clients before the rest is imported
@@ -182,11 +181,10 @@ def _run(role: str, values: dict[str, Any]) -> None:
         values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
 
-        reread = rereader(ctx, port)
         if role == "verifier":
-            serve_verifier(_settings(VerifierSettings, values), reread)
+            serve_verifier(_settings(VerifierSettings, values))
         else:
-            serve_drafter(_settings(DrafterSettings, values), reread)
+            serve_drafter(_settings(DrafterSettings, values))
 
 
 def _settings(kind: type[Settings], values: dict[str, Any]) -> Settings:

@@ -40,7 +40,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The settings of each daemon that was to be started; none is."""
     found: list[Any] = []
     for role in paths.ROLES:
-        monkeypatch.setattr(serve, f"serve_{role}", lambda settings, _: found.append(settings))
+        monkeypatch.setattr(serve, f"serve_{role}", found.append)
     return found
 
 
