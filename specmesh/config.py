@@ -25,17 +25,20 @@ class Keys:
 
     current: tuple[str, ...] = ()
     file: Path | None = None
-    _read: tuple[int, ...] = field(default=(), compare=False)
+    _stamp: tuple[int, ...] = field(default=(), compare=False)
+    _wrong: str = field(default="", compare=False)
 
     def newest(self) -> tuple[str, ...]:
         """Return the keys as the file has them now; where it cannot be used, those it had before."""
-        if self.file is not None and (stamp := _stamp(self.file)) != self._read:
-            self._read = stamp
+        if self.file is not None and (stamp := _stamp(self.file)) != self._stamp:
             try:
                 before, self.current = self.current, read_keys(self.file)
-            except ConfigError as error:
-                log.error("api_keys_not_read", error=str(error))
+            except (ConfigError, OSError) as error:  # perhaps there was no descriptor: it is tried again
+                if str(error) != self._wrong:
+                    log.error("api_keys_not_read", error=str(error))
+                self._wrong = str(error)
             else:
+                self._stamp, self._wrong = stamp, ""
                 if self.current != before:
                     log.info("api_keys_read", keys=len(self.current))
         return self.current
