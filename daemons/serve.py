@@ -127,8 +127,7 @@ def serve_drafter(settings: DrafterSettings) -> None:
                 process.name,
                 routes,
                 engine,
-                settings.min_vocab_overlap,
-                settings.drain,
+                drain=settings.drain,
                 explicit_threads=settings.model.threads is not None,
                 thread=thread,
             )

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.errors import ConfigError
 from specmesh.paths import read_text
 from specmesh.security import check_rpc, endpoint, is_here
@@ -179,7 +178,6 @@ class DrafterSettings(DaemonSettings):
     """
 
     connect: tuple[str, ...]
-    min_vocab_overlap: float = LEAST_OVERLAP
 
     def __post_init__(self) -> None:
         DaemonSettings.__post_init__(self)

@@ -16,7 +16,6 @@ from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import Failed, RequestState
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
-from specmesh.core.vocabulary.match import LEAST_OVERLAP
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -61,17 +60,13 @@ DraftOrder = ClientOrder | list[ev.CoreEffect] | Crashed
 
 
 class DrafterLoop(DaemonLoop[DraftOrder]):
-    """A drafter of the verifiers at `routes`, the preferred first. Its core and the draft model run on `thread`.
-
-    least_overlap: share of tokens that must have a counterpart in a verifier's vocabulary.
-    """
+    """A drafter of the verifiers at `routes`, the preferred first. Its core and the draft model run on `thread`."""
 
     def __init__(
         self,
         name: str,
         routes: Sequence[Route],
         engine: DraftEngine,
-        least_overlap: float = LEAST_OVERLAP,
         drain: float = 10.0,
         *,
         explicit_threads: bool = False,
@@ -94,7 +89,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 name,
                 route,
                 (number, len(routes)),
-                VocabularyHandshake(engine, route.address, least_overlap, self.mailbox.wake, self._cores),
+                VocabularyHandshake(engine, route.address, self.mailbox.wake, self._cores),
                 self.stats,
                 self._traffic,
                 self._model.speaking,

@@ -29,11 +29,10 @@ class VocabularyHandshake:
         self,
         engine: DraftEngine,
         address: str,
-        least_overlap: float,
         wake: Callable[[], None],
         cores: SharedCores,
     ) -> None:
-        self._own, self._address, self._least = engine, address, least_overlap
+        self._own, self._address = engine, address
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
@@ -110,7 +109,7 @@ class VocabularyHandshake:
         self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome
     ) -> tuple[Vocabulary, DraftEngine, VocabularyMatch]:
         """The engine in the verifier's ids; raises ConfigError where too few have a counterpart. Runs on the thread."""
-        found = compare(own, vocabulary, self._least)
+        found = compare(own, vocabulary)
         model, theirs = self._own.info.model, welcome.model
         if found.remap is None:
             raise ConfigError(

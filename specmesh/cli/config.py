@@ -4,11 +4,9 @@ click applies the order (flags, environment, file, defaults): the file's values 
 """
 
 import json as json_module
-import re
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -37,17 +35,12 @@ def show(role: str, path: Path | None, json: bool) -> None:
     others say where they come from."""
     ctx, lines, told = daemon_context(role, path), [], {}
     for key, option in keys(ctx.command).items():
-        value, source = _as_toml(ctx.params[str(option.name)]), origin(ctx, option)
+        value, source = ctx.params[str(option.name)], origin(ctx, option)
+        value = str(value) if isinstance(value, Path) else value
         line = f"{key} = {'...' if value is None else json_module.dumps(value, ensure_ascii=False)}"
         lines.append(f"{line:<40}  # {source}" if source is not None else f"# {line}")
         told[key] = {"value": value, "origin": source or "default"}
     print_result({"schema_version": 1, "settings": told}, lines, as_json=json)
-
-
-def _as_toml(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, Path) else value
 
 
 # --- a daemon's settings, and where each comes from
@@ -57,8 +50,8 @@ def daemon_context(role: str, path: Path | None = None) -> click.Context:
     """Return the context that the daemon's own command would run in now; raise ConfigError where a setting is wrong."""
     root = click.get_current_context().find_root()
     assert isinstance(root.command, click.Group)
+    given = ["--config", str(path)] if path is not None else []
     try:
-        given = ["--config", str(path)] if path is not None else []
         return root.command.commands[role].make_context(role, given, parent=root)
     except click.BadParameter as error:
         raise wrong_setting(error) or error from None
@@ -71,11 +64,11 @@ def keys(command: click.Command) -> dict[str, click.Option]:
 
 
 def origin(ctx: click.Context, option: click.Parameter) -> str | None:
-    """Return where a parameter's value came from: FILE:LINE or a variable; None: the command line, or a default."""
+    """Return where a parameter's value came from: a file or a variable; None: the command line, or a default."""
     name = str(option.name)
     match ctx.get_parameter_source(name):
         case ParameterSource.DEFAULT_MAP:
-            return str(ctx.obj[name])
+            return str(ctx.params["config"])
         case ParameterSource.ENVIRONMENT:
             return option.envvar if isinstance(option.envvar, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
     return None
@@ -91,11 +84,11 @@ def wrong_setting(error: click.BadParameter) -> ConfigError | None:
 
 
 def _load(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
-    """Take the values of the file that was named, or is at a usual place; its lines are the context's `obj`."""
+    """Take the values of the file that was named, or is at a usual place."""
     usual = (folder / f"{ctx.info_name}.toml" for folder in paths.config_folders())
     path = value if value is not None else next((path for path in usual if path.is_file()), None)
     if path is not None:
-        ctx.default_map, ctx.obj = read(path, ctx.command)
+        ctx.default_map = read(path, ctx.command)
     return path
 
 
@@ -109,36 +102,23 @@ config_option = click.option(
 )
 
 
-def read(path: Path, command: click.Command) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a file's settings as flags would have them, and FILE:LINE of each, both by parameter; raise ConfigError
-    with the file, the line, the key and what to write instead."""
+def read(path: Path, command: click.Command) -> dict[str, object]:
+    """Return a file's settings by parameter, as texts, which click checks as it does flags.
+
+    Raises ConfigError with the file, what is wrong, and what to write instead.
+    """
     text = paths.read_text(path, MAX_SIZE, "a file of settings")
     try:
         told = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        place = re.search(r"\(at line (\d+)", str(error))
-        line = int(place[1]) if place else len(text.splitlines()) or 1
         hint = 'write lines like key = value, texts in quotes: bind = "tcp://127.0.0.1:7071"'
-        raise ConfigError(f"{path}:{line}: {error}: {hint}") from None
-    known = keys(command)
-    values: dict[str, Any] = {}
-    lines: dict[str, str] = {}
+        raise ConfigError(f"{path}: {error}: {hint}") from None
+    known, values = keys(command), dict[str, object]()
     for key, value in told.items():
-        where = f"{path}:{_line_of(key, text)}"
         if key not in known:
-            close = get_close_matches(key.replace("_", "-").lower(), known, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(sorted(known))}"
-            raise ConfigError(f"{where}: unknown key {key}: {hint}")
-        option = known[key]
-        several = value if option.multiple and isinstance(value, list) else [value]
-        if not all(isinstance(one, str | int | float) for one in several):
-            raise ConfigError(f"{where}: {key} must be a text in quotes, a number, true or false")
-        texts = [str(one) for one in several]
-        name = str(option.name)
-        values[name], lines[name] = texts if option.multiple else texts[0], where
-    return values, lines
-
-
-def _line_of(key: str, text: str) -> int:
-    beginning = re.compile(rf"""\s*\[?\s*["']?{re.escape(key)}\b""")
-    return next((number for number, line in enumerate(text.splitlines(), 1) if beginning.match(line)), 1)
+            close = get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"see `specmesh config show {command.name}`"
+            raise ConfigError(f"{path}: unknown key {key}: {hint}")
+        several = value if isinstance(value, list) else [value]
+        values[str(known[key].name)] = [str(one) for one in several] if known[key].multiple else str(value)
+    return values

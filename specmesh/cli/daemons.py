@@ -1,6 +1,5 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
-import resource
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +10,6 @@ from specmesh.cli.config import config_option
 from specmesh.cli.models import complete_model, model_path
 from specmesh.cli.options import (
     COUNT,
-    POSITIVE_SHARE,
     SAMPLING,
     SECONDS,
     Decorator,
@@ -20,7 +18,6 @@ from specmesh.cli.options import (
     number,
     path_option,
 )
-from specmesh.errors import ConfigError
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
 
@@ -28,10 +25,12 @@ if TYPE_CHECKING:
     from specmesh.config import DaemonSettings, ModelSettings
 
 Settings = TypeVar("Settings", bound="DaemonSettings | ModelSettings")
-_LIMITS = ((resource.RLIMIT_NOFILE, 64, "open files", "-n"), (resource.RLIMIT_AS, 2**28, "bytes of memory", "-v"))
-"""What a daemon and a few clients need; libraries crash where they have less."""
-
 LEVELS = ["debug", "info", "warning", "error"]
+
+
+def _addresses(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[str, ...]:
+    """Each may have several, separated by commas."""
+    return tuple(one.strip() for text in told for one in text.split(",") if one.strip())
 
 
 def _choice(flag: str, values: list[str], default: str, told: str) -> Decorator:
@@ -97,16 +96,8 @@ _insecure_rpc_option = click.option(
 )
 @click.option("--bind", default="tcp://127.0.0.1:7071", metavar="ADDRESS", help="Address to listen on for drafters.")
 @path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
-@number(
-    "--grace",
-    SECONDS,
-    30.0,
-    "SECONDS",
-    "Time to continue a completion whose drafter went away, and to keep it for `generate --resume`.",
-)
-@number(
-    "--max-queue", click.IntRange(0), 256, "N", "Maximum number of waiting requests; more are refused (exit code 75)."
-)
+@number("--grace", SECONDS, 30.0, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).")
+@number("--max-queue", click.IntRange(0), 256, "N", "Maximum number of waiting requests; more exit with 75.")
 @click.option(
     "--reproducible",
     is_flag=True,
@@ -115,7 +106,9 @@ _insecure_rpc_option = click.option(
 )
 @click.option(
     "--rpc",
-    metavar="HOST:PORT[,...]",
+    multiple=True,
+    metavar="HOST:PORT,...",
+    callback=_addresses,
     help="Put layers on these machines too, which run `specmesh rpc-server` or llama.cpp's ggml-rpc-server.",
 )
 @_insecure_rpc_option
@@ -132,7 +125,7 @@ def verifier(**values: Any) -> None:
     multiple=True,
     default=["tcp://127.0.0.1:7071"],
     metavar="ADDRESS,...",
-    callback=lambda _ctx, _option, told: tuple(one.strip() for text in told for one in text.split(",") if one.strip()),
+    callback=_addresses,
     help="Address of the verifier. With several, each request goes to the one with the least to do, and on to "
     "another if one is busy or goes away.",
 )
@@ -150,9 +143,6 @@ def verifier(**values: Any) -> None:
     shell_complete=complete_model,
     help="Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
 )
-@number(
-    "--min-vocab-overlap", POSITIVE_SHARE, 0.9, "SHARE", "Least share of the draft model's tokens that the target has."
-)
 @_daemon_options
 def drafter(**values: Any) -> None:
     """Run a drafter: its draft model proposes the next tokens."""
@@ -161,10 +151,6 @@ def drafter(**values: Any) -> None:
 
 def _run(role: str, values: dict[str, Any]) -> None:
     """Run a daemon. values: of its options; settings have their names."""
-    for limit, least, what, flag in _LIMITS:
-        allowed = resource.getrlimit(limit)[0]
-        if allowed != resource.RLIM_INFINITY and allowed < least:
-            raise ConfigError(f"the limit is {allowed} {what}, a daemon needs {least}: raise it (ulimit {flag})")
     from specmesh import logs
     from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
     from specmesh.paths import InstanceLock
@@ -177,7 +163,6 @@ def _run(role: str, values: dict[str, Any]) -> None:
         path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
         values["defaults"] = {name: values[name] for name in SAMPLING if values[name] is not None}
         values |= {"model": path, "gpu_required": values["gpu"] == "required", "insecure": values["insecure_no_auth"]}
-        values["rpc"] = tuple(one.strip() for one in values["rpc"].split(",")) if values.get("rpc") else ()
         values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
 

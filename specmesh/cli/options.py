@@ -140,7 +140,7 @@ SAMPLING: dict[str, tuple[click.ParamType[Any], str, object, str]] = {
 """By the field of a request: type, metavar, default, help."""
 
 FIELDS = (
-    *(*SAMPLING, "seed", "logit_bias", "strategy", "threshold", "stop", "ignore_eos", "logprobs"),
+    *(*SAMPLING, "seed", "strategy", "threshold", "stop", "ignore_eos", "logprobs"),
     *("grammar", "json_schema", "model"),
 )
 """Fields of a request that options are named as."""
@@ -151,7 +151,7 @@ def request_fields(options: Mapping[str, Any], temperature: float | None = None)
     counts where it has none."""
     body = {name: options[name] for name in FIELDS if options.get(name) not in (None, ())}
     if "grammar" in body:
-        body["grammar"] = read_text(Path(body["grammar"]), MAX_FILE_BYTES, "a grammar")
+        body["grammar"] = read_text(body["grammar"], MAX_FILE_BYTES, "a grammar")
     if "json_schema" in body:
         body["json_schema"] = _schema(body["json_schema"])
     if temperature is not None and "temperature" not in body:
@@ -182,18 +182,6 @@ default_options = combined(
 """Options of a daemon for what requests leave out, named as the fields."""
 
 
-def _bias(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[int, float], ...]:
-    """ID+BIAS and ID-BIAS, as llama.cpp has them."""
-    found = []
-    for value in values:
-        token, sign, bias = value.partition("+" if "+" in value else "-")
-        try:
-            found.append((int(token), float(sign + bias)))
-        except ValueError:
-            raise click.BadParameter(f"give ID+BIAS or ID-BIAS, as in 198-2.5, not {value}") from None
-    return tuple(found)
-
-
 def _schema(given: str) -> object:
     text = given if given.lstrip().startswith("{") else read_text(Path(given), MAX_FILE_BYTES, "a schema")
     try:
@@ -206,19 +194,7 @@ def sampling_options(temperature: float, max_tokens: object) -> Decorator:
     """Return options for how tokens are chosen, with what these two are if not set."""
     return combined(
         *_options_of_sampling({"temperature": temperature, "max_tokens": max_tokens}),
-        click.option(
-            "--seed",
-            type=click.IntRange(0, 2**32 - 1),
-            metavar="S",
-            help="Seed of the sampling (default: random).",
-        ),
-        click.option(
-            "--logit-bias",
-            multiple=True,
-            metavar="ID±BIAS",
-            callback=_bias,
-            help="Make a token more likely (198+1) or less likely (198-1).",
-        ),
+        number("--seed", click.IntRange(0, 2**32 - 1), None, "S", "Seed of the sampling (default: random)."),
         click.option(
             "--strategy",
             type=click.Choice([strategy.value for strategy in Strategy]),
@@ -226,12 +202,7 @@ def sampling_options(temperature: float, max_tokens: object) -> Decorator:
             "the most that keep the target's distribution (probabilistic); those that are likely enough, which changes "
             "the text (threshold); none, so nothing is drafted (greedy).",
         ),
-        click.option(
-            "--threshold",
-            type=POSITIVE_SHARE,
-            metavar="P",
-            help=f"Least probability of an accepted draft with --strategy threshold ({THRESHOLD:g} if not given).",
-        ),
+        number("--threshold", POSITIVE_SHARE, None, "P", f"Least probability for threshold (default: {THRESHOLD:g})."),
     )
 
 
@@ -239,12 +210,7 @@ def request_options(temperature: float, max_tokens: object) -> Decorator:
     """Return the options of a request, with what these two are if not set."""
     return combined(
         sampling_options(temperature, max_tokens),
-        click.option(
-            "--grammar-file",
-            "grammar",
-            metavar="FILE",
-            help="Generate only text of this GBNF grammar.",
-        ),
+        path_option("--grammar-file", "FILE", "Generate only text of this GBNF grammar.", "grammar"),
         click.option(
             "--json-schema",
             metavar="FILE|JSON",

@@ -20,7 +20,7 @@ import numpy as np
 
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
-LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused by default
+LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused
 _SHOWN = 3  # ids without a counterpart that are named
 _SUFFIX = 32  # longest end of a foreign token, in bytes, for which a stand-in is looked for
 _SPELLING = 40

@@ -70,7 +70,6 @@ def run(*args: str, stdin: bytes | None = None) -> Result:
         "generate --resume cmpl-1 --n 2",
         "generate x --seed 4294967296",
         "generate x --top-p 1.5",
-        "generate x --logit-bias five+1",
         "audit --strategy probabilistic",
         "audit --strategy threshold",
         "verify",

