@@ -5,120 +5,83 @@ import grp
 import os
 import plistlib
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import resources
 from pathlib import Path
+from string import Template
 from xml.sax.saxutils import escape
+
+import click
 
 import specmesh
 from specmesh.errors import ConfigError, EngineError
 from specmesh.paths import config_folders, write_whole
 
-Command = tuple[str, ...]
-"""A program and its arguments; -PROGRAM may fail, as in units."""
-
-
-class Scope(StrEnum):
-    """The user's that is logged in, or the machine's own."""
-
-    USER = "user"
-    SYSTEM = "system"
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file to write. kept: it holds what a person may have changed, so it is written only where there is none."""
-
-    path: Path
-    text: str
-    kept: bool = False
+SETTINGS = "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all, `specmesh {0} --help` explains them.\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """A daemon as a service.
 
-    files: the unit or job first, the settings second. commands: what each `specmesh service` command runs; removed:
-    after an uninstall.
+    file: its unit or property list, which holds `text`. settings: its file of settings. commands: what each `specmesh
+    service` command runs, and `removed` after an uninstall; -COMMAND may fail.
     """
 
-    name: str
-    files: tuple[File, ...]
-    commands: Mapping[str, tuple[Command, ...]]
+    file: Path
+    text: str
+    settings: Path
+    commands: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceInstaller:
-    """Carries a plan out. dry: only says what it would do."""
-
-    say: Callable[[str], None]
-    dry: bool = False
-
-    def install(self, service: Service) -> None:
-        """Write the files, and tell the manager, also where they are as they were: it may not have heard the last time.
-
-        Raises ConfigError where something cannot be written, EngineError where the manager refuses.
-        """
-        for file in service.files:
-            if not (file.kept and file.path.exists()):
-                self._write(file)
-        self.run(service.commands["install"])
-
-    def uninstall(self, service: Service) -> None:
-        """Stop it and remove its files; what is not there is no error."""
-        self.run(service.commands["uninstall"])
-        for file in service.files:
-            self.say(f"remove {file.path}")
-            with _told(file.path):
-                if not self.dry:
-                    file.path.unlink(missing_ok=True)
-        if not self.dry:
-            with suppress(OSError):  # the other daemon's settings, or keys, lie there
-                service.files[1].path.parent.rmdir()
-        self.run(service.commands["removed"])
-
-    def run(self, commands: Sequence[Command]) -> None:
-        for program, *arguments in commands:
-            command = program.removeprefix("-"), *arguments
-            self.say("$ " + " ".join(command))
-            if self.dry:
-                continue
-            try:
-                done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own
-            except FileNotFoundError:
-                raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
-            why = done.stderr.strip() or done.stdout.strip()
-            if done.returncode and "Failed to connect to bus" in why:
-                raise EngineError(
-                    "there is no systemd for this user here (no login session, or a container): log in as this user, "
-                    "use --system, or start the daemon by hand: `specmesh service install --dry-run` shows how"
-                )
-            if done.returncode and not program.startswith("-"):
-                raise EngineError(f"{' '.join(command)} failed: {why}")
-            if done.returncode:
-                self.say(f"  it said: {why}")
-
-    def _write(self, file: File) -> None:
-        self.say(f"write {file.path}")
-        if self.dry:
-            self.say(file.text)
-            return
-        with _told(file.path):
-            file.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file.path, file.text.encode(), 0o644)  # the service's own user reads it, whatever root's umask
+def install(service: Service, role: str, dry: bool) -> None:
+    """Write its file, and settings where there are none, and tell the manager, also where all is as it was: it may not
+    have heard the last time. dry: only say what would be done."""
+    files = {service.file: service.text}
+    if not service.settings.exists():
+        files[service.settings] = SETTINGS.format(role)
+    for path, text in files.items():
+        click.echo(f"write {path}")
+        if dry:
+            click.echo(text)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text.encode(), 0o644)  # the service's own user reads it, whatever root's umask
+    run(service.commands["install"], dry)
 
 
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be changed ({error.strerror}): --system needs root, use sudo") from None
+def uninstall(service: Service, dry: bool) -> None:
+    """Stop it and remove its files; what is not there is no error."""
+    run(service.commands["uninstall"], dry)
+    for path in (service.file, service.settings):
+        click.echo(f"remove {path}")
+        if not dry:
+            path.unlink(missing_ok=True)
+    if not dry:
+        with suppress(OSError):  # the other daemon's settings, or keys, lie there
+            service.settings.parent.rmdir()
+    run(service.commands["removed"], dry)
+
+
+def run(commands: Iterable[str], dry: bool) -> None:
+    """Run what a service's command stands for. Raises EngineError where the manager refuses, after its own message."""
+    for command in commands:
+        words = shlex.split(command.removeprefix("-"))
+        click.echo(f"$ {shlex.join(words)}")
+        if dry:
+            continue
+        try:
+            done = subprocess.run(words, check=False)  # noqa: S603 - our own arguments
+        except FileNotFoundError:
+            raise ConfigError(f"{words[0]} is not here: services need systemd or launchd") from None
+        if done.returncode and not command.startswith("-"):
+            hint = "is this user logged in? else use --system" if "--user" in words else "see above"
+            raise EngineError(f"{shlex.join(words)} failed: {hint}")
 
 
 TEMPLATES = resources.files("specmesh.systemd")
@@ -127,44 +90,33 @@ _HIDDEN = ("/home/", "/root/", "/run/user/")  # by ProtectHome
 _GPU_GROUPS = {"render", "video"}
 
 
-def systemd_service(role: str, scope: Scope, settings: str) -> Service:
-    """A daemon as a unit; `settings` is the file of settings to begin with."""
+def service_of(role: str, system: bool) -> Service:
+    """A daemon as a service of this machine's manager. system: the machine's own, not this user's."""
+    return (launchd_service if sys.platform == "darwin" else systemd_service)(role, system)
+
+
+def systemd_service(role: str, system: bool) -> Service:
     name = f"specmesh-{role}"
-    system = scope is Scope.SYSTEM
     config = (Path("/etc/specmesh") if system else config_folders()[0]) / f"{role}.toml"
     units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
-    files = [File(units / f"{name}.service", unit(role, scope, config)), File(config, settings, kept=True)]
-    prepare: tuple[Command, ...] = ()
-    if system:  # its user stays, and its folders: models and caches may be large
-        users = File(Path("/etc/sysusers.d/specmesh.conf"), (TEMPLATES / "sysusers.conf").read_text(encoding="utf-8"))
-        files.append(users)
-        prepare = (("systemd-sysusers", str(users.path)),)
-
-    def control(*words: str, program: str = "systemctl") -> Command:
-        return (program, *(() if system else ("--user",)), *words)
-
-    forgiven = control("reset-failed", name, program="-systemctl")  # a person's starts count in StartLimitBurst too
-    return Service(
-        name,
-        tuple(files),
-        {
-            "install": (*prepare, control("daemon-reload"), control("enable", name)),
-            "uninstall": (
-                control("stop", name, program="-systemctl"),
-                forgiven,
-                control("disable", name, program="-systemctl"),
-            ),
-            "removed": (control("daemon-reload", program="-systemctl"),),
-            "start": (forgiven, control("start", name)),
-            "restart": (forgiven, control("restart", name)),
-            "stop": (control("stop", name),),
-            "status": (control("status", "--no-pager", name),),
-            "logs": (control("--unit", name, "--no-pager", "--lines", "200", program="journalctl"),),
-        },
-    )
+    control, journal = ("systemctl", "journalctl") if system else ("systemctl --user", "journalctl --user")
+    # Its user stays after an uninstall, and its folders: models and caches may be large.
+    users = ("""systemd-sysusers --inline 'u specmesh - "specmesh daemons" /var/lib/specmesh'""",) if system else ()
+    forgiven = f"-{control} reset-failed {name}"  # a person's starts count in StartLimitBurst too
+    commands = {
+        "install": (*users, f"{control} daemon-reload", f"{control} enable {name}"),
+        "uninstall": (f"-{control} stop {name}", forgiven, f"-{control} disable {name}"),
+        "removed": (f"-{control} daemon-reload",),
+        "start": (forgiven, f"{control} start {name}"),
+        "restart": (forgiven, f"{control} restart {name}"),
+        "stop": (f"{control} stop {name}",),
+        "status": (f"-{control} status --no-pager {name}",),
+        "logs": (f"{journal} --unit {name} --no-pager --lines 200",),
+    }
+    return Service(units / f"{name}.service", unit(role, system, config), config, commands)
 
 
-def unit(role: str, scope: Scope, config: Path) -> str:
+def unit(role: str, system: bool, config: Path) -> str:
     values = {
         "ROLE": role,
         "COMMAND": f"{quoted(sys.executable, program=True)} -P -m specmesh",
@@ -173,9 +125,8 @@ def unit(role: str, scope: Scope, config: Path) -> str:
         "HOME": _protect_home(),
         "GROUPS": " ".join(sorted(_GPU_GROUPS & {group.gr_name for group in grp.getgrall()})),
     }
-    text = (TEMPLATES / f"{scope}.service").read_text(encoding="utf-8")
-    rendered = re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
-    return rendered.replace("SupplementaryGroups=\n", "")
+    template = TEMPLATES / ("system.service" if system else "user.service")
+    return Template(template.read_text(encoding="utf-8")).substitute(values)
 
 
 def quoted(argument: str, program: bool = False) -> str:
@@ -194,46 +145,35 @@ def _protect_home() -> str:
     return f"tmpfs\nBindReadOnlyPaths={' '.join(inside)}" if inside else "yes"
 
 
-TEMPLATE = resources.files("specmesh.launchd") / "job.plist"
-
-_NOT_IN = {Scope.USER: "UserName", Scope.SYSTEM: "LimitLoadToSessionType"}  # for the other scope only
-
 _WAIT = 'n=0; while launchctl print "$0" >/dev/null 2>&1 && [ $n -lt 175 ]; do sleep 0.2; n=$((n + 1)); done'
 """bootout returns before the job has ended, and until then bootstrap fails: ExitTimeOut and some seconds are enough."""
 
 
-def launchd_service(role: str, scope: Scope, settings: str) -> Service:
-    """A daemon as a LaunchAgent or LaunchDaemon; `settings` is the file of settings to begin with."""
-    system = scope is Scope.SYSTEM
+def launchd_service(role: str, system: bool) -> Service:
+    """A daemon as a LaunchAgent of whoever is logged in at the screen, or as a LaunchDaemon."""
     label = f"org.specmesh.{role}"
-    where = "system" if system else _user_domain(label)
+    domain = "system" if system else f"gui/{os.getuid()}"
     home = Path("/") if system else Path.home()
-    jobs = home / "Library" / ("LaunchDaemons" if system else "LaunchAgents")
     logs = home / "Library/Logs/specmesh"
     config = config_folders()[int(system)] / f"{role}.toml"
-    job, log = jobs / f"{label}.plist", logs / f"{role}.log"
-    ended: tuple[Command, ...] = (
-        ("-launchctl", "bootout", f"{where}/{label}"),
-        ("-sh", "-c", _WAIT, f"{where}/{label}"),
-    )
-    begun: tuple[Command, ...] = (*ended, ("launchctl", "bootstrap", where, str(job)))
-    return Service(
-        label,
-        (File(job, plist(role, scope, config, logs)), File(config, settings, kept=True)),
-        {
-            "install": (("mkdir", "-p", str(logs)),),
-            "uninstall": ended,
-            "removed": (),
-            "start": begun,
-            "restart": begun,
-            "stop": (("launchctl", "bootout", f"{where}/{label}"),),
-            "status": (("launchctl", "print", f"{where}/{label}"),),
-            "logs": (("tail", "-n", "200", str(log)),),
-        },
-    )
+    job = home / "Library" / ("LaunchDaemons" if system else "LaunchAgents") / f"{label}.plist"
+    bootout = f"launchctl bootout {domain}/{label}"
+    ended = (f"-{bootout}", f"-sh -c {shlex.quote(_WAIT)} {domain}/{label}")
+    begun = (*ended, f"launchctl bootstrap {domain} {shlex.quote(str(job))}")
+    commands = {
+        "install": (f"mkdir -p {shlex.quote(str(logs))}",),
+        "uninstall": ended,
+        "removed": (),
+        "start": begun,
+        "restart": begun,
+        "stop": (bootout,),
+        "status": (f"-launchctl print {domain}/{label}",),
+        "logs": (f"tail -n 200 {shlex.quote(str(logs / f'{role}.log'))}",),
+    }
+    return Service(job, plist(role, system, config, logs), config, commands)
 
 
-def plist(role: str, scope: Scope, config: Path, logs: Path) -> str:
+def plist(role: str, system: bool, config: Path, logs: Path) -> str:
     values = {
         "ROLE": role,
         "LABEL": f"org.specmesh.{role}",
@@ -242,19 +182,9 @@ def plist(role: str, scope: Scope, config: Path, logs: Path) -> str:
         "LOGS": str(logs),
         "USER": os.environ.get("SUDO_USER") or getpass.getuser(),
     }
-    text = TEMPLATE.read_text(encoding="utf-8")
-    job = plistlib.loads(re.sub(r"@([A-Z]+)@", lambda found: escape(values[found[1]]), text).encode())
-    del job[_NOT_IN[scope]]
+    template = (resources.files("specmesh.launchd") / "job.plist").read_text(encoding="utf-8")
+    escaped = {name: escape(value) for name, value in values.items()}
+    job = plistlib.loads(Template(template).substitute(escaped).encode())
+    if not system:
+        del job["UserName"]
     return plistlib.dumps(job, sort_keys=False).decode()
-
-
-def _user_domain(label: str) -> str:
-    """Where the job is loaded, else where it can be: `gui` (at the screen) and `user` (SSH) do not see each other."""
-    domains = [f"{kind}/{os.getuid()}" for kind in ("gui", "user")]
-    loaded = [domain for domain in domains if _launchctl("print", f"{domain}/{label}")]
-    there = [domain for domain in domains if _launchctl("print", domain)]
-    return [*loaded, *there, *domains][0]
-
-
-def _launchctl(*words: str) -> bool:
-    return subprocess.run(["launchctl", *words], capture_output=True, check=False).returncode == 0  # noqa: S603, S607

@@ -277,7 +277,7 @@ def uninstalled() -> None:
     send(signal.SIGKILL)
     for role in ("verifier", "drafter"):
         service("uninstall", role)
-    files = [Path("/etc/sysusers.d/specmesh.conf"), *Path("/etc/systemd/system").rglob("specmesh-*.service")]
+    files = [*Path("/etc/systemd/system").rglob("specmesh-*.service")]
     files += Path("/etc/specmesh").glob("*.toml")
     check("no file is left", not [path for path in files if path.exists()], files)
     known = run("systemctl", "list-units", "--all", "--plain", "--no-legend", "specmesh-*").stdout

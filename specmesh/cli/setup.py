@@ -257,10 +257,6 @@ _SERVICE_COMMANDS = {
     "logs": "Show the service's newest log lines.",
 }
 
-_SETTINGS = (
-    "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all, `specmesh {0} --help` explains them.\n"
-)
-
 
 def _add(name: str, told: str) -> None:
     @service.command(name, help=told)
@@ -268,30 +264,20 @@ def _add(name: str, told: str) -> None:
     @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
     @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
     def command(role: str, system: bool, dry_run: bool) -> None:
-        from specmesh.service import Scope, ServiceInstaller, launchd_service, systemd_service
+        from specmesh.service import install, run, service_of, uninstall
 
-        planned = launchd_service if sys.platform == "darwin" else systemd_service
-        service = planned(role, Scope.SYSTEM if system else Scope.USER, _SETTINGS.format(role))
-        hand = ServiceInstaller(click.echo, dry_run)
-        if name == "install":
-            os.umask(0o022)
-            hand.install(service)
-            flag = " --system" if system else ""
-            click.echo(f"Settings: {service.files[1].path}. Then: specmesh service start {role}{flag}")
-        elif name == "uninstall":
-            hand.uninstall(service)
-        elif name in ("status", "logs") and not dry_run:
-            _become(service.commands[name][0])
-        else:
-            hand.run(service.commands[name])
-
-
-def _become(command: tuple[str, ...]) -> None:
-    """Replace this process with the service manager's own program."""
-    try:
-        os.execvp(command[0], command)  # noqa: S606 - our own arguments, no shell
-    except FileNotFoundError:
-        raise ConfigError(f"{command[0]} is not here: services need systemd or launchd") from None
+        service = service_of(role, system)
+        try:
+            if name == "install":
+                install(service, role, dry_run)
+                flag = " --system" if system else ""
+                click.echo(f"Settings: {service.settings}. Then: specmesh service start {role}{flag}")
+            elif name == "uninstall":
+                uninstall(service, dry_run)
+            else:
+                run(service.commands[name], dry_run)
+        except PermissionError as error:
+            raise ConfigError(f"{error.filename}: {error.strerror}: --system needs root, use sudo") from None
 
 
 for _name, _told in _SERVICE_COMMANDS.items():

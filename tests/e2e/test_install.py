@@ -130,11 +130,12 @@ def test_an_install_that_failed_can_be_repeated(home: Home):
     broken.touch()
     failed = home.specmesh("service", "install", "verifier")
     assert failed.code == 1
-    assert "daemon-reload failed: no bus" in failed.err
+    assert "no bus" in failed.err
+    assert "daemon-reload failed" in failed.err
     broken.unlink()
     assert home.specmesh("service", "install", "verifier").code == 0
     assert home.told()[-2:] == ["--user daemon-reload", "--user enable specmesh-verifier"]
     broken.touch()
     removed = home.specmesh("service", "uninstall", "verifier")
     assert (removed.code, home.files()) == (0, set())
-    assert "it said: no bus" in removed.out
+    assert "no bus" in removed.err

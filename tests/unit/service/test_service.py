@@ -14,7 +14,9 @@ from click.testing import CliRunner, Result
 from specmesh import service
 from specmesh.cli import main
 from specmesh.cli.config import keys
-from specmesh.service import Scope, plist, systemd_service, unit
+from specmesh.service import plist, unit
+
+CONFIG = Path("/etc/specmesh/verifier.toml")
 
 
 def specmesh(*args: object) -> Result:
@@ -50,11 +52,11 @@ def analyse(folder: Path, text: str, *command: str) -> subprocess.CompletedProce
 
 @needs_systemd
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("system", [False, True])
 @pytest.mark.fault("E8.94")
-def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
-    flags = ("--user",) if scope is Scope.USER else ()
-    text = unit(role, scope, Path("/etc/specmesh") / f"{role}.toml")
+def test_systemd_finds_no_fault(role: str, system: bool, tmp_path: Path):
+    flags = () if system else ("--user",)
+    text = unit(role, system, Path("/etc/specmesh") / f"{role}.toml")
     done = analyse(tmp_path, text, *flags, "verify", "--man=no", "--recursive-errors=no")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     broken = analyse(tmp_path, text + "\nNoSuchKey=1\n", *flags, "verify", "--man=no", "--recursive-errors=no")
@@ -66,7 +68,7 @@ def test_systemd_finds_no_fault(role: str, scope: Scope, tmp_path: Path):
 def test_systemd_finds_no_fault_in_examples(example: Path, tmp_path: Path):
     (tmp_path / "specmesh-test.service.d").mkdir()
     (tmp_path / "specmesh-test.service.d/override.conf").write_text(example.read_text())
-    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    text = unit("verifier", True, CONFIG)
     done = analyse(tmp_path, text, "verify", "--man=no", "--recursive-errors=no")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     for name in re.findall(r"SPECMESH_VERIFIER_(\w+)", example.read_text()):
@@ -76,7 +78,7 @@ def test_systemd_finds_no_fault_in_examples(example: Path, tmp_path: Path):
 @needs_systemd
 @pytest.mark.fault("E8.94")
 def test_the_system_unit_is_confined(tmp_path: Path):
-    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    text = unit("verifier", True, CONFIG)
     done = analyse(tmp_path, text, "security", "--offline=true", "--threshold=20")
     assert done.returncode == 0, done.stdout[-500:]
     assert "char-nvidia-uvm" in text
@@ -86,19 +88,19 @@ def test_the_system_unit_is_confined(tmp_path: Path):
 def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service.sys, "prefix", "/home/ada lovelace/venv")
     monkeypatch.setattr(service.sys, "base_prefix", "/usr")
-    text = unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    text = unit("verifier", True, CONFIG)
     assert 'ProtectHome=tmpfs\nBindReadOnlyPaths="/home/ada lovelace/venv"' in text
     monkeypatch.setattr(service.sys, "prefix", "/opt/venv")
     monkeypatch.setattr(service.sys, "executable", "/opt/venv/bin/python")
-    assert "ProtectHome=yes\n" in unit("verifier", Scope.SYSTEM, Path("/etc/specmesh/verifier.toml"))
+    assert "ProtectHome=yes\n" in unit("verifier", True, CONFIG)
 
 
-@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("system", [False, True])
 @pytest.mark.fault("E7.74")
-def test_what_a_unit_promises(scope: Scope):
+def test_what_a_unit_promises(system: bool):
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
     parser.optionxform = str  # type: ignore[assignment]
-    parser.read_string(systemd_service("verifier", scope, "").files[0].text)
+    parser.read_string(unit("verifier", system, CONFIG))
     told = parser["Service"]
     assert (told["Type"], told["WatchdogSec"], told["KillMode"]) == ("notify", "60", "mixed")
     assert {"2", "77", "78"} == set(told["RestartPreventExitStatus"].split())
@@ -119,37 +121,35 @@ KEYS: dict[str, type | tuple[type, ...]] = {
     "Umask": int,
     "SoftResourceLimits": dict,
     "HardResourceLimits": dict,
-    "LimitLoadToSessionType": list,
     "StandardOutPath": str,
     "StandardErrorPath": str,
     "UserName": str,
 }
 
 
-def parsed(role: str, scope: Scope, config: str = "/Users/ada/x.toml") -> dict[str, Any]:
-    text = plist(role, scope, Path(config), Path("/Users/ada/Library/Logs/specmesh"))
+def parsed(role: str, system: bool, config: str = "/Users/ada/x.toml") -> dict[str, Any]:
+    text = plist(role, system, Path(config), Path("/Users/ada/Library/Logs/specmesh"))
     return plistlib.loads(text.encode())  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
-@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("system", [False, True])
 @pytest.mark.fault("E8.94")
-def test_keys_and_types(role: str, scope: Scope):
-    job = parsed(role, scope)
+def test_keys_and_types(role: str, system: bool):
+    job = parsed(role, system)
     for key, value in job.items():
         assert isinstance(value, KEYS[key]), key
     assert job["Label"] == f"org.specmesh.{role}"
     assert role in job["ProgramArguments"]
-    assert "@" not in plistlib.dumps(job).decode().replace("@ada", "")
+    assert "$" not in plistlib.dumps(job).decode()
     assert job["ProcessType"] == "Interactive"
     assert job["KeepAlive"] == {"SuccessfulExit": False}
     assert job["EnvironmentVariables"]["SPECMESH_LAUNCHD"] == "1"
-    assert ("UserName" in job) == (scope is Scope.SYSTEM)
-    assert ("LimitLoadToSessionType" in job) == (scope is Scope.USER)
+    assert ("UserName" in job) == system
     assert job["Umask"] == 0o77
     assert job["StandardErrorPath"] == job["StandardOutPath"] == f"/Users/ada/Library/Logs/specmesh/{role}.log"
 
 
 def test_any_path_survives():
     config = '/Users/ada/Büro & <Co> "x"/drafter.toml'
-    assert config in parsed("drafter", Scope.USER, config)["ProgramArguments"]
+    assert config in parsed("drafter", False, config)["ProgramArguments"]
