@@ -47,7 +47,7 @@ def examine() -> Checks:
         "software": [ok("specmesh", f"{__version__}, Python {platform.python_version()}"), _llama(), _mlx()],
         "settings": [_settings(role) for role in ROLES],
         "daemons": [judge_daemon(one) for one in running] or [warn("running", "none", start)],
-        "network": _network(running) or [ok("addresses", "no drafter is set up or runs here")],
+        "network": [judge_reach(one, _connect(one)) for one in _addresses(running)],
     }
 
 
@@ -123,7 +123,7 @@ def judge_daemon(one: Found) -> Check:
         return warn(name, told, f"specmesh service restart {name}  # or stop and start it by hand")
     verifiers = stats.get("verifiers", [])
     if name == "drafter" and not any(one.get("name") for one in verifiers):
-        return warn(name, f"{told}, has no verifier", "specmesh stats  # and see below: network")
+        return warn(name, f"{told}, has no verifier", "specmesh stats  # and see below: network; then its log")
     if name == "verifier" and not stats.get("peers"):
         return warn(name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
     if any(at(one, "vocabulary.verdict") == "partial" for one in verifiers):
@@ -140,40 +140,30 @@ MACOS_NO_ROUTE = 65
 """EHOSTUNREACH on macOS: also what a program gets that may not use the local network."""
 
 _PRIVACY = (
-    "System Settings > Privacy & Security > Local Network: allow what starts specmesh (the terminal, Python); launchd "
-    "jobs may get no prompt: give the verifier's tailnet address to --connect instead"
+    "macOS keeps programs from the local network: System Settings > Privacy & Security > Local Network: allow what "
+    "starts specmesh (the terminal, Python); launchd jobs may get no prompt: --connect to a tailnet address instead"
 )
 
 
-def _network(running: Iterable[Found]) -> list[Check]:
-    """Check whether each verifier answers that a drafter here has, or by its settings would have."""
-    attached = {end["address"]: bool(end.get("name")) for one in running for end in at(one.stats, "verifiers") or []}
-    addresses = list(attached)
+def _addresses(running: Iterable[Found]) -> Iterable[str]:
+    """Return those of verifiers that a drafter here has, or by its settings would have."""
+    addresses = [end["address"] for one in running for end in at(one.stats, "verifiers") or []]
     with suppress(ConfigError):  # which the check of its settings tells
         ctx = daemon_context("drafter")
         addresses += ctx.params["connect"] if origin(ctx, keys(ctx.command)["connect"]) is not None else ()
-    return [judge_reach(one, _connect(one), attached.get(one)) for one in dict.fromkeys(addresses)]
+    return dict.fromkeys(addresses)
 
 
-def judge_reach(
-    address: str, error: Exception | None, attached: bool | None, macos: bool = sys.platform == "darwin"
-) -> Check:
-    """Judge whether a verifier can be reached. error: what connecting to it raised.
-
-    attached: a running drafter has it; None if none runs.
-    """
+def judge_reach(address: str, error: Exception | None, macos: bool = sys.platform == "darwin") -> Check:
+    """Judge whether a verifier can be reached. error: what connecting to it raised."""
     name, (host, port) = "verifier", endpoint(address)
-    private = macos and not is_here(host)
     match error:
-        case None if attached is False:
-            fix = _PRIVACY if private else "specmesh stats  # and its log"
-            return warn(name, f"{address} answers from here, but the running drafter has no verifier", fix)
         case None:
             return ok(name, f"{address} answers")
         case ConnectionRefusedError():
             fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
-        case OSError(errno=code) if private and code == MACOS_NO_ROUTE:
-            fix, error = _PRIVACY, OSError("errno 65: macOS keeps programs from the local network")
+        case OSError(errno=code) if macos and code == MACOS_NO_ROUTE and not is_here(host):
+            fix = _PRIVACY
         case OSError():
             fix = f"ping {host}  # is it on, in this network, the VPN up? does its firewall let port {port} in?"
         case _:

@@ -1,17 +1,16 @@
 """`specmesh keys`, `pair` and `service`: this machine's key, the peers it trusts, and the daemons as services."""
 
-import functools
 import os
 import pwd
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from specmesh.cli.config import ROLE, daemon_context
-from specmesh.cli.options import Command, aligned, combined, json_option, path_option, print_json
+from specmesh.cli.options import aligned, combined, json_option, path_option, print_result
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import check_one_network, endpoint, host_of, is_loopback
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
@@ -35,23 +34,14 @@ def _folder_of(path: Path | None, system: bool) -> KeyFolder:
     return KeyFolder(path or key_folders()[int(system)])
 
 
-def _with_folder(command: Command) -> Command:
-    """Give a command the options of a folder of keys as one argument `folder`."""
-
-    @functools.wraps(command)
-    def call(path: Path | None, system: bool, **values: Any) -> None:
-        command(folder=_folder_of(path, system), **values)
-
-    return _folder_options(call)
-
-
 @keys.command()
 @click.option(
     "--force", is_flag=True, help="Replace an existing key; peers that know the old one will refuse this machine."
 )
-@_with_folder
-def new(force: bool, folder: KeyFolder) -> None:
+@_folder_options
+def new(force: bool, path: Path | None, system: bool) -> None:
     """Make this machine's key pair and print the public key."""
+    folder = _folder_of(path, system)
     made = folder.new(replace=force, owner=_owner(folder))
     click.echo(f"wrote {folder.path}", err=True)
     if force:
@@ -60,22 +50,22 @@ def new(force: bool, folder: KeyFolder) -> None:
 
 
 @keys.command()
-@_with_folder
-def show(folder: KeyFolder) -> None:
+@_folder_options
+def show(path: Path | None, system: bool) -> None:
     """Print this machine's public key."""
-    click.echo(folder.identity().public.hex())
+    click.echo(_folder_of(path, system).identity().public.hex())
 
 
 @keys.command()
 @click.argument("key")
 @click.option("--name", metavar="NAME", help="Name for the drafter (default: the beginning of its key).")
 @click.option("--verifier", metavar="tcp://HOST:PORT", help="Trust KEY as the key of the verifier at this address.")
-@_with_folder
-def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
+@_folder_options
+def allow(key: str, name: str | None, verifier: str | None, path: Path | None, system: bool) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
     if name and verifier:
         raise click.UsageError("--name is for a drafter's key, --verifier for a verifier's: leave one out")
-    told = parse_key(key)
+    told, folder = parse_key(key), _folder_of(path, system)
     if verifier is not None:
         host_of(verifier, "--verifier")
         folder.allow(Listing.VERIFIERS, told, verifier)
@@ -85,9 +75,10 @@ def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -
 
 @keys.command()
 @click.argument("who", metavar="NAME|KEY")
-@_with_folder
-def revoke(who: str, folder: KeyFolder) -> None:
+@_folder_options
+def revoke(who: str, path: Path | None, system: bool) -> None:
     """Revoke what was allowed, by name, address or key; open connections are cut."""
+    folder = _folder_of(path, system)
     gone = folder.revoke(who)
     if not gone:
         raise ConfigError(f"{who} is not on the lists in {folder.path}: see `specmesh keys list`")
@@ -97,18 +88,15 @@ def revoke(who: str, folder: KeyFolder) -> None:
 
 @keys.command("list")
 @json_option
-@_with_folder
-def list_command(json: bool, folder: KeyFolder) -> None:
+@_folder_options
+def list_command(json: bool, path: Path | None, system: bool) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
+    folder = _folder_of(path, system)
     found = {str(listing): folder.entries(listing) for listing in Listing}
-    if json:
-        told = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
-        print_json({"schema_version": 1, "folder": str(folder.path), **told})
-    elif not any(found.values()):
-        click.echo(f"specmesh: nobody is on the lists in {folder.path}", err=True)
-    else:
-        rows = [(listing.removesuffix("s"), label, key) for listing, one in found.items() for key, label in one]
-        click.echo("\n".join(aligned(rows)))
+    told = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
+    rows = [(listing.removesuffix("s"), label, key) for listing, one in found.items() for key, label in one]
+    lines = aligned(rows) if rows else [f"nobody is on the lists in {folder.path}"]
+    print_result({"schema_version": 1, "folder": str(folder.path), **told}, lines, as_json=json)
 
 
 def _owner(folder: KeyFolder) -> tuple[int, int] | None:
@@ -146,7 +134,7 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
     settings = daemon_context("verifier" if host is None else "drafter").params
-    folder, made = _folder_of(path or (None if system else settings["keys"]), system), False
+    folder = _folder_of(path or (None if system else settings["keys"]), system)
     try:
         folder.identity()
         folder.make(_owner(folder))
@@ -154,20 +142,20 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
         raise
     except ConfigError:
         folder.new(owner=_owner(folder))
-        made = True
+        click.echo("This machine has a new key: a daemon that runs uses it once it is started again.", err=True)
     if host is None:
-        _wait(folder, settings["bind"], address, made)
+        _wait(folder, settings["bind"], address)
     else:
         _ask(folder, host, code or click.prompt("Code", err=True))
 
 
-def _wait(folder: KeyFolder, bind: str, address: str | None, made: bool) -> None:
-    """Wait for a drafter; bind: the verifier's own address; made: True if the key is new."""
+def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
+    """Wait for a drafter; bind: the verifier's own address."""
     from specmesh.security.pairing import PORT, PairingIntroduction, new_code, wait
 
     listens, wire_port = endpoint(bind)
     alone = is_loopback(listens)
-    host, port = _endpoint(address or (_own_address() if alone else listens), PORT)
+    host, port = _endpoint(address) if address else (_own_address() if alone else listens, PORT)
     mine = PairingIntroduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
     check_one_network(f"tcp://{_bracketed(host)}:{port}", "--address")
     try:
@@ -184,16 +172,14 @@ def _wait(folder: KeyFolder, bind: str, address: str | None, made: bool) -> None
         theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs), failed)
     name = folder.listed(Listing.DRAFTERS)[theirs.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
-    if made:
-        click.echo("This machine has a new key: a verifier that runs uses it once it is started again.")
     if alone:
         click.echo(f"Next: specmesh verifier --model FILE --bind tcp://{_bracketed(host)}:{wire_port}")
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
-    from specmesh.security.pairing import PORT, PairingIntroduction, WrongCode, ask
+    from specmesh.security.pairing import PairingIntroduction, WrongCode, ask
 
-    name, port = _endpoint(host, PORT)
+    name, port = _endpoint(host)
     mine = PairingIntroduction("drafter", folder.identity().public.hex(), socket.gethostname())
     try:
         with socket.create_connection((name, port), 5.0) as connection:
@@ -217,12 +203,13 @@ def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
     folder.allow(Listing.DRAFTERS, theirs.key, name)
 
 
-def _endpoint(text: str, port: int) -> tuple[str, int]:
-    bare = text.count(":") > 1 and not text.startswith("[")
-    host, told = endpoint(f"tcp://[{text}]" if bare else f"tcp://{text}")
-    if not host:
-        raise ConfigError(f"{text!r} is no address: write HOST or HOST:PORT")
-    return host, told or port
+def _endpoint(text: str) -> tuple[str, int]:
+    from specmesh.security.pairing import PORT
+
+    host, port = endpoint(f"tcp://{text}")
+    if not host or (port is None and ":" in text.rpartition("]")[2]):
+        raise ConfigError(f"{text!r} is no address: write HOST or HOST:PORT, and [HOST] for one of IPv6")
+    return host, port or PORT
 
 
 def _bracketed(host: str) -> str:

@@ -124,7 +124,7 @@ def test_doctor_of_what_is_wrong(mesh: Mesh):
     (config / "verifier.toml").write_text("ctx = 4096\nbindd = 4\n")
     (config / "drafter.toml").write_text(f'connect = "{mesh.address}"\n')
     told = checks(env | {"XDG_CONFIG_HOME": str(mesh.folder / "config")})
-    assert f"{config / 'verifier.toml'}:2: " in told["settings", "verifier"]["found"]
+    assert f"{config / 'verifier.toml'}: unknown key bindd" in told["settings", "verifier"]["found"]
     assert (told["settings", "verifier"]["status"], told["settings", "drafter"]["status"]) == ("fail", "ok")
     assert "refused" in told["network", "verifier"]["found"]
     assert (told["network", "verifier"]["status"], told["daemons", "running"]["status"]) == ("fail", "warn")
