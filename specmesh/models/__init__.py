@@ -49,6 +49,21 @@ def parts(path: Path) -> list[Path]:
     return [path.with_name(f"{match['stem']}-{part:05}-of-{count:05}.gguf") for part in range(1, count + 1)]
 
 
+def check_files(path: Path) -> None:
+    """Raise ConfigError, which names the file, where a part is missing or no file; llama.cpp checks contents."""
+    match = SPLIT_NAME.fullmatch(path.name)
+    if match is not None and int(match["part"]) != 1:
+        raise ConfigError(f"{path} is part {int(match['part'])} of a model: name the first part, {parts(path)[0].name}")
+    try:
+        missing = [file.name for file in parts(path) if not file.is_file()]  # opening a FIFO waits for its writer
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if missing:
+        raise ConfigError(
+            f"{path}: {', '.join(missing[:3])} is missing, or no file: name a .gguf file that has all parts"
+        )
+
+
 def resolve(value: str, root: Path) -> str:
     """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name.
 

@@ -17,7 +17,7 @@ from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama.library import LOG, PINNED, add_servers, gpu_devices, library, quoted_errors
 from specmesh.errors import ConfigError, EngineError, RequestError
-from specmesh.models.headers import check_headers
+from specmesh.models import check_files
 
 log = structlog.get_logger("specmesh.engines.llama")
 
@@ -39,7 +39,7 @@ class LlamaModel:
         if settings.gpu_layers >= _MAX_INT:
             raise ConfigError(f"{settings.gpu_layers} layers on GPUs: need a count, or -1 for all")
         self.lib, path = library(), Path(settings.model or "")
-        check_headers(path)
+        check_files(path)
         if settings.rpc:
             add_servers(settings.rpc)
         gpus = _gpus(settings)
@@ -175,8 +175,8 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
     for failure in failures:
         raise failure
     raise ConfigError(
-        f"{path} could not be loaded ({quoted_errors()}): if it is incomplete, download it again; "
-        "if memory ran out, use a smaller one"
+        f"{path} could not be loaded ({quoted_errors()}): give a GGUF file; if it is damaged or incomplete, "
+        "download it again; if memory ran out, use a smaller one"
     )
 
 
