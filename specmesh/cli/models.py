@@ -53,8 +53,10 @@ def pull(hub_id: str, file: str | None, revision: str | None) -> None:
     An interrupted download continues where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
     HF_HUB_OFFLINE mean what they mean to huggingface_hub.
     """
-    from specmesh.models.pull import pull as get
-
+    try:
+        from specmesh.models.pull import pull as get
+    except ImportError as error:
+        raise ConfigError('huggingface_hub is not installed: pip install "specmesh[hub]"') from error
     try:
         click.echo(get(hub_id, file, revision, models_dir().absolute()))
     except KeyboardInterrupt:

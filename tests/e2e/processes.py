@@ -89,7 +89,7 @@ def command(
         given.write(stdin or "")
         given.seek(0)
         streams = [one.fileno() for one in (given, out, err)]
-        process = started("command", program, list(map(str, args)), environment(env), streams, cwd)
+        process = started(program, list(map(str, args)), environment(env), streams, cwd)
         try:
             code = process.wait(PATIENCE)
         finally:
@@ -100,16 +100,15 @@ def command(
 
 
 def started(
-    role: str,
     program: Sequence[str] | None,
     words: list[str],
     env: dict[str, str],
     streams: Sequence[int],
     cwd: Path | None = None,
 ) -> "subprocess.Popen[bytes] | Forked":
-    """`specmesh WORDS`, run by this program, or forked by the role's process where it is None."""
+    """`specmesh WORDS`, run by this program, or forked where it is None."""
     if program is None:
-        return Forked(role, words, env, streams, str(cwd or "."))
+        return Forked(words, env, streams, str(cwd or "."))
     stdin, stdout, stderr = streams
     return subprocess.Popen([*program, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
 
@@ -136,7 +135,7 @@ class Daemon:
         words = [role, "--socket", str(socket_path), *map(str, args)]
         with log.open("ab") as stderr, Path(os.devnull).open("r+b") as null:
             streams = null.fileno(), null.fileno(), stderr.fileno()
-            self.process = started(role, program, words, environment(cache(log.parent)), streams)
+            self.process = started(program, words, environment(cache(log.parent)), streams)
         self.client = Client(socket_path)
         self.shown = 0
         self.let_go = False
