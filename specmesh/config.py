@@ -11,7 +11,7 @@ import structlog
 
 from specmesh.errors import ConfigError
 from specmesh.paths import read_text
-from specmesh.security import check_rpc, endpoint, is_here
+from specmesh.security import check_rpc, endpoint, is_loopback
 
 log = structlog.get_logger("specmesh.api")
 
@@ -78,7 +78,7 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
     if not host or port is None or parts.path or parts.username:
         raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080")
     keys = read_keys(key_file) if key_file is not None else ()
-    if not keys and not is_here(host):
+    if not keys and not is_loopback(host):
         raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1")
     for origin in origins:
         if origin == "*" and not keys:

@@ -20,7 +20,7 @@ from specmesh.client import at, printable
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES
-from specmesh.security import endpoint, is_here
+from specmesh.security import endpoint, is_loopback
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -162,7 +162,7 @@ def judge_reach(address: str, error: Exception | None, macos: bool = sys.platfor
             return ok(name, f"{address} answers")
         case ConnectionRefusedError():
             fix = f"specmesh verifier --bind tcp://ADDRESS:{port}  # on {host}; or open the tunnel that ends here"
-        case OSError(errno=code) if macos and code == MACOS_NO_ROUTE and not is_here(host):
+        case OSError(errno=code) if macos and code == MACOS_NO_ROUTE and not is_loopback(host):
             fix = _PRIVACY
         case OSError():
             fix = f"ping {host}  # is it on, in this network, the VPN up? does its firewall let port {port} in?"

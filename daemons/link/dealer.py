@@ -14,8 +14,7 @@ from specmesh.security.curve import (
     Context,
     Handshake,
     Socket,
-    handshake,
-    next_event,
+    next_handshake,
     protect_client,
     unwatch,
     watch,
@@ -205,10 +204,10 @@ class Dealer:
     def _newest_handshake(self) -> Handshake | None:
         """How the newest handshake since the last call ended; sets `cut` if the connection has ended after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
-        while (event := next_event(monitor)) is not None:
-            self.cut = event["event"] == zmq.EVENT_DISCONNECTED
+        while (ended := next_handshake(monitor)) is not None:
+            self.cut = ended is Handshake.DISCONNECTED
             if not self.cut:
-                newest = handshake(event)
+                newest = ended
         return newest
 
     def _undecoded(self, frame: bytes, error: FrameError) -> m.Error | None:

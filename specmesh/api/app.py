@@ -34,7 +34,7 @@ from specmesh.api.requests import Backend, Peer, PingPeers
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.config import Keys, Port
 from specmesh.core.snapshot import as_json
-from specmesh.security import is_here
+from specmesh.security import is_loopback
 
 log = structlog.get_logger("specmesh.api")
 
@@ -264,7 +264,7 @@ def _is_key(told: str, keys: tuple[str, ...]) -> bool:
 def _is_here(url: str) -> bool:
     """Whether a URL's host is this machine under a name that nobody else can give it."""
     try:
-        return is_here(urlsplit(url).hostname or "")
+        return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
 

@@ -7,16 +7,12 @@ from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine can be at the other end; a tunnel counts as one."""
-    return host in _LOOPBACK
+    """Whether a host is this machine under a name that nobody else can give it: localhost, or a loopback address.
 
-
-def is_here(host: str) -> bool:
-    """Whether a host is this machine under a name that nobody else can give it: localhost, or a loopback address."""
+    Only programs of this machine can be at the other end; a tunnel counts as one.
+    """
     if host == "localhost":
         return True
     try:

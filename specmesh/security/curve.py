@@ -12,10 +12,9 @@ import secrets
 import socket as sockets
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 import structlog
 import zmq
@@ -91,7 +90,10 @@ class ZapGuard(ThreadAuthenticator):
 
     def key_of(self, message: zmq.Frame) -> str:
         """Return the key that a message's sender has proved to this guard; empty where there was none."""
-        user = _user_of(message)
+        try:
+            user = str(message.get("User-Id"))
+        except zmq.ZMQError:
+            return ""
         return user.removeprefix(self._mark) if user.startswith(self._mark) else ""
 
     def stop(self) -> None:
@@ -154,12 +156,13 @@ class ZapGuard(ThreadAuthenticator):
 
 
 class Handshake(StrEnum):
-    """How one ended. The failures are labels of a counter."""
+    """How one ended, or its connection after it. The failures are labels of a counter."""
 
     DONE = "done"
     KEY = "key"  # the server does not allow the client's key
     MECHANISM = "mechanism"  # one side has keys and the other has none
     BROKEN = "broken"  # the other side left: it has another key, or the connection was cut
+    DISCONNECTED = "disconnected"
 
 
 def watch(socket: Socket, events: int) -> None:
@@ -177,13 +180,14 @@ def unwatch(socket: Socket) -> None:
     monitor.close(linger=0)
 
 
-def next_event(monitor: Socket) -> Mapping[str, Any] | None:
-    """Return the next event, as pyzmq parses it; None where there is none now."""
-    return parse_monitor_message(monitor.recv_multipart()) if monitor.poll(0) else None
-
-
-def handshake(event: Mapping[str, Any]) -> Handshake:
+def next_handshake(monitor: Socket) -> Handshake | None:
+    """Return how the next one ended; None where none has by now."""
+    if not monitor.poll(0):
+        return None
+    event = parse_monitor_message(monitor.recv_multipart())
     match event["event"], event["value"]:
+        case zmq.EVENT_DISCONNECTED, _:
+            return Handshake.DISCONNECTED
         case zmq.EVENT_HANDSHAKE_SUCCEEDED, _:
             return Handshake.DONE
         case zmq.EVENT_HANDSHAKE_FAILED_AUTH, _:
@@ -194,14 +198,6 @@ def handshake(event: Mapping[str, Any]) -> Handshake:
 
 
 # --- who sent a message
-
-
-def _user_of(message: zmq.Frame) -> str:
-    """The key of a message's sender, as its handshake has proved it; empty where there was none."""
-    try:
-        return str(message.get("User-Id"))
-    except zmq.ZMQError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import SessionContext
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
-from specmesh.daemons.link.router import DrafterPeer
 from specmesh.daemons.runtime.process import process_facts
+from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello
 
