@@ -5,10 +5,8 @@ An input that breaks a target is written into its corpus, where the test suite f
 
 import argparse
 import importlib.util
-import subprocess
-import sys
+import os
 import tempfile
-from pathlib import Path
 
 from fuzz import CORPUS, TARGETS
 
@@ -20,14 +18,30 @@ SLOWEST_S, MEMORY_MB = 10, 1024
 
 
 def fuzz(target: str, seconds: int) -> bool:
-    """Run one target from its corpus; whether nothing broke it."""
+    """Run one target from its corpus, in a process that libFuzzer ends; whether nothing broke it."""
     print(f"--- {target}: {seconds} s", flush=True)
     options = [f"-max_len={LONGEST[target]}", f"-timeout={SLOWEST_S}", f"-rss_limit_mb={MEMORY_MB}"]
     options += [f"-max_total_time={seconds}", "-print_final_stats=1", "-verbosity=0"]
     kept = CORPUS / target
     with tempfile.TemporaryDirectory() as found:
-        command = [sys.executable, "-m", "fuzz.guided", target, found, str(kept), f"-artifact_prefix={kept}/", *options]
-        return subprocess.run(command, check=False, cwd=Path(__file__).parents[1]).returncode == 0
+        child = os.fork()
+        if not child:
+            _play(target, [found, str(kept), f"-artifact_prefix={kept}/", *options])
+        return os.waitpid(child, 0)[1] == 0
+
+
+def _play(target: str, options: list[str]) -> None:
+    """Play inputs guided by coverage; does not return."""
+    import atheris  # noqa: PLC0415 - it may not be installed
+
+    with atheris.instrument_imports(include=["specmesh.wire", "specmesh.core", "fuzz"]):
+        module = importlib.import_module(f"fuzz.{target}")
+
+    def play(data: bytes) -> None:
+        module.run(data)
+
+    atheris.Setup([target, *options], play)
+    atheris.Fuzz()
 
 
 def main() -> None:

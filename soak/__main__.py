@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from soak.pair import MODELS
-from soak.run import Settings, soak
+from soak.run import soak
 from specmesh import logs
 
 
@@ -15,8 +15,8 @@ def main() -> None:
     parser.add_argument("--models", choices=sorted(MODELS), default="sim")
     args = parser.parse_args()
     logs.configure("error")  # llama.cpp tells much of what it loads
-    settings = Settings(args.minutes * 60, args.seed, args.models)
-    reports = soak(settings, lambda line: print(line, file=sys.stderr, flush=True))
+    minutes, seed, models = args.minutes, args.seed, args.models
+    reports = soak(minutes * 60, seed, models, tell=lambda line: print(line, file=sys.stderr, flush=True))
     print("\n".join(line for report in reports for line in report.lines()))
     raise SystemExit(any(report.failures() for report in reports))
 

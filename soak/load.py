@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 from soak.pair import Pair
@@ -49,41 +49,29 @@ def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Tol
 
 
 class Clients:
-    """The clients of one pair, a thread each. `heard` is what they got, with what they had asked for."""
+    """The clients of one pair, a thread each. `heard` is what they got, with what they had asked for; `at`: whom
+    each is asking now."""
 
     def __init__(
         self, pair: Pair, texts: list[Text], clock: Callable[[], float], orders: list[Iterator[Order]]
     ) -> None:
         self._pair, self._texts, self._clock = pair, texts, clock
         self._over = threading.Event()
-        self._asking: dict[Lane, int] = dict.fromkeys(Lane, 0)
-        self._lock = threading.Lock()
         self.heard: list[tuple[Order, Told]] = []
-        self.threads = [threading.Thread(target=self._live, args=(each,), daemon=True) for each in orders]
+        self.at: list[Lane | None] = [None] * len(orders)
+        self.threads = [threading.Thread(target=self._live, args=each, daemon=True) for each in enumerate(orders)]
         for thread in self.threads:
             thread.start()
 
-    def _live(self, orders: Iterator[Order]) -> None:
+    def _live(self, number: int, orders: Iterator[Order]) -> None:
         for order in orders:
             if self._over.is_set():
                 return
-            with self._counted(order.at):
-                told = ask(self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock)
+            self.at[number] = order.at
+            told = ask(self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock)
+            self.at[number] = None
             self.heard.append((order, told))
             self._over.wait(order.pause_s + REFUSED_PAUSE_S * (told.error is not None))
-
-    def asking(self, at: Lane) -> int:
-        return self._asking[at]
-
-    @contextmanager
-    def _counted(self, at: Lane) -> Iterator[None]:
-        with self._lock:
-            self._asking[at] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._asking[at] -= 1
 
     def stop(self) -> bool:
         """Have them leave; return whether all did."""
@@ -92,8 +80,3 @@ class Clients:
         for thread in self.threads:
             thread.join(max(until - time.monotonic(), 0.0))
         return not any(thread.is_alive() for thread in self.threads)
-
-
-def last_words(pair: Pair, text: Text, tokens: int, clock: Callable[[], float]) -> list[tuple[Order, Told]]:
-    orders = [Order(0, tokens, lane, None, None, 0.0) for lane in (Lane.VERIFIER, Lane.DRAFTER)]
-    return [(order, ask(pair.daemons[order.at].socket, text, order, clock)) for order in orders]

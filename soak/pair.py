@@ -1,18 +1,14 @@
 """A verifier and a drafter as processes, and between them a network that can be troubled."""
 
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from soak.schedule import Fault, Kind, Lane
-from specmesh.paths import bundled
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "e2e"))  # where these helpers live
-
 from processes import Daemon, Mesh
 from proxy import Proxy
+
+from soak.schedule import Fault, Kind, Lane
+from specmesh.paths import bundled
 
 GRACE_S = 5
 """Seconds that a verifier keeps a session whose drafter went away: shorter than some faults, longer than others."""

@@ -2,17 +2,16 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from soak.load import Clients, last_words
+from soak.load import Clients, ask
 from soak.pair import MODELS, Models, Pair
-from soak.report import PairReport
+from soak.report import PairReport, Sample, growth, sampled
 from soak.schedule import KILLS, NO_KILLS, Fault, Lane, Order, excused, faults, orders
-from soak.slopes import Sample, descriptors, growth, memory
-from soak.truth import BAD, Alone, Text, Told, Verdict, first_difference, judge
+from soak.truth import BAD, Alone, Text, Told, first_difference, judge
 from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
@@ -42,17 +41,6 @@ WARM_UP = 1 / 3
 """Share of the time after which memory is watched."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A soak: for how long, from which seed, with what models, of so many texts."""
-
-    seconds: float
-    seed: int = 1
-    models: str = "sim"
-    texts: int = 40
-    pairs: tuple[str, ...] = tuple(PAIRS)
-
-
 def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
     """What will be asked for, and what the verifier alone says: half of it greedy, half sampled."""
     source = README.read_text(encoding="utf-8")
@@ -68,46 +56,45 @@ def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
     return found
 
 
-def soak(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> list[PairReport]:
-    models = MODELS[settings.models]
+def soak(
+    seconds: float,
+    seed: int = 1,
+    models: str = "sim",
+    count: int = 40,
+    pairs: Sequence[str] = tuple(PAIRS),
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[PairReport]:
+    """Soak these pairs for so long, with `count` texts of these models; a report of each pair."""
     with ExitStack() as stack:
-        alone = Alone(stack.enter_context(_engine(models)))
-        known = texts(alone, models, settings.texts, settings.seed)
+        alone = Alone(stack.enter_context(_engine(MODELS[models])))
+        known = texts(alone, MODELS[models], count, seed)
         tell(f"{len(known)} texts of the verifier alone, {sum(len(text.ids) for text in known)} tokens")
-        running = [stack.enter_context(_running(name, settings, known)) for name in settings.pairs]
-        started = time.monotonic()
-        _pass_time(running, settings.seconds, started, tell)
+        running = [stack.enter_context(_running(name, seconds, seed, MODELS[models], known)) for name in pairs]
+        _pass_time(running, seconds, tell)
         for one in running:
-            one.finish(known[0])
-        return [one.report(alone, known) for one in running]
+            one.finish()
+        return [one.judged(alone) for one in running]
 
 
 class _Running:
-    """A pair, its clients, its schedule, and what was sampled of it."""
+    """A pair, its clients, its schedule, and what was sampled of it. Its clients begin with it."""
 
-    def __init__(self, name: str, settings: Settings, known: list[Text], folder: Path) -> None:
-        models = MODELS[settings.models]
-        self._watched = PAIRS[name] is NO_KILLS and Path("/proc/self/smaps_rollup").exists()
-        self._warm_up = WARM_UP * settings.seconds
-        self.pair = Pair(name, models, folder)
-        self.started = time.monotonic()
-        self.samples: dict[Lane, list[Sample]] = {Lane.VERIFIER: [], Lane.DRAFTER: []}
-        self.orphans = 0
-        self.wrong: list[str] = []
-        schedule = faults(f"{settings.seed} {name}", settings.seconds, PAIRS[name])
+    def __init__(self, pair: Pair, seconds: float, seed: int, known: list[Text]) -> None:
+        self.pair, self._known = pair, known
+        self._watched = PAIRS[pair.name] is NO_KILLS and Path("/proc/self/smaps_rollup").exists()
+        self._warm_up = WARM_UP * seconds
+        self._samples: dict[Lane, list[Sample]] = {Lane.VERIFIER: [], Lane.DRAFTER: []}
+        self._report = PairReport(pair.name)
+        schedule = faults(f"{seed} {pair.name}", seconds, PAIRS[pair.name])
         ends = [(fault.until, 1, fault) for fault in schedule]
         self._due = sorted([*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2])
         self._begun: dict[Fault, float] = {}
-        self._orders = [orders(f"{settings.seed} {name} {n}", len(known), models.longest) for n in range(CLIENTS)]
-        self._known = known
-
-    def start(self) -> None:
-        self.pair.start()
-        self.started = time.monotonic()
-        self.clients = Clients(self.pair, self._known, self.clock, self._orders)
+        wanted = [orders(f"{seed} {pair.name} {n}", len(known), pair.models.longest) for n in range(CLIENTS)]
+        self._started = time.monotonic()
+        self.clients = Clients(pair, known, self.clock, wanted)
 
     def clock(self) -> float:
-        return time.monotonic() - self.started
+        return time.monotonic() - self._started
 
     def turn(self) -> None:
         while self._due and self._due[0][0] <= self.clock():
@@ -124,30 +111,34 @@ class _Running:
         for recorded in self.pair.proxy.captured:
             recorded.clear()
         if self._watched and self.clock() >= self._warm_up:
-            for lane, samples in self.samples.items():
+            for lane, samples in self._samples.items():
                 self.pair.look(lane)
-                pid = self.pair.daemons[lane].pid
-                samples.append(Sample(self.clock(), memory(pid), descriptors(pid, self.clients.asking(lane))))
+                samples.append(sampled(self.pair.daemons[lane].pid, self.clock(), self.clients.at.count(lane)))
 
-    def finish(self, text: Text) -> None:
+    def finish(self) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""
         while self._due:
             self.turn()
             time.sleep(0.05)
         if not self.clients.stop():
-            self.wrong.append(f"{self.pair.name}: a client hangs")
-        for lane in self.samples:
+            self._failed("a client hangs")
+        for lane in self._samples:
             self.pair.look(lane)
         try:
             self.pair.ready()
         except AssertionError as error:
-            self.wrong.append(f"{self.pair.name}: it does not recover: {str(error).splitlines()[0]}")
-        self.orphans = self._left()
-        for order, told in last_words(self.pair, text, LAST_TOKENS, self.clock):
+            self._failed(f"it does not recover: {str(error).splitlines()[0]}")
+        self._report.orphans = self._left()
+        for lane, daemon in self.pair.daemons.items():
+            order = Order(0, LAST_TOKENS, lane, None, None, 0.0)
+            told = ask(daemon.socket, self._known[0], order, self.clock)
             self.clients.heard.append((order, told))
             if told.finish is None:
-                self.wrong.append(f"{self.pair.name}: no text at the {order.at} after all is over: {told.error}")
+                self._failed(f"no text at the {lane} after all is over: {told.error}")
         self.pair.stop()
+
+    def _failed(self, what: str) -> None:
+        self._report.wrong.append(f"{self.pair.name}: {what}")
 
     def _left(self) -> int:
         until = time.monotonic() + ORPHANED_S
@@ -162,35 +153,32 @@ class _Running:
         except SpecmeshError:
             return 1
 
-    def report(self, alone: Alone, known: list[Text]) -> PairReport:
-        found = PairReport(self.pair.name, orphans=self.orphans, wrong=self.wrong + self.pair.died)
-        found.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
+    def judged(self, alone: Alone) -> PairReport:
+        """The report, once it is finished."""
+        report = self._report
+        report.wrong += self.pair.died
+        report.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
+        report.growth = {lane: found for lane, samples in self._samples.items() if (found := growth(samples))}
         for order, told in self.clients.heard:
-            verdict = self._judged(order, told, alone, known[order.text])
-            found.verdicts[verdict] += 1
-            found.tokens += len(told.ids)
+            text, hit = self._known[order.text], excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S)
+            shown, tie = alone.shown(told.ids), alone.near_tie(text, told.ids)
+            verdict = judge(told, text, order.max_tokens, shown, excused=hit, tie=tie, waits=order.waits)
+            report.verdicts[verdict] += 1
+            report.tokens += len(told.ids)
             if verdict in BAD:
-                found.wrong.append(self._told(verdict, order, told, known[order.text]))
-        for lane, samples in self.samples.items():
-            grown = growth(samples)
-            if grown is not None:
-                found.growth[lane] = grown
-        return found
-
-    def _judged(self, order: Order, told: Told, alone: Alone, text: Text) -> Verdict:
-        hit = excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S)
-        shown = alone.shown(told.ids)
-        tie = alone.near_tie(text, told.ids)
-        return judge(told, text, order.max_tokens, shown, excused=hit, tie=tie, waits=order.waits)
-
-    def _told(self, verdict: Verdict, order: Order, told: Told, text: Text) -> str:
-        at, shall = first_difference(told.ids, text.ids), min(len(text.ids), order.max_tokens)
-        where = f"{len(told.ids)} of {shall} ids" + ("" if at is None else f", different from {at} on")
-        return f"{self.pair.name}: {verdict}, {told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}"
+                self._failed(f"{verdict}, {_described(order, told, text)}")
+        return report
 
 
-def _pass_time(running: list[_Running], seconds: float, started: float, tell: Callable[[str], None]) -> None:
-    next_look, next_word = started, started + TELL_S
+def _described(order: Order, told: Told, text: Text) -> str:
+    at, shall = first_difference(told.ids, text.ids), min(len(text.ids), order.max_tokens)
+    where = f"{len(told.ids)} of {shall} ids" + ("" if at is None else f", different from {at} on")
+    return f"{told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}"
+
+
+def _pass_time(running: list[_Running], seconds: float, tell: Callable[[str], None]) -> None:
+    started = next_look = time.monotonic()
+    next_word = started + TELL_S
     while (now := time.monotonic()) < started + seconds:
         for one in running:
             one.turn()
@@ -206,14 +194,14 @@ def _pass_time(running: list[_Running], seconds: float, started: float, tell: Ca
 
 
 @contextmanager
-def _running(name: str, settings: Settings, known: list[Text]) -> Iterator[_Running]:
+def _running(name: str, seconds: float, seed: int, models: Models, known: list[Text]) -> Iterator[_Running]:
     with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder:  # a socket's path has 103 bytes
-        one = _Running(name, settings, known, Path(folder))
+        pair = Pair(name, models, Path(folder))
         try:
-            one.start()
-            yield one
+            pair.start()
+            yield _Running(pair, seconds, seed, known)
         finally:
-            one.pair.close()
+            pair.close()
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from specmesh.core.events import Span
+from harness.truth import continued, row_after
+
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.base import VerifyEngine
 
@@ -64,15 +65,7 @@ class Alone:
 
     def text(self, prompt: str, sampling: SamplingParams, tokens: int) -> Text:
         prompt_ids = tuple(self._engine.encode(prompt))
-        sampler, ids = Sampler(sampling), list(prompt_ids)
-        row = self._read(prompt_ids)
-        while len(ids) < len(prompt_ids) + tokens:
-            token = sampler.choose(row, len(ids))
-            if token in self._engine.vocabulary.end_ids:
-                break
-            ids.append(token)
-            row = self._step(len(ids) - 1, token)
-        said = tuple(ids[len(prompt_ids) :])
+        said = tuple(continued(self._engine, prompt_ids, tokens, sampling))
         return Text(prompt, sampling, prompt_ids, said, len(said) < tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
@@ -84,26 +77,13 @@ class Alone:
         at = first_difference(ids, text.ids)
         if at is None:
             return False
-        row, place = self._read((*text.prompt_ids, *text.ids[:at])).copy(), len(text.prompt_ids) + at
+        row, place = row_after(self._engine, (*text.prompt_ids, *text.ids[:at])).copy(), len(text.prompt_ids) + at
         for token, push in ((ids[at], TIE), (text.ids[at], -TIE)):
             pushed = row.copy()
             pushed[token] += push
             if Sampler(text.sampling).choose(pushed, place) == ids[at]:
                 return True
         return False
-
-    def _read(self, ids: Sequence[int]):  # type: ignore[no-untyped-def]
-        self._engine.trim(0, 0)
-        most = self._engine.info.n_batch
-        before = len(ids) - 1
-        for at in range(0, before, most):
-            self._engine.decode([Span(0, at, tuple(ids[at : min(at + most, before)]), logits=False)])
-        return self._step(before, ids[-1])
-
-    def _step(self, position: int, token: int):  # type: ignore[no-untyped-def]
-        rows = self._engine.decode([Span(0, position, (token,), logits=True)])[0]
-        assert rows is not None
-        return rows[0]
 
 
 def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, tie: bool, waits: bool) -> Verdict:

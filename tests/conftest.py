@@ -28,27 +28,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Each of the thousand processes that tests start would compile all of specmesh anew: a third of its start."""
 
 
-LONG = {
-    *(
-        "lifecycle",
-        "slow_engine",
-        "vocabularies",
-        "mlx",
-        "recovery",
-        "connections",
-        "death",
-        "network",
-        "audit",
-        "keys",
-    ),
-    *("models", "structure", "probabilistic_machines", "machines", "draft_contract", "sampling"),
-}
-"""Files that take half a minute and more: they begin first, so that at the end no worker is alone with one."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark those that start daemons, and have each report say which cases its test shows, for tools/faults.py."""
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
+    """Mark those that start daemons, and have each report say which cases its test shows, for tools/faults.py. What
+    takes long begins first, so that at the end no worker is alone with it."""
+    items.sort(key=lambda item: not {"e2e", "faults", "properties"} & set(item.path.parts))
     for item in items:
         if item.path.parent.name == "e2e" or {"mesh", "shared"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.e2e)

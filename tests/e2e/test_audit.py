@@ -69,42 +69,33 @@ WAYS: dict[str, tuple[object, ...]] = {
 }
 
 
-def fifty() -> list[Json]:
-    """Parameters put together at random."""
-    rng = random.Random(7)
-    return [{name: rng.choice(values) for name, values in WAYS.items()} | {"seed": seed} for seed in range(50)]
-
-
 class FiftyWays(AuditPlan):
-    """One prompt, sampled in another way each time."""
+    """One prompt, sampled in another way each time, by parameters put together at random."""
 
     def body(self, number: int) -> Json:
-        return super().body(number) | fifty()[number]
+        rng = random.Random(number)
+        return super().body(number) | {name: rng.choice(ways) for name, ways in WAYS.items()} | {"seed": number}
 
 
-def fifty_ways_of(verifier: Daemon, tokens: int) -> Json:
-    """What an audit of so long texts finds, in which drafts stood."""
-    result = audit(
-        verifier.client, FiftyWays((PROMPT,) * 50, (3,), {"max_tokens": tokens}), verifier.stats(), lambda: None
-    )
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_fifty_ways_to_sample(request: pytest.FixtureRequest, mesh: Mesh, reproducible: bool):
+    """Text and log-probabilities are those of the verifier alone, if it is reproducible; where a text of another is
+    not, the audit finds a near tie."""
+    if reproducible:
+        verifier: Daemon = request.getfixturevalue("verifier")
+    else:
+        verifier = mesh.verifier(Path(bundled("target.gguf")), *SMALL, engine="llama")
+        mesh.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
+    plan = FiftyWays((PROMPT,) * 50, (3,), {"max_tokens": 12 if reproducible else 24})
+    result = audit(verifier.client, plan, verifier.stats(), lambda: None)
     [way] = result["ways"]
     assert not result["failed"], lines(result)
     assert (way["errors"], way["texts"]) == (0, 50)
-    assert int(way["accepted"]) > 5 * tokens
-    return result
-
-
-def test_fifty_ways_to_sample(verifier: Daemon):
-    """Text and log-probabilities are those of the verifier alone."""
-    result = fifty_ways_of(verifier, 12)
-    assert (result["noise"], result["divergences"]) == (0.0, [])
-
-
-def test_fifty_ways_to_sample_with_other_bits(mesh: Mesh):
-    """Of a verifier as it is: where a text is another than alone, the audit finds a near tie."""
-    verifier = mesh.verifier(Path(bundled("target.gguf")), *SMALL, engine="llama")
-    mesh.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
-    assert 0 < fifty_ways_of(verifier, 24)["noise"] < 0.1  # else it shows no more than the test above
+    assert int(way["accepted"]) > 5 * plan.sampling["max_tokens"]
+    if reproducible:
+        assert (result["noise"], result["divergences"]) == (0.0, [])
+    else:
+        assert 0 < result["noise"] < 0.1  # else it shows no more than with --reproducible
 
 
 ERRS = """

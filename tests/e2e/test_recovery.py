@@ -44,6 +44,7 @@ def nothing_left(*daemons: Daemon) -> None:
     ids=["its verifier", "the verifier asked", "the drafter asked", "both"],
 )
 @pytest.mark.fault("E3.34")
+@pytest.mark.fault("E3.35")
 def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tuple[object, ...]):
     """kill -9 in the middle of a text: exit code 0, the same text, nothing twice; what is waited for is told."""
     pair = {"verifier": mesh.verifier(TARGET), "drafter": mesh.drafter(DRAFT)}

@@ -1,22 +1,37 @@
-"""What the simulated target says alone, computed here: the truth that every text of it is compared with."""
+"""What a target says alone: the truth that every text of it is compared with."""
 
 from collections.abc import Sequence
 
 from specmesh.core.events import Span
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.sim import END_ID, SimSettings, SimVerifier
+from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
+from specmesh.engines.base import VerifyEngine
+from specmesh.engines.sim import SimSettings, SimVerifier
+
+
+def continued(engine: VerifyEngine, prompt: Sequence[int], count: int, params: SamplingParams) -> list[int]:
+    """The ids that follow the prompt's, at most `count`, without an end id; one row a step."""
+    sampler, ids = Sampler(params), list(prompt)
+    row = row_after(engine, ids)
+    while len(ids) < len(prompt) + count:
+        token = sampler.after(ids).choose(row, len(ids))
+        if token in engine.vocabulary.end_ids:
+            break
+        ids.append(token)
+        row = row_after(engine, ids, len(ids) - 1)
+    return ids[len(prompt) :]
+
+
+def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits:
+    """The target's logits after these ids, of which it holds so many."""
+    engine.trim(0, held)
+    last, most = len(ids) - 1, engine.info.n_batch
+    for at in range(held, last, most):
+        engine.decode([Span(0, at, tuple(ids[at : min(at + most, last)]), logits=False)])
+    rows = engine.decode([Span(0, last, tuple(ids[last:]), logits=True)])[0]
+    assert rows is not None
+    return rows[0]
 
 
 def simulated(prompt: Sequence[int], count: int, params: SamplingParams | None = None) -> list[int]:
-    """The ids that follow the prompt's, at most `count`."""
-    engine, sampler = SimVerifier(SimSettings()), Sampler(params or SamplingParams())
-    ids, new = list(prompt), tuple(prompt)
-    while len(ids) < len(prompt) + count:
-        logits = engine.decode([Span(0, len(ids) - len(new), new, logits=True)])[0]
-        assert logits is not None
-        token = sampler.after(ids).choose(logits[-1], len(ids))
-        if token == END_ID:
-            break
-        ids.append(token)
-        new = (token,)
-    return ids[len(prompt) :]
+    """What the simulated target says."""
+    return continued(SimVerifier(SimSettings()), prompt, count, params or SamplingParams())

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_command import Models
-from hub_server import HubServer
+from hub_server import HubServer, Models
 
 
 @pytest.fixture

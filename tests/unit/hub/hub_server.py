@@ -1,24 +1,23 @@
 """A hub on loopback: the addresses huggingface_hub uses, over a tree in memory, with the faults a test asks for."""
 
+import contextlib
 import hashlib
 import json
+import os
 import socket
+import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from click.testing import CliRunner
+
+from specmesh.cli import main
+
 COMMIT = "c0ffee" + "0" * 34
-
-
-@dataclass
-class Served:
-    """One request for a file's bytes: which, its Range header, and how many bytes went out."""
-
-    name: str
-    range: str | None
-    sent: int
 
 
 @dataclass
@@ -46,94 +45,101 @@ class Repo:
         return told | ({"lfs": {"sha256": value, "size": size, "pointerSize": 100}} if size > 200 else {})
 
 
-class HubServer:
-    """Serves `repos` by id at `url` until `close`; `served` is what was transferred."""
+class HubServer(ThreadingHTTPServer):
+    """Serves `repos` by id at `url` until `close`. asked: how many requests came. served: file, its Range header and
+    the bytes that went out, of each request for a file."""
+
+    daemon_threads = True
 
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.repos: dict[str, Repo] = {}
-        self.served: list[Served] = []
-        self.asked: list[str] = []
-        owner = self
-
-        class Handler(_Handler):
-            hub = owner
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.served: list[tuple[str, str | None, int]] = []
+        self.asked = 0
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing in the tests' stderr of a client that goes away mid-answer."""
+
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away mid-answer is part of some tests; it must not print into their stderr."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-
 class _Handler(BaseHTTPRequestHandler):
-    hub: HubServer
-    stall: threading.Event | None = None
+    server: HubServer
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
-        self.hub.asked.append(f"{self.command} {self.path}")
+        self.server.asked += 1
         if parts[:2] == ["api", "models"]:
             self._listing("/".join(parts[2:4]), parts[5] if parts[4:5] == ["revision"] else "main")
-        elif parts[2:3] == ["resolve"]:
-            self._file("/".join(parts[:2]), "/".join(parts[4:]))
         else:
-            self._refuse(404)
+            self._file(self.server.repos["/".join(parts[:2])], "/".join(parts[4:]))
 
     def _listing(self, hub_id: str, revision: str) -> None:
-        repo = self.hub.repos.get(hub_id)
-        if repo is None:
-            return self._refuse(404, "RepoNotFound")
-        if repo.status != 200:
-            return self._refuse(repo.status, repo.code)
-        if revision not in {"main", "v1"}:
-            return self._refuse(404, "RevisionNotFound")
+        repo = self.server.repos.get(hub_id, Repo({}, status=404, code="RepoNotFound"))
         told = {"id": hub_id, "modelId": hub_id, "sha": COMMIT, "siblings": [repo.sibling(name) for name in repo.files]}
-        return self._answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"} | ({"X-Error-Code": repo.code} if repo.code else {})
+        if repo.status == 200:
+            assert revision in {"main", "v1"}
+        self._answer(repo.status, json.dumps(told).encode(), headers)
 
-    def _file(self, hub_id: str, name: str) -> None:
-        repo = self.hub.repos[hub_id]
-        if name not in repo.files:
-            return self._refuse(404, "EntryNotFound")
+    def _file(self, repo: Repo, name: str) -> None:
         raw = repo.files[name]
         wanted = None if repo.no_range else self.headers["Range"]
         start = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
         headers = {"Content-Range": f"bytes {start}-{len(raw) - 1}/{len(raw)}"} if wanted else {}
-        self.stall = repo.stall
         cut = repo.cut.pop(name, None)
-        return self._answer(206 if wanted else 200, raw[start:], headers, cut, name)
-
-    def _answer(self, status: int, raw: bytes, headers: dict[str, str], cut: int | None = None, name: str = "") -> None:
-        self.send_response(status)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        body = raw if cut is None else raw[:cut]
-        if name:
-            self.hub.served.append(Served(name, self.headers["Range"], len(body)))
-        self.wfile.write(body)
+        body = raw[start:][:cut]
+        self.server.served.append((name, self.headers["Range"], len(body)))
+        self._answer(206 if wanted else 200, body, headers, len(raw) - start)
         if cut is not None:
-            self.wfile.flush()
-            if self.stall is not None:
-                self.stall.wait(30)
+            if repo.stall is not None:
+                repo.stall.wait(30)
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
 
-    def _refuse(self, status: int, code: str = "") -> None:
-        self._answer(status, b"{}", {"X-Error-Code": code} if code else {})
+    def _answer(self, status: int, body: bytes, headers: dict[str, str], size: int | None = None) -> None:
+        """Answer with this body; size: how long it is said to be."""
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(body) if size is None else size)}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Requests are looked at in `served` and `asked`, not printed."""
+        """Requests are looked at in `served`, not printed."""
+
+
+@dataclass
+class Models:
+    """`specmesh models ...` with these variables: called, in this process; by `start`, in one of its own."""
+
+    variables: dict[str, str]
+    folder: Path
+
+    def __call__(self, *words: object) -> "Done":
+        with contextlib.chdir(self.folder):
+            done = CliRunner().invoke(main, ["models", *map(str, words)], env=self.variables)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return Done(done.exit_code, done.stdout, done.stderr)
+
+    def start(self, *words: object, **variables: str) -> "subprocess.Popen[str]":
+        ours = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SPECMESH_"))}
+        program = [sys.executable, "-m", "specmesh", "models", *map(str, words)]
+        env, pipe = ours | self.variables | variables, subprocess.PIPE
+        return subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self.folder)
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str

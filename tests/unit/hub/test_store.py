@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hub_command import Models
+from hub_server import Models
 
 from specmesh.errors import ConfigError
 from specmesh.models import resolve

@@ -1,8 +1,8 @@
 """The exchange of keys by a code: who knows it is let in, once; nobody else learns or changes anything."""
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -14,38 +14,28 @@ from specmesh.security.pairing import MAX_WRONG_CODES, PairingIntroduction, Wron
 CODE, WRONG = "0123-4567", "0123-4568"
 BOX = PairingIntroduction("verifier", "ab" * 32, "bigbox", 7071)
 MAC = PairingIntroduction("drafter", "cd" * 32, "mac")
+OTHERS = ThreadPoolExecutor()
 
 
 class Verifier:
     """One that waits, on a thread of its own; `end` is what came of it."""
 
-    def __init__(self, lifetime: float = 60.0, mine: PairingIntroduction = BOX) -> None:
+    def __init__(self, lifetime: float = 60.0) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         self.admitted: list[PairingIntroduction] = []
         self.failures: list[tuple[str, int]] = []
-        self._came: PairingIntroduction | SpecmeshError | None = None
-        self._thread = threading.Thread(target=self._wait, args=(lifetime, mine))
-        self._thread.start()
+        self._came = OTHERS.submit(self._wait, lifetime)
 
-    def _wait(self, lifetime: float, mine: PairingIntroduction) -> None:
+    def _wait(self, lifetime: float) -> PairingIntroduction:
         with self._listener:
-            try:
-                self._came = wait(
-                    self._listener,
-                    CODE,
-                    mine,
-                    self.admitted.append,
-                    lambda *told: self.failures.append(told),
-                    lifetime,
-                )
-            except SpecmeshError as error:
-                self._came = error
+            return wait(
+                self._listener, CODE, BOX, self.admitted.append, lambda *told: self.failures.append(told), lifetime
+            )
 
-    def end(self) -> PairingIntroduction | SpecmeshError | None:
-        self._thread.join(30)
-        assert not self._thread.is_alive()
-        return self._came
+    def end(self) -> PairingIntroduction | BaseException | None:
+        error = self._came.exception(30)
+        return self._came.result() if error is None else error
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, 10)
@@ -55,7 +45,7 @@ class Verifier:
             return ask(connection, code, mine)
 
     def close(self) -> None:
-        while self._thread.is_alive():
+        while not self._came.done():
             with suppress(OSError, SpecmeshError):
                 self.ask(WRONG)
 
@@ -143,14 +133,13 @@ def lines_between(verifier: Verifier, change: Callable[[int, bytes], bytes]) -> 
                         return
                     sink.sendall(change(number, seen[-1]))
 
-        thread = threading.Thread(target=carry)
-        thread.start()
+        carried = OTHERS.submit(carry)
         with socket.create_connection(middle.getsockname(), 10) as connection:
             try:
                 got: object = ask(connection, CODE, MAC)
             except (SpecmeshError, OSError) as error:
                 got = error
-        thread.join(10)
+        carried.result(10)
     return seen, got
 
 
@@ -186,11 +175,10 @@ def test_our_own_words_are_no_answer():
                 connection.sendall(connection.recv(4096).removeprefix(b"specmesh pair 1 "))
                 connection.recv(4096)
 
-        thread = threading.Thread(target=reflect)
-        thread.start()
+        reflected = OTHERS.submit(reflect)
         with socket.create_connection(mirror.getsockname(), 10) as connection, pytest.raises(RemoteProtocolError):
             ask(connection, CODE, MAC)
-        thread.join(10)
+        reflected.result(10)
 
 
 @pytest.mark.parametrize(
