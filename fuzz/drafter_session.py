@@ -91,27 +91,29 @@ class _World:
         assert 0 < len(plan.ids) <= self.n_batch
         assert list(plan.ids) == self.session._known[held : held + len(plan.ids)], "not where the memory ends"
         self.memory.append(plan.ids)
-        began = self.now
-        guess = self.guess() if plan.sampler is not None else None
+        began, guesses = self.now, list[int]()
+        while plan.sampler is not None and len(guesses) < plan.drafts and (guess := self.guess()) is not None:
+            self.memory.append(guesses[-1:])
+            guesses.append(guess)
         sampler = ProposalSampler(Sampler(SamplingParams()), 0)
-        sampler.proposal = self.proposal(guess) if self.samples else None
+        sampler.proposal = self.proposal(guesses[0]) if self.samples and len(guesses) == 1 else None
         self.memory.trim(held)
         self.now += self.tape.byte() * 1e-3
         for _ in range(self.tape.byte() % 4):
             self.tell()
         if len(self.memory.held) == held:  # else what was cut meanwhile is cut after the step
-            self.memory.append(plan.ids)
+            self.memory.append((*plan.ids, *guesses[:-1]))
         row = ev.DraftRow(0, 0, held, plan.ids, sampler if plan.sampler is not None else None)
-        self.did(self.session.predicted(row, guess, began, self.now))
+        self.did(self.session.predicted(row, guesses, began, self.now))
 
     def guess(self) -> int | None:
         right = TEXT[min(len(self.memory.held), len(TEXT) - 1)]
         luck = self.tape.byte()
         return None if luck == 255 else right if luck < 160 else luck % N_VOCAB
 
-    def proposal(self, guess: int | None) -> Proposal | None:
+    def proposal(self, guess: int) -> Proposal | None:
         """What a guess was sampled from: of each position another law; now and then it is not known."""
-        if guess is None or self.tape.byte() == 0:
+        if self.tape.byte() == 0:
             return None
         at = len(self.memory.held)
         self.made[at] = Proposal((guess, (guess + 1) % N_VOCAB), (1 + at, 1))
@@ -125,6 +127,10 @@ class _World:
     def did(self, effects: list[ev.DrafterEffect]) -> None:
         self.perform(effects)
         session = self.session
+        if session.held < session.fed:
+            self.seen["Trim"] += 1
+            self.memory.trim(session.held if self.can_trim else 0)
+            session.cut_to(len(self.memory.held))
         assert len(session._known) - session.n_truth <= MAX_CREDIT
         assert 0 <= session.draft_n <= MAX_CREDIT
         assert self.memory.held[0 : len(self.memory.held)] == session._known[0 : len(self.memory.held)]
@@ -147,9 +153,6 @@ class _World:
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
                 case ev.Nacked(base, crc):
                     assert (base, crc) == (self.session.n_truth, known.crc_at(base))
-                case ev.Trim(length):
-                    self.memory.trim(length if self.can_trim else 0)
-                    self.session.held = len(self.memory.held)
                 case ev.Learned(ids, accepted):
                     assert 0 <= accepted <= len(ids)
                     assert ids

@@ -15,7 +15,7 @@ from specmesh.core.drafter import DrafterCore
 from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import Failed, RequestState
 from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.snapshot import DrafterSnapshot, ReuseSection
+from specmesh.core.snapshot import DrafterSnapshot
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -46,14 +46,21 @@ class DraftModel:
         held, asks = dict[int, int](), list[Ask]()
         for cut in step.cuts:
             held[cut.seq] = self._engine.trim(cut.seq, cut.length)
+        rows, tokens = dict[int, ev.DraftRow](), dict[int, list[int]]()
         for row in step.rows:
+            rows[row.seq], tokens[row.seq] = row, []
             if held.get(row.seq, row.position) == row.position:
                 asks.append(Ask(row.seq, row.ids, row.sampler))
-        tokens = self.speaking[step.upstream].predict(asks) if asks else []
-        if len(asks) < len(step.rows):
-            guessed = {ask.seq: token for ask, token in zip(asks, tokens, strict=True)}
-            tokens = [guessed.get(row.seq) for row in step.rows]
-        return ev.Guesses(held, tokens)
+        while asks:
+            guesses, following = self.speaking[step.upstream].predict(asks), list[Ask]()
+            for ask, guess in zip(asks, guesses, strict=True):
+                if guess is not None:
+                    made = tokens[ask.seq]
+                    made.append(guess)
+                    if len(made) < rows[ask.seq].drafts:
+                        following.append(Ask(ask.seq, (guess,), ask.sampler))
+            asks = following
+        return ev.Guesses(held, list(tokens.values()))
 
 
 DraftOrder = ClientOrder | list[ev.CoreEffect] | Crashed
@@ -135,7 +142,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                     if isinstance(effect, tuple):  # a session's key tells its verifier
                         self._due |= self._upstreams[effect[0] % len(self._upstreams)].carry_out(*effect, now)
                     else:
-                        self._record(effect)
+                        self.stats.worked(effect)
                 return
             case Crashed(error):
                 raise error
@@ -155,17 +162,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case _:
                 assert_never(order)
         self._due = True
-
-    def _record(self, effect: ev.Worked | ev.Noted | ReuseSection) -> None:
-        match effect:
-            case ev.Worked():
-                self.stats.worked(effect)
-                for key, drafted in effect.sessions.items():
-                    self._upstreams[key % len(self._upstreams)].drafted(key, *drafted)
-            case ReuseSection():
-                self.stats.reuse = effect
-            case _:
-                note(effect)
 
     def _tick(self, now: float) -> None:
         self.progress += not self._core.stuck

@@ -186,18 +186,16 @@ class DrafterStats(DaemonStats):
         self.totals = told.DraftTotals()
 
     def worked(self, work: ev.Worked) -> None:
-        """Count steps and their drafts, which share their time."""
+        """Count steps and their drafts, which share their time, and the rounds that were heard of."""
         self.busy.record(work.ended, work.seconds)
+        self.totals.drafted += work.drafts
+        self.totals.rounds += work.rounds
+        self.totals.accepted += work.accepted
+        self.totals.committed += work.committed
         if work.drafts:
-            self.totals.drafted += work.drafts
             self.draft_seconds.record(work.draft_seconds / work.drafts)
             self.drafts.record(work.draft_seconds / work.drafts, work.drafts)
-
-    def round(self, accepted: int, committed: int) -> None:
-        """Count a TRUTH that had news."""
-        self.totals.rounds += 1
-        self.totals.accepted += accepted
-        self.totals.committed += committed
+        self.reuse = work.reuse or self.reuse
 
     def snapshot(
         self,

@@ -10,11 +10,11 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.draft_session import DrafterSession, DraftLimits
-from specmesh.core.sampling.constraint import SIMPLER, DraftConstraint
+from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KVSlots
 from specmesh.errors import SpecmeshError
 
-UNTOLD = 0.1  # seconds of work after which it is told of, whatever is heard
+TOLD_INTERVAL = 0.1  # seconds until it is told again what was done, while nothing is over
 
 
 class DrafterCore:
@@ -26,10 +26,11 @@ class DrafterCore:
         self._sessions: dict[int, DrafterSession] = {}  # those who were served last come last
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
-        self._cuts: dict[int, int] = {}  # length by sequence, due before its next row
+        self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
         self._threads: int | None = None  # of the next step, where that changes
         self._work = ev.Worked()  # that nobody was told of
-        self._reuse, self._reuse_changed = slots.snapshot(), False
+        self._told_at = 0.0
+        self._slots_changed = False
 
     def handle(self, event: ev.CoreEvent, now: float) -> list[ev.CoreEffect]:
         match event:
@@ -40,61 +41,76 @@ class DrafterCore:
                 round_trip = self._round_trips.get(upstream, 0.0)
                 self._sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
             case ev.Aside(key):
-                return [*self._worked(), (key, event)]
+                if (session := self._sessions.get(key)) is not None:
+                    event = replace(event, drafted=session.drafted, draft_seconds=session.draft_seconds)
+                return [(key, event)]
             case ev.Dropped(key):
                 if (session := self._sessions.pop(key, None)) is not None:
                     self._release(session)
+                return self._worked(now)
             case ev.CompiledGrammar(key, constraint):
                 if (session := self._sessions.get(key)) is not None:
                     session.guided = DraftConstraint(constraint, session.asked.end_ids)
             case ev.UpstreamChanged():
-                self._changed(event)
+                return self._changed(event, now)
             case ev.UseThreads(threads):
                 self._threads = threads
             case _:
                 assert_never(event)
-        return self._reused()
+        return []
 
     def _heard(self, session: DrafterSession, told: ev.Told | ev.Nacked, now: float) -> list[ev.CoreEffect]:
-        effects = self._of(session, session.handle(told, now)) + self._worked()
+        key, effects = session.asked.key, list[ev.CoreEffect]()
+        for effect in session.handle(told, now):
+            if isinstance(effect, ev.Learned):
+                if not effect.sync:
+                    work = self._work
+                    work.rounds, work.accepted = work.rounds + 1, work.accepted + effect.accepted
+                    work.committed += len(effect.ids)
+                if not session.asked.learns:
+                    continue
+            effects.append((key, effect))
         if session.grammar is not None and session.draft_n and session.asked.upstream in self._speaks:
-            effects.append((session.asked.key, session.grammar))
+            effects.append((key, session.grammar))
             session.grammar = None
         return effects
 
-    def _changed(self, event: ev.UpstreamChanged) -> None:
+    def _changed(self, event: ev.UpstreamChanged, now: float) -> list[ev.CoreEffect]:
         self._round_trips[event.upstream] = event.round_trip
+        for session in self._sessions.values():
+            if session.asked.upstream == event.upstream:
+                session.set_round_trip(event.round_trip)
         if event.speaks:
             self._speaks.add(event.upstream)
         elif event.upstream in self._speaks:
             self._speaks.discard(event.upstream)
             self.slots.clear()  # of ended sessions: the same ids may come to mean other tokens
-            self._slots_changed()
-        for session in self._sessions.values():
-            if session.asked.upstream == event.upstream:
-                session.set_round_trip(event.round_trip)
+            self._order_cuts()
+            return self._worked(now)
+        return []
 
-    def _of(self, session: DrafterSession, effects: list[ev.DrafterEffect]) -> list[ev.CoreEffect]:
-        """What of a session's effects is for others."""
-        told: list[ev.CoreEffect] = []
-        for effect in effects:
-            if not isinstance(effect, ev.Trim):
-                told.append((session.asked.key, effect))
-            elif session.seq is not None:
-                self._cut(session.seq, effect.length)
-        return told
+    def _worked(self, now: float) -> list[ev.CoreEffect]:
+        """Tell what was done."""
+        told, self._work = self._work, ev.Worked()
+        if self._slots_changed:
+            told.reuse = self.slots.snapshot()
+        self._told_at, self._slots_changed = now, False
+        return [told]
 
     # --- steps
 
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
         """Return the step that begins now, for sessions that drafts are asked for; the others read nothing."""
         upstream, rows = self._rows()
+        for session in self._sessions.values():
+            if session.seq is not None and session.held < session.fed:
+                self._cut(session.seq, session.held)
         cuts, threads = self._cuts, self._threads
         if not rows and not cuts and threads is None:
             return ev.Wait(inf)
-        self._cuts, self._threads = {}, None
         for row in rows:
             self._sessions[row.key] = self._sessions.pop(row.key)  # the others come first next time
+        self._cuts, self._threads = {}, None
         orders = tuple([KVCut(*cut) for cut in cuts.items()]) if cuts else ()
         return ev.DraftStep(upstream, orders, tuple(rows), threads)
 
@@ -121,66 +137,44 @@ class DrafterCore:
         self, step: ev.DraftStep, result: ev.Guesses | SpecmeshError, started: float, ended: float
     ) -> list[ev.CoreEffect]:
         if isinstance(result, SpecmeshError):
-            return [*self._failed(step, result), *self._reused()]
+            return self._failed(step, result)
         for seq, held in result.held.items():
             self._kept(seq, held)
         effects, work, drafts = list[ev.CoreEffect](), self._work, 0
-        for row, token in zip(step.rows, result.tokens, strict=True):
+        for row, tokens in zip(step.rows, result.tokens, strict=True):
             session = self._sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
-            before = session.drafted
-            if told := session.predicted(row, token, started, ended):
-                effects += self._of(session, told)
-            if session.drafted > before:
-                drafts += 1
-                work.sessions[row.key] = session.drafted, session.draft_seconds
-            if session.guided is not None and (why := session.give_up_grammar()) is not None:
-                fields: dict[str, object] = {"error": why, "meaning": "its drafts go without", "hint": SIMPLER}
-                effects.append((row.key, ev.Noted("grammar_spent", fields, "warning")))
-        if step.rows:
-            work.ended, work.seconds, work.drafts = ended, work.seconds + ended - started, work.drafts + drafts
-            if drafts:
-                work.draft_seconds += ended - started
-            if work.seconds > UNTOLD:  # else it is told with what is heard next: others are not woken for each draft
-                effects += self._worked()
-        return effects + self._reused() if self._reuse_changed else effects
-
-    def _worked(self) -> list[ev.CoreEffect]:
-        if not self._work.seconds:
-            return []
-        told, self._work = self._work, ev.Worked()
-        return [told]
+            for effect in session.predicted(row, tokens, started, ended):
+                effects.append((row.key, effect))
+            drafts += len(tokens)
+        work.ended, work.seconds = ended, work.seconds + ended - started
+        if drafts:
+            work.drafts, work.draft_seconds = work.drafts + drafts, work.draft_seconds + ended - started
+        if self._slots_changed or ended - self._told_at > TOLD_INTERVAL:
+            effects += self._worked(ended)
+        return effects
 
     def _kept(self, seq: int, held: int) -> None:
         """Note what a sequence that was cut holds."""
         for session in self._sessions.values():
             if session.seq == seq:
-                session.held = min(session.held, held)
+                session.cut_to(held)
                 return
-        self._reuse_changed = True
+        self._slots_changed = True
         self.slots.relocated(seq, held)
 
     def _failed(self, step: ev.DraftStep, error: SpecmeshError) -> list[ev.CoreEffect]:
-        """Several sessions take turns from now on, which shows who is to blame. One alone gets no more drafts; its
-        verifier goes on alone."""
-        told, several = list[ev.CoreEffect](), len(step.rows) > 1
-        if several:
-            self._limits = replace(self._limits, batches=False)
-            meaning = "sessions are drafted for in turn"
-            told.append(ev.Noted("drafting_together_failed", {"error": str(error), "meaning": meaning}, "warning"))
-        for cut in step.cuts if step.rows else ():  # perhaps not carried out
-            self._cut(cut.seq, cut.length)
+        """Who had rows in a failed step gets no more drafts; their verifier goes on alone."""
+        told = list[ev.CoreEffect]()
         for row in step.rows:
             session = self._sessions.get(row.key)
-            if session is None:
-                continue  # it has ended meanwhile
-            if several:
-                self._cut(row.seq, session.held)
-            else:
+            if session is not None:  # else it has ended meanwhile
                 self._release(session, broken=True)
                 session.undraftable = True
                 told.append((row.key, ev.Noted("drafting_failed", {"error": str(error)}, "error")))
+        for cut in step.cuts:  # perhaps not carried out
+            self._cut(cut.seq, cut.length)
         return told
 
     # --- KV slots of the draft model
@@ -200,7 +194,8 @@ class DrafterCore:
                 return False
             self._release(spare)
         session.seq, session.held = self.slots.acquire(session.truth, n_prompt, cached=session.asked.cached)
-        self._slots_changed()
+        session.fed = session.held
+        self._order_cuts()
         return True
 
     def _release(self, session: DrafterSession, *, broken: bool = False) -> None:
@@ -212,17 +207,11 @@ class DrafterCore:
             held = 0
         self._cut(session.seq, held)
         self.slots.release(session.seq, KVContents(session.truth[:held], asked.n_prompt) if held else NO_CONTENTS)
-        session.seq, session.held = None, 0
-        self._slots_changed()
+        session.seq, session.held, session.fed = None, 0, 0
+        self._order_cuts()
 
-    def _slots_changed(self) -> None:
-        self._reuse_changed = True
+    def _order_cuts(self) -> None:
+        self._slots_changed = True
         for order in self.slots.orders():
             assert isinstance(order, KVCut), "a draft model copies nothing"
             self._cut(order.seq, order.length)
-
-    def _reused(self) -> list[ev.CoreEffect]:
-        if not self._reuse_changed:
-            return []
-        self._reuse_changed, before, self._reuse = False, self._reuse, self.slots.snapshot()
-        return [self._reuse] if self._reuse != before else []

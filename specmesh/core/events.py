@@ -5,7 +5,7 @@ What one session says is an event at the other: the shells carry `Told`, `Drafte
 
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
@@ -188,14 +188,14 @@ class Learned:
     sync: bool = False
 
 
-DrafterEffect = Drafted | Nacked | Trim | Learned
+DrafterEffect = Drafted | Nacked | Learned
 
 # --- the drafter: sessions go by a key that is never used again, verifiers by the number of their place
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFor:
-    """A verifier has opened a session. n_vocab, end_ids: that verifier's."""
+    """A verifier has opened a session. n_vocab, end_ids: that verifier's. learns: what is Learned is to be told."""
 
     key: int
     upstream: int
@@ -205,6 +205,7 @@ class DraftFor:
     end_ids: Collection[int] = ()
     grammar: Grammar | None = None
     cached: bool = True
+    learns: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +218,13 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What belongs to ids that a session was told, or comes after; it is an effect once these are learned."""
+    """What belongs to ids that a session was told, or comes after; it is an effect once these are learned, and then has
+    how much was drafted so far."""
 
     key: int
     what: RoundTold | LogprobsTold | Over | SpecmeshError
+    drafted: int = 0
+    draft_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +261,15 @@ CoreEvent = DraftFor | Heard | Aside | Dropped | CompiledGrammar | UpstreamChang
 
 @dataclass(frozen=True, slots=True)
 class DraftRow:
-    """Append `ids` at `position` of a session's sequence and, with a sampler, guess what follows."""
+    """Append `ids` at `position` of a session's sequence and, with a sampler, guess what follows, one after the other
+    at most `drafts` ids."""
 
     key: int
     seq: int
     position: int
     ids: tuple[int, ...]
     sampler: Sampler | None
+    drafts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +285,11 @@ class DraftStep:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """held: ids left in each sequence that was cut, fewer where it cannot go back so far. tokens: a guess for each row,
-    None where it has none."""
+    """held: ids left in each sequence that was cut, fewer where it cannot go back so far. tokens: the guesses of each
+    row, fewer where the model has none."""
 
     held: Mapping[int, int]
-    tokens: Sequence[int | None]
+    tokens: Sequence[Sequence[int]]
 
 
 SessionEffect = Drafted | Nacked | Learned | Aside | Grammar | Noted  # a grammar is to be compiled
@@ -291,14 +297,17 @@ SessionEffect = Drafted | Nacked | Learned | Aside | Grammar | Noted  # a gramma
 
 @dataclass(slots=True)
 class Worked:
-    """Steps, the last of which ended then: seconds of all and of those that drafted, their drafts; and of each session
-    that got any how many it has got by now, in how many seconds."""
+    """What has been done since this was told last: steps, the last of which ended then, their seconds and those of the
+    ones that drafted; drafts, how many were accepted of how many committed ids, in how many rounds; what slots keep."""
 
     ended: float = 0.0
     seconds: float = 0.0
     draft_seconds: float = 0.0
     drafts: int = 0
-    sessions: dict[int, tuple[int, float]] = field(default_factory=dict)
+    rounds: int = 0
+    accepted: int = 0
+    committed: int = 0
+    reuse: ReuseSection | None = None
 
 
-CoreEffect = tuple[int, SessionEffect] | Worked | Noted | ReuseSection
+CoreEffect = tuple[int, SessionEffect] | Worked

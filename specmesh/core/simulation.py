@@ -264,8 +264,8 @@ class _Simulation:
     def _guessed(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> list[ev.CoreEffect]:
         """The effects of a step, which is free but for its guesses."""
         held = {cut.seq: cut.length for cut in step.cuts}
-        ends = [row.position + len(row.ids) if row.sampler is not None else None for row in step.rows]
-        tokens = [None if end is None else RIGHT if self._right(end) else WRONG for end in ends]
+        ends = [(row.position + len(row.ids),) if row.sampler is not None else () for row in step.rows]
+        tokens = [[RIGHT if self._right(end) else WRONG for end in of_row] for of_row in ends]
         return drafter.core.finish(step, ev.Guesses(held, tokens), started, now)
 
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:

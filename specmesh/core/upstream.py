@@ -201,8 +201,8 @@ class Upstream:
             pending.opened(params, self.known, self.address)
         live = ClientSession(session, next(self._keys), n_prompt, end_ids, pending, ref)
         self.live[live.id] = self._sessions[live.key] = live
-        place = live.key, self.number, n_vocab, n_prompt
-        self._out.tell(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt), now)
+        place, learns = (live.key, self.number, n_vocab, n_prompt), pending is not None
+        self._out.tell(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns), now)
         self._stats.opened += 1
         self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
 
@@ -240,12 +240,12 @@ class Upstream:
             case ev.Drafted() | ev.Nacked():
                 live.bytes_sent += self._out.send(live.id, effect)
             case ev.Learned():
-                if new := live.learned(effect):
-                    self._stats.round(min(effect.accepted, new), new)
-            case ev.Aside(_, what):
+                live.learned(effect)
+            case ev.Aside(_, what, drafted, seconds):
                 if isinstance(what, ev.RoundTold | ev.LogprobsTold):
                     live.add(what)
                 else:
+                    live.drafted, live.draft_seconds = drafted, seconds
                     self._ended(live, what, now)
                     return True
             case Grammar():
@@ -255,12 +255,6 @@ class Upstream:
             case _:
                 assert_never(effect)
         return False
-
-    def drafted(self, key: int, count: int, seconds: float) -> None:
-        """Note how many drafts a session has got."""
-        live = self._sessions.get(key)
-        if live is not None:
-            live.drafted, live.draft_seconds = count, seconds
 
     def _end(self, live: ClientSession, why: ev.Over | SpecmeshError, now: float) -> None:
         """End a session once all is learned that it was told before."""
@@ -276,7 +270,7 @@ class Upstream:
         elif why.reason == "shutdown":
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
-        elif live.n_truth < why.length:
+        elif live.pending is not None and live.n_truth < why.length:
             lost = "the end of the text was lost on its way from the verifier: ask again"
             self._interrupt(live, RemoteProtocolError(lost), now)
         else:

@@ -288,6 +288,7 @@ class Drafter:
         self._session = self._core._sessions[session]
         self._held = 0  # ids in the draft model's memory
         self._step: ev.DraftStep | None = None
+        self._cut = dict[int, int]()  # what its cuts have left
 
     @property
     def truth(self) -> tuple[int, ...]:
@@ -313,9 +314,9 @@ class Drafter:
                 known = self._session._known[self._held : self._held + len(row.ids)]
                 assert list(row.ids) == known, "the plan is not where the memory ends"
                 self._held += len(row.ids)
-                self._step = replace(step, cuts=())
+                self._step, self._cut = step, held
                 return Draft(row.position, row.ids, row.sampler is not None, now), effects
-            effects += self._effects(self._core.finish(step, ev.Guesses(held, (None,) * len(step.rows)), now, now))
+            effects += self._effects(self._core.finish(step, ev.Guesses(held, ((),) * len(step.rows)), now, now))
         assert step.until > now
         return None, effects
 
@@ -325,7 +326,9 @@ class Drafter:
         [row] = self._step.rows
         if isinstance(row.sampler, ProposalSampler):
             row.sampler.proposal = proposal
-        return self._effects(self._core.finish(self._step, ev.Guesses({}, (guess,)), step.began, now))
+        return self._effects(
+            self._core.finish(self._step, ev.Guesses(self._cut, (() if guess is None else (guess,),)), step.began, now)
+        )
 
     def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:
         result: list[Effect] = []

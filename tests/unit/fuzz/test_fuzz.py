@@ -14,6 +14,7 @@ from specmesh.core import session as core_verifier
 from specmesh.core.accept import Acceptance
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.prefix import Prefix
+from specmesh.core.sampling.proposal import Proposal
 from specmesh.wire import codec as wire_codec
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
@@ -79,9 +80,9 @@ def untrimmed(*step, stepped=core_verifier.VerifierSession.stepped):
     return [effect for effect in stepped(*step) if type(effect).__name__ != "Trim"]
 
 
-def exchanged(self, *due, sent=DrafterSession._send):
-    """The laws of drafts that go out together, in another order."""
-    return [replace(effect, proposals=effect.proposals[::-1]) for effect in sent(self, *due)]
+def exchanged(self, *due, sent=DrafterSession._send, other=Proposal((0,), (1,))):
+    """Drafts go out with another law than theirs."""
+    return [replace(effect, proposals=(other,) * len(effect.proposals)) for effect in sent(self, *due)]
 
 
 def endless(self):
