@@ -193,11 +193,9 @@ class Opened(_SamplingFields):
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Drafter to verifier: over for me. `draft_s`: seconds spent drafting. With `ref`, withdraws that OPEN instead."""
+    """Drafter to verifier: over for me. With `ref`, withdraws that OPEN instead."""
 
     session: int
-    drafted: int
-    draft_s: float
     ref: int = 0
 
 

@@ -271,8 +271,8 @@ class UpstreamLink:
     def send(self, session: int, what: ev.Drafted | ev.Nacked) -> int:
         return self.dealer.send(frame_of(session, what))
 
-    def close(self, session: int, drafted: int = 0, draft_seconds: float = 0.0, ref: int = 0) -> None:
-        self.dealer.send(m.Close(session, drafted, draft_seconds, ref))
+    def close(self, session: int, ref: int = 0) -> None:
+        self.dealer.send(m.Close(session, ref))
 
     def compile(self, grammar: Grammar, key: int) -> None:
         self._grammars.compile(self._speaking[self._number].vocabulary, grammar, key)

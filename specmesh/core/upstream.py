@@ -34,7 +34,7 @@ class Outlet(Protocol):
     def send(self, session: int, what: ev.Drafted | ev.Nacked) -> int:
         """Return how many bytes were sent."""
 
-    def close(self, session: int, drafted: int = 0, draft_seconds: float = 0.0, ref: int = 0) -> None:
+    def close(self, session: int, ref: int = 0) -> None:
         """Leave a session, or withdraw the request `ref`."""
 
     def compile(self, grammar: Grammar, key: int) -> None:
@@ -164,10 +164,10 @@ class Upstream:
     def cancel(self, pending: DrafterRequest, now: float) -> None:
         for ref in [ref for ref, one in self.asked.items() if one is pending]:
             del self.asked[ref]
-            self._out.close(0, ref=ref)
+            self._out.close(0, ref)
             pending.enter(RequestState.OVER)
         for live in [one for one in self._sessions.values() if one.pending is pending]:
-            self._close(live)
+            self._out.close(live.id)
             live.cancelled()
             self._forget(live, now)
 
@@ -274,7 +274,7 @@ class Upstream:
             lost = "the end of the text was lost on its way from the verifier: ask again"
             self._interrupt(live, RemoteProtocolError(lost), now)
         else:
-            self._close(live)
+            self._out.close(live.id)
             self._note("session_finished", session=live.id, reason=why.reason, drafted=live.drafted)
             if why.reason == "error":
                 live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
@@ -293,9 +293,6 @@ class Upstream:
     def _taken_over(self, live: ClientSession, now: float) -> None:
         live.failed(RequestError("somebody else has asked for this text by its name"))
         self._forget(live, now)
-
-    def _close(self, live: ClientSession) -> None:
-        self._out.close(live.id, live.drafted, live.draft_seconds)
 
     def _forget(self, live: ClientSession, now: float) -> None:
         del self._sessions[live.key]

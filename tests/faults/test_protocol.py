@@ -39,7 +39,7 @@ def told(peer: Peer) -> Iterator[int]:
         m.Nack(1, 0, 0),
         m.Ping(1),
         m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4),
-        m.Close(1, 0, 0.0),
+        m.Close(1),
         m.Vocab(0),
     ],
     ids=lambda message: type(message).__name__,
@@ -307,7 +307,7 @@ def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, chosen: Peer)
     chosen.say(m.Open(14, "endless", 2**31 - 1, 0.0, 0, 1.0, 1, 0xFFFF))
     opened = chosen.expect(m.Opened)
     assert opened.ref == 14
-    chosen.say(m.Close(opened.session, 0, 0.0))
+    chosen.say(m.Close(opened.session))
     until(lambda: verifier.live() == 0, "the session ends")
 
 

@@ -108,7 +108,7 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
         m.Done(99, "stop", 5),
         m.Round(99, [1], 1),
         m.Logprobs(99, 0, [-1.0], [2**32 - 1], [0.0]),
-        m.Close(99, 0, 0.0),
+        m.Close(99),
         m.Draft(99, 0, 0, (1,)),
         m.Error("session", "nonsense", 77),
         m.Pong(12345),

@@ -39,7 +39,7 @@ def test_a_session_is_given_to_who_names_it(bench: Bench):
     assert (opened.session, opened.ref, opened.prompt_tokens, opened.max_tokens) == (session, 7, len(PROMPT), 200)
     assert ids == [*PROMPT, *truth(200)]
     assert (done.finish_reason, done.report["generated_tokens"]) == ("length", 200)
-    second.say(m.Close(session, 0, 0.0))
+    second.say(m.Close(session))
     kept(verifier, 0)
     assert (sessions(verifier)["opened"], sessions(verifier)["resumed"]) == (1, 1)
 
@@ -54,13 +54,13 @@ def test_an_end_that_nobody_heard_is_kept(bench: Bench, heard: bool):
     until(lambda: sessions(verifier)["live"] == 0, "it ends")
     kept(verifier)
     for ref in (2, 3):
-        bench.dealer().say(m.Close(session, 0, 0.0))  # somebody else's, which closes nothing
+        bench.dealer().say(m.Close(session))  # somebody else's, which closes nothing
         peer = bench.dealer()
         peer.say(by_name(ref))
         opened, ids, done = followed(peer)
         assert ids == [*PROMPT, *truth(30)]
         assert (done.finish_reason, done.report["generated_tokens"]) == ("length", 30)
-    peer.say(m.Close(opened.session, 0, 0.0))
+    peer.say(m.Close(opened.session))
     kept(verifier, 0)
 
 
@@ -71,7 +71,7 @@ def test_what_is_not_kept(bench: Bench, name: str):
     peer.say(named(1, name, max_tokens=LONG))
     session = peer.expect(m.Opened).session
     if name:
-        peer.say(m.Close(session, 0, 0.0))
+        peer.say(m.Close(session))
     peer.say(m.Bye())
     until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is cancelled")
     assert sessions(verifier)["kept"] == 0
@@ -106,7 +106,7 @@ def test_the_newer_of_two_has_it(bench: Bench, socket_of: str):
         new.say(by_name(5))
         done = old.expect(m.Done)
         assert done.finish_reason == "moved"
-        old.say(m.Close(done.session, 0, 0.0), m.Bye())
+        old.say(m.Close(done.session), m.Bye())
         assert followed(new)[1] == [*PROMPT, *truth(200)]
         return
     old.say(m.Bye())

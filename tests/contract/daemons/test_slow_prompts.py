@@ -55,7 +55,7 @@ def test_order_of_sessions_with_slow_prompts(bench: Bench):
     engine = SlowReader(SimSettings())
     bench.verifier(engine)
     peer = bench.dealer()
-    peer.say(ask_for(1, "slow"), ask_for(2, ids=PROMPT), m.Close(0, 0, 0.0))
+    peer.say(ask_for(1, "slow"), ask_for(2, ids=PROMPT), m.Close(0))
     sessions = (m.Opened, m.Sync, m.Truth, m.Done)
     for ref in (2, 1):
         opened, sync, truth_ = (peer.expect(*sessions) for _ in range(3))

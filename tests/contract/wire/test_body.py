@@ -113,7 +113,7 @@ def test_objects_are_bounded_in_depth(pair):
     "message",
     [
         *(m.Ping(-1, 0), m.Ping(0, queued=2**32), m.Error("x" * (MAX_NAME + 1), ""), m.Error("busy", "\ud800")),
-        *(m.Close(1, 0, float("inf")), m.Round(1, [-1], 0), m.Done(1, "stop", 1, {"rate": float("nan")})),
+        *(m.Ping(1, float("inf")), m.Round(1, [-1], 0), m.Done(1, "stop", 1, {"rate": float("nan")})),
         m.Open(**OPEN | {"prompt": "x" * m.MAX_BODY}),
     ],
     ids=lambda message: type(message).__name__,

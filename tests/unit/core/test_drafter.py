@@ -136,7 +136,7 @@ def test_what_belongs_to_ids_comes_back_after_them():
 
 
 def test_drafts_in_a_row():
-    """As many as are asked for in one step, where that is short; what is heard meanwhile cuts them, or confirms some."""
+    """As many in a step as are asked for, where that is short; what is heard meanwhile cuts or confirms them."""
     core = made()
     opened(core, 1)
     [(_, first)] = finish(core, core.next_step(0.0), 8)

@@ -36,5 +36,5 @@ def test_a_verifier_that_does_not_keep_up(full: Dealer):
     assert full.send(m.Draft(1, 0, 0, (0,) * 4000)) == 0
     assert full.traffic.frames_sent == sent, "what is dropped is not counted as sent"
     assert not full.cut
-    assert full.send(m.Close(7, 0, 0.0)) == 0
+    assert full.send(m.Close(7)) == 0
     assert full.cut

@@ -80,8 +80,9 @@ def untrimmed(*step, stepped=core_verifier.VerifierSession.stepped):
     return [effect for effect in stepped(*step) if type(effect).__name__ != "Trim"]
 
 
-def exchanged(self, *due, sent=DrafterSession._send, other=Proposal((0,), (1,))):
+def exchanged(self, *due, sent=DrafterSession._send):
     """Drafts go out with another law than theirs."""
+    other = Proposal((0,), (1,))
     return [replace(effect, proposals=(other,) * len(effect.proposals)) for effect in sent(self, *due)]
 
 
