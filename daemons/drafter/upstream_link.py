@@ -30,7 +30,7 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
+HELLO_INTERVAL = 0.5  # most seconds between two HELLOs
 UNANSWERED = 3.0  # seconds without an answer after which somebody is told, and the connection is in doubt
 RENEW = 30.0  # seconds until it is again
 MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
@@ -64,9 +64,7 @@ class UpstreamLink:
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
         self._grammars = DraftGrammars(core)
-        self._version_refused = False
         self._next_hello, self._doubtful = now, now + UNANSWERED
-        self._hello_pause = HELLO_INTERVAL
 
     @property
     def peer(self) -> Peer | None:
@@ -159,9 +157,7 @@ class UpstreamLink:
         info = VerifierInfo(
             w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.end_ids)
         )
-        self._hello_pause = HELLO_INTERVAL
         if self.upstream.welcomed(info, now):
-            self._version_refused = False
             self.dealer.next_look = now  # the last may have been before this connection, and have found none
             self.link.next_ping = now
             self._ask_vocabulary(self.introduction.welcomed(welcome, now))
@@ -212,8 +208,7 @@ class UpstreamLink:
         """Say HELLO where it is due; random pauses keep drafters from speaking in chorus."""
         if now < self._next_hello:
             return
-        self._next_hello = now + self._hello_pause * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
-        self._hello_pause = min(2 * self._hello_pause, LONGEST_INTERVAL)
+        self._next_hello = now + HELLO_INTERVAL * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
         if now >= self._doubtful and self.dealer.refusal is None:
             self._doubtful = now + RENEW
             meaning = "trying on over a fresh connection; is it running there?"
@@ -229,7 +224,7 @@ class UpstreamLink:
             self._doubtful = now + UNANSWERED
 
     def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
-        """Handle an ERROR. Raises ConfigError for another version that is told again on a fresh connection."""
+        """Handle an ERROR. Raises ConfigError where the verifier speaks another version."""
         if ref and self.upstream.request_failed(ref, error):
             return
         if code == "hello":
@@ -237,13 +232,8 @@ class UpstreamLink:
         elif code != "version":
             log.warning("verifier_error", code=code, message=str(error))
         elif self.upstream.info is None:
-            if self._version_refused:
-                address = self.upstream.address
-                raise ConfigError(f"the verifier at {address} refused this drafter: {error}: {UPDATE}")
-            self._version_refused = True
-            log.warning("other_version", error=str(error), meaning="asking again on a fresh connection")
-            self.dealer.reconnect()
-            self._next_hello = now
+            address = self.upstream.address
+            raise ConfigError(f"the verifier at {address} refused this drafter: {error}: {UPDATE}")
 
     def _ask_vocabulary(self, request: m.Vocab | None) -> None:
         if request is not None:

@@ -153,7 +153,8 @@ class Dealer:
         except zmq.Again:
             self.cut |= isinstance(message, m.Close)
             return 0
-        self.traffic.sent(frame)
+        self.traffic.frames_sent += 1
+        self.traffic.bytes_sent += len(frame)
         return len(frame)
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
@@ -170,7 +171,8 @@ class Dealer:
                 self.traffic.rejected["parts"] += 1
                 continue
             [frame] = parts
-            self.traffic.received(frame)
+            self.traffic.frames_received += 1
+            self.traffic.bytes_received += len(frame)
             try:
                 yield decode(frame), len(frame)
             except FrameError as error:

@@ -18,7 +18,7 @@ from specmesh.errors import SpecmeshError
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
 # seconds that one step may go on guessing, and hear nothing; and between two frames of drafts beyond those asked for
-BURST = 1e-3
+BURST = 1.5e-3
 CHUNK = 128  # most ids of a prompt that are taken in at once: sessions take turns in between
 NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 

@@ -119,13 +119,12 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
 
 @pytest.mark.fault("E7.78")
 def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
-    """Too few tokens in common: exit 78, the reason, and the first differing ids in both spellings."""
+    """Too few tokens in common: exit 78 and the reason."""
     daemon = beside.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)
     assert daemon.wait() == 78
     assert not daemon.socket.exists()
     last = daemon.text().splitlines()[-1]
-    first = "262 is 'x00' for the drafter, 'w00' for the verifier"
-    for words in ("vocabulary", "stranger", "target-words", "81.81 %", "90 % are needed", first, "same family"):
+    for words in ("vocabulary", "stranger", "target-words", "81.81 %", "90 % are needed", "same family"):
         assert words in last
     assert generate(verifier, PROMPTS[0], "--max-tokens", 5).code == 0
 

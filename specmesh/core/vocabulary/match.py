@@ -21,9 +21,7 @@ import numpy as np
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
 LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused
-_SHOWN = 3  # ids without a counterpart that are named
 _SUFFIX = 32  # longest end of a foreign token, in bytes, for which a stand-in is looked for
-_SPELLING = 40
 # how special tokens are spelt where a file does not mark them as such
 _SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|dummy)[^\s]{0,60}[>\]]", re.IGNORECASE)
 
@@ -57,16 +55,12 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
     only_theirs, only_mine = _without(theirs, fed), _without(mine, said)
     overlap = min(_share(theirs, fed, only_theirs), _share(mine, said, only_mine))
     share, sizes = f"{_percent(overlap)} of the tokens have a counterpart", f"({len(mine)} and {len(theirs)} ids)"
-    first = "; ".join(_difference(i, mine, theirs) for i in (only_theirs or only_mine)[:_SHOWN])
     if overlap < least or not overlap:
-        meaning = f"only {share} {sizes}, {_percent(least)} are needed; the first without: {first or 'no id has text'}"
+        meaning = f"only {share} {sizes}, {_percent(least)} are needed"
         return VocabularyMatch(MatchKind.DIFFERENT, overlap, meaning)
     if only_theirs or only_mine:
-        verdict, counts = (
-            MatchKind.PARTIAL,
-            f"{len(only_theirs)} of the verifier's and {len(only_mine)} of the drafter's",
-        )
-        meaning = f"{share} {sizes}; {counts} have none and are never drafted; the first: {first}"
+        counts = f"{len(only_theirs)} of the verifier's and {len(only_mine)} of the drafter's"
+        verdict, meaning = MatchKind.PARTIAL, f"{share} {sizes}; {counts} have none and are never drafted"
     elif moved:
         verdict, meaning = MatchKind.PERMUTED, f"the same tokens, {moved} of them under other ids {sizes}"
     else:
@@ -122,19 +116,3 @@ def _share(pieces: tuple[bytes, ...], table: dict[int, int], foreign: list[int])
 def _percent(share: float) -> str:
     """A share for people, rounded down: what is below a bar never looks as if it reached it."""
     return f"{floor(share * 1e4 + 1e-6) / 100:g} %"
-
-
-def _difference(token: int, mine: tuple[bytes, ...], theirs: tuple[bytes, ...]) -> str:
-    spelt = (spelling(side[token]) if token < len(side) else "no id" for side in (mine, theirs))
-    return "{} is {} for the drafter, {} for the verifier".format(token, *spelt)
-
-
-def spelling(piece: bytes) -> str:
-    """Bytes for people, on one line: quoted text, or hexadecimal where they are no whole characters."""
-    if not piece:
-        return "no text"
-    try:
-        shown = repr(piece[: 4 * _SPELLING].decode()) if len(piece) <= 4 * _SPELLING else f"{len(piece)} bytes"
-    except UnicodeDecodeError:
-        shown = f"<{piece[:_SPELLING].hex(' ')}>"
-    return shown if len(shown) <= 2 * _SPELLING else f"{shown[: 2 * _SPELLING]}..."

@@ -93,7 +93,7 @@ class Remap:
     said[d]: the verifier's id that the draft model's id d means, or NONE.
     """
 
-    __slots__ = ("_extra", "_fed", "_said", "_source", "n_draft", "n_verifier")
+    __slots__ = ("_fed", "_said", "_source", "n_draft", "n_verifier")
 
     def __init__(self, fed: NDArray[np.int64], said: NDArray[np.int64]) -> None:
         self.n_verifier, self.n_draft = len(fed), len(said)
@@ -103,7 +103,6 @@ class Remap:
         tokens, firsts = np.unique(said[meaning], return_index=True)
         self._source = np.full(self.n_verifier, self.n_draft)  # where no id says it: behind the last logit
         self._source[tokens] = meaning[firsts]
-        self._extra = np.delete(meaning, firsts)  # further ids of a token that the verifier has once
 
     @property
     def identity(self) -> bool:
@@ -124,6 +123,4 @@ class Remap:
         count = min(self.n_draft, len(logits))
         own[:count] = logits[:count]
         row: NDArray[np.float32] = own[self._source]
-        if len(self._extra):
-            np.maximum.at(row, self._said[self._extra], own[self._extra])
         return row
