@@ -106,7 +106,7 @@ def answer(
 
     timeout: seconds to wait for a daemon that went away; one that is starting is waited for START_TIMEOUT_S. say:
     called with what is waited for. Raises what Client.complete does; DaemonUnreachable then says how to resume an
-    answer that has begun. Several texts (`n`) cannot be resumed.
+    answer that has begun. Several texts (`n`) cannot be resumed, nor one again that was resumed by its id alone.
     """
     body = body | {"resumable": "n" not in body, "reconnect_timeout": timeout}
     resume: Json = {"id": "", "token_ids": []}
@@ -123,11 +123,11 @@ def answer(
             silent_since = now if silent_since is None else silent_since
             patience = timeout if isinstance(error, WentAway) else patience
             limit = START_TIMEOUT_S if isinstance(error, Starting) else patience
-            if limit and pause == FIRST_PAUSE:
+            lost = resume["id"] and body.get("resume") is not resume
+            if limit and pause == FIRST_PAUSE and not lost:
                 say(f"{error}; it is waited for, {limit:g} s at most")
-            lost = resume["id"] and "resume" not in body
             if lost or now >= silent_since + limit:
-                if lost or not resume["id"] or isinstance(error, Busy):
+                if not resume["id"] or "n" in body or isinstance(error, Busy):
                     raise
                 hint = f"for as long as a daemon keeps it, go on: specmesh generate --resume {resume['id']}"
                 raise DaemonUnreachable(f"{error}; {hint}") from None
@@ -142,10 +142,9 @@ def _note(chunk: Json, body: Json, resume: Json) -> None:
     told = chunk.get("specmesh", {})
     resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
     resume["token_ids"] += told.get("token_ids") or []
-    if "request" in told:
+    if "seed" in told and "resume" not in body:
         resume["prompt_token_ids"] = told["prompt_token_ids"]
-        body |= told["request"] | {"resume": resume}
-        body.pop("prompt", None)
+        body |= {"resume": resume, "seed": told["seed"]}
 
 
 @contextlib.contextmanager

@@ -1,19 +1,17 @@
 """An answer of the API, whole or as server-sent events, written as the events of its requests come."""
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
-from typing import Protocol, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from specmesh.api.choices import Event
+from specmesh.api.choices import Choice, nothing, usage_of, whole
 from specmesh.api.requests import Backend, Cancel, Submit
-from specmesh.api.shapes import error_body, refusal, server_sent
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
+from specmesh.api.shapes import error_body, refusal, server_sent, written
+from specmesh.core.requests import Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
@@ -24,109 +22,67 @@ time of the interpreter as the engine's needs for a round."""
 
 
 class Connection(Protocol):
-    """What an answer may know of its connection. on_writable: called when writing need no longer wait."""
+    """What an answer may know of its connection. behind: its reader takes so little that writing would have to wait.
+    on_writable: called when that is over."""
 
-    flow: "Flow"
     on_writable: Callable[[], None]
 
-
-class Flow(Protocol):
-    """write_paused: the reader takes so little that writing would have to wait."""
-
-    write_paused: bool
-
-
-def _nothing() -> None:
-    pass
-
-
-class LocalClient:
-    """A client of this daemon's API. heard: called once events have come, and not again before they are taken."""
-
-    def __init__(self, heard: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._events: deque[ClientEvent] = deque()
-        self._heard = heard
-        self._woken = False
-
-    def on_event(self, event: ClientEvent) -> None:
-        """Queue an event; wake the loop once per batch."""
-        self._events.append(event)
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._heard)  # frames of the same turn are sent first
-
-    def take(self) -> list[ClientEvent]:
-        """Return the events since the last call, in order."""
-        self._woken = False
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-
-class Form(Protocol):
-    """What an answer's events become; `add` and `end` return what is to be written now."""
-
-    media_type: str
-
-    def add(self, number: int, event: Event) -> str: ...
-
-    def end(self) -> str: ...
+    @property
+    def behind(self) -> bool: ...
 
 
 class Answer(Response):
-    """The answer to requests, one for each choice. No task wakes up for a token.
+    """The answer to the requests of its choices. No task wakes up for a token.
 
-    An error before anything was written becomes a status code, not a broken stream. A client that leaves cancels all.
+    A stream has a chunk at the start, one per round or for what came together, one with finish_reason, and one with
+    the usage where that was asked for (`tells_usage`). An error before anything was written becomes a status code, not
+    a broken stream. A client that leaves cancels all.
     """
 
-    def __init__(self, backend: Backend, requests: Sequence[Request], form: Form, headers: dict[str, str]) -> None:
-        super().__init__(headers=headers, media_type=form.media_type)
+    def __init__(
+        self, backend: Backend, choices: Sequence[Choice], headers: dict[str, str], *, stream: bool, tells_usage: bool
+    ) -> None:
+        super().__init__(headers=headers, media_type="text/event-stream" if stream else "application/json")
         del self.headers["content-length"]
-        self._backend, self._requests, self._form = backend, requests, form
-        self._joins = not requests[0].rounds
-        self._live: dict[int, LocalClient] = {}
+        self._backend, self._choices, self._stream, self._tells_usage = backend, choices, stream, tells_usage
+        self._live: list[Choice] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._written = float("-inf")
+        self._looked = 0.0
         self._text = ""  # to be written
         self._begun = self._complete = self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._loop, self._scope, self._receive, self._send = asyncio.get_running_loop(), scope, receive, send
-        self._connection: Connection | None = scope.get("state", {}).get("connection")
-        if self._connection is not None:
-            self._connection.on_writable = self._heard
-        self._live = {number: LocalClient(self._heard) for number in range(len(self._requests))}
+        self._connection: Connection = scope["state"]["connection"]
+        self._connection.on_writable = self._heard
+        self._live = list(self._choices)
         try:
-            for number, client in self._live.items():
-                self._backend.submit(Submit(self._requests[number], client))
+            for choice in self._choices:
+                choice.heard = self._heard
+                self._backend.submit(Submit(choice.request, choice))
             while (await receive())["type"] != "http.disconnect":
                 pass  # so it is told too that the answer is complete
         finally:
             self._ended = True
-            if self._connection is not None:
-                self._connection.on_writable = _nothing  # the connection may outlive this answer for long
+            self._connection.on_writable = nothing  # the connection may outlive this answer for long
             self._leave()
 
     def _heard(self) -> None:
-        """Write what has come, or a little later what comes by then."""
-        wait = self._written + PACE - self._loop.time()
-        if wait <= 0:
-            self._flush()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(wait, self._flush)
+        """Look at what has come, after the frames of this turn were sent; a little later where that was just done."""
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._looked + PACE, self._look)
 
-    def _flush(self) -> None:
+    def _look(self) -> None:
         self._timer = None
-        if self._ended or self._behind:
+        if self._ended or self._connection.behind:
             return
-        self._written = self._loop.time()
+        self._looked = self._loop.time()
         try:
-            for number, event in self._take():
-                self._text += self._form.add(number, event)
+            for choice in list(self._live):
+                self._take(choice)
             if not self._live and not self._complete:
                 self._complete = True
-                self._text += self._form.end()
+                self._text += self._end()
         except SpecmeshError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
@@ -136,32 +92,29 @@ class Answer(Response):
             if self._text or self._complete:
                 self._write()
 
-    def _take(self) -> Iterator[tuple[int, Event]]:
-        """Yield what has come, with the number of its choice. Where nobody asked for rounds, ids that follow ids join
-        them. Raise the daemon's error after what came before it."""
-        for number, client in list(self._live.items()):
-            last: Tokens | None = None
-            for event in client.take():
-                if self._joins and isinstance(event, Tokens):
-                    last = event if last is None else last.joined(event)
-                    continue
-                if last is not None:
-                    yield number, last
-                    last = None
-                if isinstance(event, Failed):
-                    del self._live[number]
-                    raise event.error
-                yield number, event
-                if isinstance(event, Finished):
-                    del self._live[number]
-                    break  # what is said after it came too late
-            if last is not None:
-                yield number, last
+    def _take(self, choice: Choice) -> None:
+        """Take what has come for a choice; raise the daemon's error after what came before it."""
+        for event in choice.events():
+            joins = not self._stream or (isinstance(event, Tokens) and not choice.request.rounds)
+            if not joins:
+                self._text += choice.chunk()
+            if isinstance(event, Failed):
+                self._live.remove(choice)
+                raise event.error
+            choice.add(event)
+            if isinstance(event, Finished):
+                self._live.remove(choice)
+                break  # what is said after it came too late
+            if not joins:
+                self._text += choice.chunk()
+        if self._stream:
+            self._text += choice.chunk()
 
-    @property
-    def _behind(self) -> bool:
-        """Whether its reader is: nothing is written before the connection says that it can be."""
-        return self._connection is not None and self._connection.flow.write_paused
+    def _end(self) -> str:
+        if not self._stream:
+            return written(whole(self._choices))
+        last = self._choices[0].shape.chunk("", None, {}) | {"choices": [], "usage": usage_of(self._choices)}
+        return (server_sent(last) if self._tells_usage else "") + "data: [DONE]\n\n"
 
     def _fail(self, error: SpecmeshError) -> None:
         self._leave()
@@ -174,15 +127,15 @@ class Answer(Response):
 
     def _leave(self) -> None:
         """Cancel those that have not ended."""
-        for client in self._live.values():
-            self._backend.submit(Cancel(client))
+        for choice in self._live:
+            self._backend.submit(Cancel(choice))
         self._live.clear()
 
     def _write(self) -> None:
         if not self._begun:
             self._begun = True
             _at_once(self._send({"type": "http.response.start", "status": 200, "headers": self.raw_headers}))
-            if self._behind:
+            if self._connection.behind:
                 return
         text, self._text, self._ended = self._text, "", self._complete
         _at_once(self._send({"type": "http.response.body", "body": text.encode(), "more_body": not self._complete}))
@@ -190,6 +143,5 @@ class Answer(Response):
 
 def _at_once(sending: Awaitable[None]) -> None:
     """Send without a task: an ASGI server's `send` waits only for a reader that is behind."""
-    with suppress(StopIteration):
-        cast("Coroutine[None, None, None]", sending).send(None)
+    if next(sending.__await__(), None) is not None:
         raise RuntimeError("this server's send waits for something else")

@@ -26,9 +26,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
 from specmesh.api.answer import Answer
-from specmesh.api.body import Body, endless, filled, parse_chat, parse_completion
-from specmesh.api.choices import ChoiceStream, Chunks, Whole, choices
-from specmesh.api.fields import shown
+from specmesh.api.body import endless, parse_body
+from specmesh.api.choices import Choice, numbered
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, Peer, PingPeers
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
@@ -51,7 +50,7 @@ def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -
             Route("/stats", api.stats),
             Route("/metrics", api.metrics),
             Route("/v1/models", api.models),
-            Route("/v1/models/{model:path}", api.model),
+            Route("/v1/models/{model:path}", api.models),
             Route("/ping", api.ping, methods=["POST"]),
             Route("/v1/completions", api.completions, methods=["POST"]),
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
@@ -70,10 +69,10 @@ class _Api:
         self._backend, self._defaults = backend, defaults
 
     async def health(self, _: HttpRequest) -> Response:
-        reason = self._backend.not_ready()
+        reason, role = self._backend.not_ready(), self._backend.role
         if reason is None:
-            return JSONResponse({"status": "ok", "role": self._backend.role})
-        return JSONResponse({"status": "unavailable", "role": self._backend.role, "reason": str(reason)}, 503)
+            return JSONResponse({"status": "ok", "role": role})
+        return JSONResponse({"status": "unavailable", "role": role, "reason": str(reason)}, 503)
 
     async def stats(self, _: HttpRequest) -> Response:
         return JSONResponse(as_json(await self._backend.stats()))
@@ -83,54 +82,54 @@ class _Api:
         body, content_type = exposition(await self._backend.stats(), accept, healthy=healthy)
         return Response(body, media_type=content_type)
 
-    async def models(self, _: HttpRequest) -> Response:
-        return JSONResponse({"object": "list", "data": [_model(name) for name in self._known()]})
-
-    async def model(self, http: HttpRequest) -> Response:
-        name = http.path_params["model"]
-        if name not in self._known():
-            raise errors.NoSuchModel(name)
-        return JSONResponse(_model(name))
-
-    def _known(self) -> tuple[str, ...]:
-        """The models; raises Starting while none is known, for whatever reason."""
-        models = self._backend.models
-        if not models:
+    async def models(self, http: HttpRequest) -> Response:
+        """All models, or one; raises Starting while none is known, for whatever reason."""
+        name, known = http.path_params.get("model"), self._backend.models
+        if not known:
             raise errors.Starting(str(self._backend.not_ready() or "no model is known yet: try again in a moment"))
-        return models
+        told = [{"id": one, "object": "model", "created": 0, "owned_by": "specmesh"} for one in known]
+        if name is None:
+            return JSONResponse({"object": "list", "data": told})
+        if name not in known:
+            raise errors.NoSuchModel(name)
+        return JSONResponse(told[known.index(name)])
 
     async def ping(self, _: HttpRequest) -> Response:
         self._check_ready()
         return JSONResponse({"peers": await round_trips(self._backend)})
 
     async def completions(self, http: HttpRequest) -> Response:
-        return self._answer(parse_completion(filled(await _json(http), self._defaults)), chat=False)
+        return await self._answer(http, chat=False)
 
     async def chat(self, http: HttpRequest) -> Response:
-        return self._answer(parse_chat(filled(await _json(http), self._defaults)), chat=True)
+        return await self._answer(http, chat=True)
 
     def _check_ready(self) -> None:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
 
-    def _answer(self, body: Body, *, chat: bool) -> Response:
+    async def _answer(self, http: HttpRequest, *, chat: bool) -> Response:
+        body = parse_body(await _json(http), self._defaults, chat=chat)
         self._check_ready()
-        served = self._backend.served(body.named or body.model)
-        if body.model not in ("", served.model):
-            raise errors.RequestError(f"{body.model} began this text, and {served.model} answers here", "resume")
-        shape = Shape(chat, body.request.id or new_id(chat), int(time.time()), served.model)
-        vocabulary, request = served.vocabulary, replace(body.request, id=shape.id, target=served.target)
+        served = self._backend.served(body.model or body.began)
+        if body.began not in ("", served.model):
+            raise errors.RequestError(f"{body.began} began this text, and {served.model} answers here", "resume")
+        first, params = body.requests[0], body.requests[0].params
         if body.ignore_eos:
-            request = replace(request, params=endless(request.params, vocabulary.end_ids))
-        requests, headers = choices(request, body.choices, body.prompts, chat=chat), {"X-Request-Id": shape.id}
+            params = endless(params, served.vocabulary.end_ids)
+        name = first.id or new_id(chat)
+        asked = [replace(one, params=params, id=name, target=served.target) for one in body.requests]
+        shape = Shape(chat, name, int(time.time()), served.model)
+        choices = [
+            Choice(replace(shape, index=index), one, served.vocabulary, resumable=body.resumable, echo=body.echo)
+            for index, one in enumerate(numbered(asked, body.choices, chat=chat))
+        ]
+        headers = {"X-Request-Id": name}
         if body.ignored:
-            headers["X-Specmesh-Ignored"] = shown(body.ignored)
-            log.info("fields_ignored", request=request.label, fields=headers["X-Specmesh-Ignored"])
-        options = {"chat": chat, "resumable": body.resumable, "echo": body.echo}
-        streams = [ChoiceStream(vocabulary, one, **options) for one in requests]
-        form = Chunks(shape, streams, usage_apart=body.usage_apart) if body.stream else Whole(shape, streams)
-        return Answer(self._backend, requests, form, headers)
+            headers["X-Specmesh-Ignored"] = body.ignored
+            log.info("fields_ignored", request=asked[0].label, fields=body.ignored)
+        return Answer(self._backend, choices, headers, stream=body.stream, tells_usage=body.tells_usage)
 
 
 async def round_trips(backend: Backend) -> list[dict[str, object]]:
@@ -165,10 +164,6 @@ _NOBODY = {
     "verifier": "no drafter is attached to this verifier: start one (specmesh drafter --connect ...)",
     "drafter": "the verifier went away: see the drafter's log",
 }
-
-
-def _model(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "specmesh"}
 
 
 async def _json(http: HttpRequest) -> object:

@@ -1,4 +1,4 @@
-"""Bodies of /v1/completions and /v1/chat/completions -> a Request, every field checked."""
+"""Bodies of /v1/completions and /v1/chat/completions -> requests, every field checked."""
 
 import re
 import secrets
@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from specmesh.api.fields import BodyFields, Prompt, are_ids, biases_of, grammar_of, prompts_of, stops_of
+from specmesh.api.fields import BodyFields, are_ids, biases_of, grammar_of, prompts_of, stops_of
 from specmesh.core.requests import Request
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
@@ -23,96 +23,77 @@ MAX_TEXTS = 128
 """Of one request: prompts times choices."""
 MAX_PRIORITY = 100
 
-DEFAULTS = (
-    *("max_tokens", "temperature", "top_k", "top_p", "min_p"),
-    *("repeat_penalty", "repeat_last_n", "frequency_penalty", "presence_penalty"),
-)
-"""Fields of a body that a daemon may have defaults for."""
-
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A parsed body."""
+    """A parsed body. requests: one for each prompt, or that of a chat or a resumed text."""
 
-    request: Request
+    requests: tuple[Request, ...]
+    began: str  # the model that began a resumed text
+    model: str  # the model asked for
+    choices: int  # answers per request
+    echo: bool  # answers begin with the prompt
+    ignore_eos: bool
+    resumable: bool  # say what is needed to resume the text
     stream: bool
-    usage_apart: bool = False  # the usage has a chunk of its own
-    resumable: bool = False  # say what is needed to resume the text
-    model: str = ""  # that began a resumed text
-    ignore_eos: bool = False
-    choices: int = 1  # answers per prompt
-    echo: bool = False  # answers begin with the prompt
-    named: str = ""  # the model asked for
-    prompts: tuple[Prompt, ...] = ()  # none for a chat
-    ignored: tuple[str, ...] = ()  # fields that nobody reads
+    tells_usage: bool  # in a chunk of its own
+    ignored: str  # names of fields that nobody reads
 
 
-def parse_completion(body: object) -> Body:
-    """Check a completion's body. Raise RequestError that names the field.
+def parse_body(value: object, defaults: Mapping[str, object], *, chat: bool) -> Body:
+    """Check the body of a chat or a completion. Raise RequestError that names the field.
 
-    Defaults are OpenAI's (temperature 1, top_p 1) except max_tokens, 128. docs/http-api.md says whose each field is.
+    defaults: of fields left out, before ours, which are OpenAI's (temperature 1, top_p 1) except for a completion's
+    max_tokens, 128; a chat ends with the context. docs/http-api.md says whose each field is.
     """
-    fields = BodyFields(body)
-    resumes, prompt = fields.get("resume") is not None, fields.get("prompt")
-    prompts = prompts_of(prompt) if not resumes else ((None, None),)
-    params = _params(fields, _most_tokens(fields, "max_tokens", 128), _completion_logprobs(fields))
-    parsed = _body(fields, Request(*prompts[0], params, fields.flag("rounds")))
-    if len(prompts) * parsed.choices > MAX_TEXTS:
-        raise RequestError(f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt")
-    if len(prompts) > 1 and parsed.resumable:
-        raise RequestError("only one text at a time can be gone on with: send one prompt", "prompt")
-    echo = fields.flag("echo")
-    if echo and resumes:
-        raise RequestError("echo is of the beginning of a text, and resume is not: leave one out", "echo")
-    return replace(parsed, echo=echo, prompts=prompts, ignored=fields.unread())
-
-
-def parse_chat(body: object) -> Body:
-    """Check a chat's body. Raise RequestError that names the field. Without max_tokens the context is the end.
-
-    An assistant's message at the end is continued, as llama-server does, unless vLLM's add_generation_prompt, or where
-    that is left out its continue_final_message, says otherwise.
-    """
-    fields = BodyFields(body)
-    most = _most_tokens(fields, "max_completion_tokens", _most_tokens(fields, "max_tokens", MAX_TOKENS))
-    params, said = _params(fields, most, _chat_logprobs(fields)), fields.get("messages")
-    messages = parse_messages(said) if fields.get("resume") is None else ()
-    request = Request(None, None, params, fields.flag("rounds"), messages, _continues(fields, messages))
-    return replace(_body(fields, request), ignored=fields.unread())
-
-
-def _most_tokens(fields: BodyFields, name: str, default: int) -> int:
-    most = fields.integer(name, default, -1, MAX_TOKENS)
-    return MAX_TOKENS if most < 0 else most
-
-
-def _body(fields: BodyFields, request: Request) -> Body:
-    """Read what both APIs have, besides what a text is sampled with."""
-    options, resume, named = fields.get("stream_options") or {}, fields.get("resume"), fields.get("model")
+    fields = BodyFields(value, defaults)
+    requests, began = _requests(fields, chat=chat)
+    options = fields.get("stream_options") or {}
     if not isinstance(options, dict):
         raise RequestError("stream_options must be an object", "stream_options")
-    wait = fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT)
-    request, model = (
-        replace(request, reconnect_timeout=wait, priority=fields.integer("priority", 0, 0, MAX_PRIORITY)),
-        "",
+    body = Body(
+        requests,
+        began,
+        model=fields.text("model"),
+        choices=fields.integer("n", 1, 1, MAX_CHOICES),
+        echo=not chat and fields.flag("echo"),
+        ignore_eos=fields.flag("ignore_eos"),
+        resumable=fields.flag("resumable"),
+        stream=fields.flag("stream"),
+        tells_usage=BodyFields(options, {}).flag("include_usage"),
+        ignored=fields.unread(),
     )
+    texts, resumes = len(requests) * body.choices, bool(requests[0].id)
+    if texts > MAX_TEXTS:
+        raise RequestError(f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt")
+    if texts > 1 and (body.resumable or resumes):
+        field = "n" if body.choices > 1 else "prompt"
+        raise RequestError("only one text at a time can be gone on with: leave n out, and send one prompt", field)
+    if body.echo and resumes:
+        raise RequestError("echo is of the beginning of a text, and resume is not: leave one out", "echo")
+    return body
+
+
+def _requests(fields: BodyFields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
+    """Return what is asked for, and the model that began it where it is a resumed text."""
+    request = Request(
+        None,
+        None,
+        _params(fields, chat=chat),
+        fields.flag("rounds"),
+        reconnect_timeout=fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT),
+        priority=fields.integer("priority", 0, 0, MAX_PRIORITY),
+    )
+    resume, said = fields.get("resume"), fields.get("messages" if chat else "prompt")
     if resume is not None:
-        request, model = _resumed(resume, request)
-    choices, resumable = fields.integer("n", 1, 1, MAX_CHOICES), fields.flag("resumable")
-    if choices > 1 and (resumable or resume is not None):
-        raise RequestError("only one text at a time can be gone on with: leave n out", "n")
-    return Body(
-        request,
-        fields.flag("stream"),
-        BodyFields(options).flag("include_usage"),
-        resumable,
-        model,
-        fields.flag("ignore_eos"),
-        choices,
-        named=named if isinstance(named, str) else "",
-    )
+        request, began = _resumed(resume, request)
+        return (request,), began
+    if chat:
+        messages = parse_messages(said)
+        return (replace(request, messages=messages, continued=_continues(fields, messages)),), ""
+    return tuple(replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts_of(said)), ""
 
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:
@@ -127,20 +108,14 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
         raise RequestError("resume.id must be the id of an answer, cmpl- or chatcmpl- and 32 digits", "resume")
     if "prompt_token_ids" not in value:
         return replace(request, id=name, named_only=True), model
-    prompt, said = _ids(value["prompt_token_ids"], "prompt_token_ids"), _ids(value.get("token_ids", []), "token_ids")
-    if not prompt:
-        raise RequestError("resume.prompt_token_ids are none", "resume")
-    return replace(request, id=name, prompt_ids=prompt, generated=said, known=len(said)), model
+    prompt, said = value["prompt_token_ids"], value.get("token_ids", [])
+    if not prompt or not are_ids(prompt) or not are_ids(said):
+        why = "resume.prompt_token_ids and token_ids must be lists of token ids, each from 0 to 2147483647"
+        raise RequestError(f"{why}, the first not empty", "resume")
+    return replace(request, id=name, prompt_ids=tuple(prompt), generated=tuple(said), known=len(said)), model
 
 
-def _ids(value: object, name: str) -> tuple[int, ...]:
-    if are_ids(value):
-        return tuple(value)
-    raise RequestError(f"resume.{name} must be a list of token ids, each from 0 to 2147483647", "resume")
-
-
-def _params(fields: BodyFields, max_tokens: int, logprobs: int | None) -> SessionParams:
-    strategy = fields.get("strategy")
+def _params(fields: BodyFields, *, chat: bool) -> SessionParams:
     sampling = SamplingParams(
         temperature=fields.number("temperature", 1.0, 0.0, MOST),
         top_k=max(fields.integer("top_k", 0, -1, 2**31 - 1), 0),
@@ -154,12 +129,25 @@ def _params(fields: BodyFields, max_tokens: int, logprobs: int | None) -> Sessio
             fields.integer("repeat_last_n", WINDOW, -1, 2**31 - 1),
         ),
         logit_bias=biases_of(fields.get("logit_bias")),
-        strategy=Strategy.DETERMINISTIC if strategy is None else strategy,  # `check_sampling` looks
+        strategy=fields.text("strategy", Strategy.DETERMINISTIC),
         threshold=fields.number("threshold", THRESHOLD, 0.0, 1.0),
     )
-    draft_n = None if fields.get("draft_n") in (None, "auto") else fields.integer("draft_n", 0, 0, MAX_DRAFTS)
-    stops, cached = stops_of(fields.get("stop")), fields.flag("cache_prompt", True)
-    return SessionParams(check_sampling(sampling), max_tokens, draft_n, stops, logprobs, grammar_of(fields), cached)
+    return SessionParams(
+        check_sampling(sampling),
+        _max_tokens(fields, chat=chat),
+        draft_n=None if fields.get("draft_n") in (None, "auto") else fields.integer("draft_n", 0, 0, MAX_DRAFTS),
+        stop=stops_of(fields.get("stop")),
+        logprobs=(_chat_logprobs if chat else _completion_logprobs)(fields),
+        grammar=grammar_of(fields),
+        cache_prompt=fields.flag("cache_prompt", True),
+    )
+
+
+def _max_tokens(fields: BodyFields, *, chat: bool) -> int:
+    most = fields.integer("max_tokens", MAX_TOKENS if chat else 128, -1, MAX_TOKENS)
+    if chat:
+        most = fields.integer("max_completion_tokens", most, -1, MAX_TOKENS)
+    return MAX_TOKENS if most < 0 else most
 
 
 def _seed(fields: BodyFields) -> int:
@@ -192,7 +180,7 @@ def _chat_logprobs(fields: BodyFields) -> int | None:
     return top if wanted else None
 
 
-_CONTENT = frozenset({"tool_calls", "function_call", "tool_call_id", "audio", "images", "refusal"})
+_CONTENT = ("audio", "function_call", "images", "refusal", "tool_call_id", "tool_calls")
 """Fields of a message that say something, which would be lost; what else it has besides a text is left out."""
 
 _MEDIA = ("image", "audio", "video", "file")
@@ -206,11 +194,11 @@ def parse_messages(value: object) -> tuple[ChatMessage, ...]:
 
 def _continues(fields: BodyFields, messages: tuple[ChatMessage, ...]) -> bool:
     """Whether the last message is to be continued, which only an assistant's can."""
-    own = bool(messages) and messages[-1].role == "assistant"
+    own = messages[-1].role == "assistant"
     wanted = not fields.flag("add_generation_prompt", not fields.flag("continue_final_message", own))
-    if wanted and messages and not own:
+    if wanted and not own:
         raise RequestError("only an assistant's message at the end can be continued", "messages")
-    if wanted and len(messages) > 1 and messages[-2].role == "assistant":
+    if wanted and "assistant" in [message.role for message in messages[-2:-1]]:
         raise RequestError("two assistant messages at the end cannot be continued: join them", "messages")
     return wanted
 
@@ -221,46 +209,22 @@ def _message(value: object, where: str) -> ChatMessage:
     role, name, content = value["role"], value.get("name"), value.get("content")
     if not isinstance(name, str | None):
         raise RequestError(f"{where}.name must be a text", where)
-    for key in sorted(_CONTENT & value.keys()):
-        if value[key] not in (None, [], ""):
+    for key in _CONTENT:
+        if value.get(key) not in (None, [], ""):
             raise RequestError(f"{where}.{key} is not supported yet", where)
     if content is None and role == "assistant":
         content = ""
-    return ChatMessage(role, _content(content, f"{where}.content"), name or "")
-
-
-def _content(value: object, where: str) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise RequestError(f"{where} must be a text, or a list of text parts", where)
-    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
+    parts = [{"text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        raise RequestError(f"{where}.content must be a text, or a list of text parts", where)
+    texts = (_part(part, f"{where}.content[{index}]") for index, part in enumerate(parts))
+    return ChatMessage(role, "".join(texts), name or "")
 
 
 def _part(part: object, where: str) -> str:
-    if not isinstance(part, dict):
-        raise RequestError(f"{where} must be an object with a type", where)
-    kind = part.get("type", "text")
-    names = [str(kind), *(name for name, value in part.items() if value is not None)]
-    for medium in _MEDIA:
-        if any(medium in name for name in names):
-            raise RequestError(f"{medium} input is not supported by this model", where)
-    if kind != "text" or not isinstance(part.get("text"), str):
-        raise RequestError(f"{where} is no text part, and nothing else is supported", where)
-    return str(part["text"])
-
-
-def filled(body: object, defaults: Mapping[str, object]) -> object:
-    """A body with what it leaves out: the daemon's defaults, then its own `fallback`.
-
-    fallback: a client's own defaults, some of DEFAULTS, which the daemon's come before. Raises RequestError where it is
-    something else.
-    """
-    if not isinstance(body, dict):
-        return body
-    fallback = body.get("fallback")
-    if not isinstance(fallback, dict | None) or not set(fallback or {}) <= set(DEFAULTS):
-        raise RequestError(f"fallback must be an object with some of {', '.join(DEFAULTS)}", "fallback")
-    used = {**(fallback or {}), **defaults}
-    given = {name: value for name, value in body.items() if name != "fallback"}
-    return given | {name: value for name, value in used.items() if given.get(name) is None}
+    """The text of a part. What a model without eyes is shown is refused, never dropped."""
+    if isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
+        named = [name for name, value in part.items() if value is not None]
+        if not any(medium in name for name in named for medium in _MEDIA):
+            return str(part["text"])
+    raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)

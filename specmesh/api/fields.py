@@ -1,8 +1,8 @@
 """The fields of a request's body, checked as they are read: RequestError names the one that is wrong."""
 
 import json
-from collections.abc import Sequence
-from typing import Any, TypeGuard
+from collections.abc import Mapping
+from typing import TypeGuard
 from urllib.parse import quote
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
@@ -14,31 +14,27 @@ Json = dict[str, object]
 Prompt = tuple[str | None, tuple[int, ...] | None]
 """A text or ids."""
 
-_EMPTY: tuple[object, ...] = (False, 0, "", [], {})
-_CHANGING: tuple[tuple[tuple[object, ...], str], ...] = (
-    (_EMPTY, "audio prediction web_search_options echo suffix top_logprobs tools functions"),  # OpenAI's
-    (
-        _EMPTY,
-        "mirostat dry_multiplier xtc_probability dynatemp_range min_keep lora",
-    ),  # llama-server's
-    (
-        _EMPTY,
-        "max_new_tokens min_tokens allowed_token_ids stop_token_ids bad_words logits_processors",
-    ),  # vLLM's, others'
-    (_EMPTY, "truncate_prompt_tokens chat_template chat_template_kwargs include_stop_str_in_output documents"),
-    (_EMPTY, "structured_outputs guided_json guided_regex guided_choice guided_grammar regex ebnf"),
-    (_EMPTY, "no_repeat_ngram_size top_a smoothing_factor use_beam_search"),
-    ((-1, 0), "top_n_sigma t_max_predict_ms"),
-    ((-1,), "adaptive_target n_predict"),
-    ((), "samplers"),
-    ((1,), "best_of typ_p typical_p repetition_penalty length_penalty num_beams"),
-    ((True,), "skip_special_tokens do_sample"),
-    (("none", "auto"), "tool_choice function_call"),
-    ((["text"],), "modalities"),
+_UNSUPPORTED = (
+    "audio documents echo functions prediction suffix tools top_logprobs web_search_options "
+    "chat_template chat_template_kwargs include_stop_str_in_output truncate_prompt_tokens "
+    "dry_multiplier dynatemp_range lora min_keep mirostat smoothing_factor top_a xtc_probability "
+    "allowed_token_ids bad_words logits_processors max_new_tokens min_tokens stop_token_ids "
+    "ebnf guided_choice guided_grammar guided_json guided_regex regex structured_outputs "
+    "no_repeat_ngram_size use_beam_search"
 )
-"""Fields that would change the text, or what an answer is, after the values besides null that change nothing."""
-
-_NEUTRAL = {name: values for values, names in _CHANGING for name in names.split()}
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    _UNSUPPORTED: (False, 0, "", [], {}),
+    "best_of length_penalty num_beams repetition_penalty typ_p typical_p": (1,),
+    "adaptive_target n_predict": (-1,),
+    "t_max_predict_ms top_n_sigma": (-1, 0),
+    "do_sample skip_special_tokens": (True,),
+    "function_call tool_choice": ("none", "auto"),
+    "modalities": (["text"],),
+    "samplers": (),
+}
+_CHANGING = {name: values for names, values in _NEUTRAL.items() for name in names.split()}
+"""Fields of OpenAI, llama-server, vLLM and others that would change the text, or what an answer is, with the values
+besides null that change nothing."""
 
 _WITHOUT_EFFECT = frozenset(
     ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
@@ -50,17 +46,23 @@ _TOLD, _NAME = 16, 64
 
 
 class BodyFields:
-    """The fields of a body that are not null, each read by its name."""
+    """The fields of a body that are not null, each read by its name. defaults: of those that it leaves out."""
 
-    def __init__(self, body: object) -> None:
+    def __init__(self, body: object, defaults: Mapping[str, object]) -> None:
         if not isinstance(body, dict):
             raise RequestError("the request body must be a JSON object")
-        self._given: Json = {name: value for name, value in body.items() if value is not None}
+        self._given: Json = {**defaults, **{name: value for name, value in body.items() if value is not None}}
         self._read: set[str] = set()
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         self._read.add(name)
         return self._given.get(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.get(name)
+        if not isinstance(value, str | None):
+            raise RequestError(f"{name} must be a text", name)
+        return default if value is None else value
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
         value = self.get(name)
@@ -89,43 +91,27 @@ class BodyFields:
             raise RequestError(f"{name} must be true or false", name)
         return value
 
-    def unread(self) -> tuple[str, ...]:
-        """Return the fields that nobody has read and that change nothing. Raise RequestError for one that would."""
+    def unread(self) -> str:
+        """Return the names of fields that nobody has read and that change nothing, for a header and the log. Raise
+        RequestError for one that would change something."""
         unread = [name for name in self._given if name not in self._read and name not in _WITHOUT_EFFECT]
         for name in unread:
-            if name in _NEUTRAL and self._given[name] not in _NEUTRAL[name]:
+            if name in _CHANGING and self._given[name] not in _CHANGING[name]:
                 raise RequestError(f"{name} is not supported yet", name)
-        return tuple(name for name in unread if name not in _NEUTRAL)
-
-
-def shown(names: Sequence[str]) -> str:
-    """Names from a client's body, for a header and the log."""
-    return ", ".join(quote(name[:_NAME], "[]", errors="replace") for name in names[:_TOLD])
+        ignored = [name for name in unread if name not in _CHANGING]
+        return ", ".join(quote(name[:_NAME], "[]") for name in ignored[:_TOLD])
 
 
 def grammar_of(fields: BodyFields) -> Grammar | None:
-    """The grammar that a body asks for, if any.
-
-    `response_format` is OpenAI's, and with its json_object llama-server takes a `schema` as well; `json_schema` and
-    `grammar` are llama-server's. The same one may come twice: who goes on with a text adds what the daemon told.
-    """
-    schema, gbnf = fields.get("json_schema"), fields.get("grammar")
-    if not isinstance(gbnf, str | None):
-        raise RequestError("grammar must be a text in GBNF", "grammar")
+    """The grammar that a body asks for, if any, by OpenAI's `response_format`, with whose json_object llama-server
+    takes a `schema` as well, or by llama-server's `json_schema` or `grammar`."""
+    schema, gbnf = fields.get("json_schema"), fields.text("grammar")
     own = None if schema is None else _schema(schema, "json_schema")
     formed = _format(fields.get("response_format"))
     asked = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
-    if len(set(asked)) > 1:
+    if len(asked) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
     return check_grammar(asked[0]) if asked else None
-
-
-def fields_of(grammar: Grammar | None) -> Json:
-    if grammar is None:
-        return {}
-    if grammar.kind is GrammarKind.GBNF:
-        return {"grammar": grammar.text}
-    return {"json_schema": json.loads(grammar.text)}
 
 
 def _format(value: object) -> Grammar | None:
@@ -136,12 +122,8 @@ def _format(value: object) -> Grammar | None:
             return _schema(others.get("schema", {"type": "object"}), "response_format.schema")
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return _schema(schema, "response_format.json_schema.schema")
-        case {"type": "json_schema"}:
-            raise RequestError("response_format.json_schema must be an object with a schema", "response_format")
-        case {"type": _}:
-            raise RequestError("response_format.type must be text, json_object or json_schema", "response_format")
-        case _:
-            raise RequestError("response_format must be an object with a type", "response_format")
+    why = "response_format.type must be text, json_object, or json_schema with an object json_schema that has a schema"
+    raise RequestError(why, "response_format")
 
 
 def _schema(value: object, where: str) -> Grammar:
@@ -157,23 +139,25 @@ def biases_of(value: object) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...], where false forbids a token."""
     pairs = list(value.items()) if isinstance(value, dict) else value or []
     if isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        biases = [(_token(token), FORBIDDEN if bias is False else bias) for token, bias in pairs]
-        if all(_is_bias(*one) for one in biases):
-            return tuple((token, float(bias)) for token, bias in biases)
-    why = f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never"
-    raise RequestError(why, "logit_bias")
+        return tuple(_bias(token, bias) for token, bias in pairs)
+    raise RequestError(_NO_BIASES, "logit_bias")
 
 
-def _token(token: Any) -> Any:
-    """An id that may be written as a text, as keys of JSON's objects are."""
-    return int(token) if isinstance(token, str) and token.isdecimal() and len(token) < 10 else token
+_NO_BIASES = f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never"
 
 
-def _is_bias(token: object, bias: object) -> bool:
-    return is_id(token) and type(bias) in (int, float) and (bias == FORBIDDEN or -MOST <= bias <= MOST)  # type: ignore[operator]
+def _bias(token: object, bias: object) -> tuple[int, float]:
+    if isinstance(token, str) and token.isdecimal() and len(token) < 10:  # as keys of JSON's objects are
+        token = int(token)
+    bias = FORBIDDEN if bias is False else bias
+    if not is_id(token) or not isinstance(bias, int | float) or bias is True:
+        raise RequestError(_NO_BIASES, "logit_bias")
+    if bias != FORBIDDEN and not -MOST <= bias <= MOST:
+        raise RequestError(_NO_BIASES, "logit_bias")
+    return token, float(bias)
 
 
-def is_id(value: object) -> bool:
+def is_id(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < 2**31
 
 

@@ -80,6 +80,11 @@ class ApiConnection(H11Protocol):
         self.on_writable()
 
     @property
+    def behind(self) -> bool:
+        """Its reader takes so little that writing would have to wait."""
+        return self.flow.write_paused
+
+    @property
     def asked(self) -> bool:
         """The request has come whole, and is not answered to the end."""
         return self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete

@@ -17,7 +17,6 @@ Json = dict[str, object]
 SCHEMA_VERSION = 1
 
 written = json.JSONEncoder(ensure_ascii=False).encode
-_MARK = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,47 +74,32 @@ def _completion_logprobs(tokens: Sequence[AnswerToken]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The form of one answer, of a chat or a completion, under the id of its request.
+    """The form of one choice of an answer, of a chat or a completion, under the id of its request.
 
-    `extra` is specmesh's own part, `index` the choice's, `tokens` those whose log-probabilities are wanted: of an
-    answer at once None where none are. A completion's are also given as a chat's are, under `specmesh`.
+    `extra` is specmesh's own part, `tokens` those whose log-probabilities are wanted: of an answer at once None where
+    none are. A completion's are also given as a chat's are, under `specmesh`.
     """
 
     chat: bool
     id: str
     created: int
     model: str
+    index: int = 0
 
-    def chunk(
-        self, text: str, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = (), index: int = 0
-    ) -> Json:
+    def chunk(self, text: str, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = ()) -> Json:
         """A part of a streamed answer; the last one has a reason to `finish`, a chat's first says who speaks."""
         begins = "session" in extra and not extra.get("known_tokens")
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
         content: Json = {"delta": delta} if self.chat else {"text": text}
-        return self._answer("chat.completion.chunk", content, finish, extra, tokens or None, index)
+        return self._answer("chat.completion.chunk", content, finish, extra, tokens or None)
 
-    def frame(self, index: int) -> tuple[str, str]:
-        """Return what stands before the text, and before `extra`, in every chunk without log-probabilities."""
-        same = written(self.chunk(_MARK, None, {}, (), index)).removesuffix("{}}")
-        before, between = same.split(written(_MARK))
-        return before, between
-
-    def whole(
-        self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None = None, index: int = 0
-    ) -> Json:
+    def whole(self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None) -> Json:
         message = {"role": "assistant", "content": text, "refusal": None}
         content: Json = {"message": message} if self.chat else {"text": text}
-        return self._answer("chat.completion", content, finish, extra, tokens, index)
+        return self._answer("chat.completion", content, finish, extra, tokens)
 
     def _answer(
-        self,
-        kind: str,
-        content: Json,
-        finish: str | None,
-        extra: Json,
-        tokens: Sequence[AnswerToken] | None,
-        index: int,
+        self, kind: str, content: Json, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] | None
     ) -> Json:
         logprobs = None
         if tokens is not None:
@@ -128,7 +112,7 @@ class Shape:
             "created": self.created,
             "model": self.model,
             "system_fingerprint": f"specmesh-{__version__}",
-            "choices": [{"index": index, **content, "logprobs": logprobs, "finish_reason": finish}],
+            "choices": [{"index": self.index, **content, "logprobs": logprobs, "finish_reason": finish}],
             "specmesh": extra,
         }
 

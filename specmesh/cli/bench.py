@@ -159,7 +159,7 @@ def audit(
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    sampling = {"max_tokens": 128} | request_fields(options, temperature=0)
+    sampling = {"max_tokens": 128, "temperature": 0} | request_fields(options)
     plan = AuditPlan(read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
         told = run(client, plan, snapshot, advance)

@@ -50,8 +50,7 @@ class _Text:
         self.finish_reason = choice["finish_reason"] or self.finish_reason
         if "report" in told:
             self.report, self.prompt_ids = told["report"], told.get("prompt_token_ids", ())
-        if "request" in told:
-            self.seed = told["request"]["seed"]
+        self.seed = told.get("seed", self.seed)
         drafted = told.get("accepted_text", "")
         opening, closing = ("[[", "]]") if os.environ.get("NO_COLOR") else (_GREEN, _PLAIN)
         return (f"{opening}{drafted}{closing}" if drafted else "") + str(choice["text"][len(drafted) :])
@@ -120,7 +119,8 @@ def generate(
         "draft_n": 0 if no_draft else draft_n,
         "rounds": show_drafts,
         **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
-        **request_fields(options, temperature=0),
+        "temperature": 0,
+        **request_fields(options),
     }
     texts = [_Text((body["seed"] + number) % SEEDS) for number in range(n)]
     try:
@@ -179,7 +179,7 @@ def chat(system: str | None, raw: bool, socket_path: Path | None, **options: Any
     if system and raw:
         raise click.UsageError("--system needs a chat template, and --raw uses none")
     client = daemon.Client(socket_path)
-    Conversation(client, request_fields(options, temperature=0.7), system, raw).run()
+    Conversation(client, {"temperature": 0.7} | request_fields(options), system, raw).run()
 
 
 class Conversation:

@@ -146,16 +146,13 @@ FIELDS = (
 """Fields of a request that options are named as."""
 
 
-def request_fields(options: Mapping[str, Any], temperature: float | None = None) -> dict[str, Any]:
-    """Return the fields of a request that the user set. The others are left to the daemon's defaults; `temperature`
-    counts where it has none."""
+def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that the user set. The others are left to the daemon's defaults."""
     body = {name: options[name] for name in FIELDS if options.get(name) not in (None, ())}
     if "grammar" in body:
         body["grammar"] = read_text(body["grammar"], MAX_FILE_BYTES, "a grammar")
     if "json_schema" in body:
         body["json_schema"] = _schema(body["json_schema"])
-    if temperature is not None and "temperature" not in body:
-        body["fallback"] = {"temperature": temperature}
     return body
 
 
@@ -175,7 +172,7 @@ def _options_of_sampling(defaults: Mapping[str, object], before: str = "") -> li
 
 default_options = combined(
     *_options_of_sampling(
-        {"max_tokens": "128 for a completion; a chat may fill its context", "temperature": "1; generate 0, chat 0.7"},
+        {"max_tokens": "128 for a completion; a chat may fill its context"},
         "For requests that do not set it: ",
     )
 )

@@ -8,7 +8,7 @@ NULLS = (
     *("presence_penalty", "frequency_penalty", "response_format", "tools", "tool_choice", "parallel_tool_calls"),
     *("metadata", "store", "modalities", "audio", "prediction", "reasoning_effort", "functions", "function_call"),
     *("service_tier", "web_search_options", "grammar", "json_schema", "min_p", "cache_prompt", "mirostat", "draft_n"),
-    *("guided_json", "top_logprobs", "suffix", "echo", "best_of", "resume", "fallback", "strategy", "nonsense"),
+    *("guided_json", "top_logprobs", "suffix", "echo", "best_of", "resume", "strategy", "nonsense"),
 )
 
 
@@ -39,10 +39,11 @@ def test_max_tokens(server: Served):
     assert (long.usage, long.choices[0]["finish_reason"]) == ((CONTEXT - 30, 30), "length")
     assert server.chat(max_tokens=-1, stop=["\x00"]).usage[1] > 128
     for stream in (False, True):
-        none = server.complete(max_tokens=0, echo=True, stream=stream)
+        none = server.complete(max_tokens=0, echo=True, stream=stream, stream_options={"include_usage": True})
         told = none.chunks() if stream else [none.json()]
-        assert "".join(one["choices"][0]["text"] for one in told) == "once"
-        assert told[-1]["choices"][0]["finish_reason"] == "length"
+        choices = [choice for one in told for choice in one["choices"]]
+        assert "".join(choice["text"] for choice in choices) == "once"
+        assert choices[-1]["finish_reason"] == "length"
         assert told[-1]["usage"]["completion_tokens"] == 0
     assert server.complete(max_tokens=0).usage == (4, 0)
     floats = {"max_tokens": 12.0, "n": 1.0, "seed": 7.0, "top_k": -1.0, "draft_n": 2.0, "repeat_last_n": 64.0}
@@ -64,11 +65,9 @@ def test_prompts(server: Served):
     assert [choice["index"] for choice in together.choices] == list(range(6))
     usage = tuple(sum(one.usage[part] for one in alone) for part in (0, 1))
     assert together.usage == usage == (4 + 2 + 1, 6 * 12)
-    streamed = [""] * 6
-    *chunks, last = server.complete(
-        prompt=prompts, n=2, seed=5, temperature=100, top_k=50, echo=True, stream=True
-    ).chunks()
-    for chunk in (*chunks, last):
+    streamed, wanted = [""] * 6, {"echo": True, "stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = server.complete(prompt=prompts, n=2, seed=5, temperature=100, top_k=50, **wanted).chunks()
+    for chunk in chunks:
         [choice] = chunk["choices"]
         streamed[choice["index"]] += choice["text"]
     assert streamed == [echo + text for echo, text in zip(["once", "once", "hi", "hi", "", ""], told, strict=True)]

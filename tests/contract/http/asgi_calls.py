@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 from specmesh.api import requests as r
@@ -108,8 +109,7 @@ async def call(
 
     headers = [(b"content-type", b"application/json"), (b"accept", accept)]
     scope: dict[str, object] = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
-    if connection is not None:
-        scope["state"] = {"connection": connection}
+    scope["state"] = {"connection": connection or SimpleNamespace(behind=False)}
     app: Callable[..., Awaitable[None]] = create_app(daemon)
     await asyncio.wait_for(app(scope, receive, answer.send), 20)
     return answer

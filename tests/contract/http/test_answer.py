@@ -2,18 +2,14 @@
 
 import asyncio
 import json
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
 
 from specmesh.api import answer as api_answer
-from specmesh.api.body import parse_completion
 from specmesh.api.requests import Submit
 from specmesh.core.requests import Started, Tokens
-from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, SamplingParams
+from specmesh.core.sampling.sampler import FORBIDDEN, SamplingParams
 from specmesh.core.session_params import SessionParams
 
 BODY = json.dumps({"prompt": "hi", "stream": True}).encode()
@@ -21,31 +17,29 @@ BODY = json.dumps({"prompt": "hi", "stream": True}).encode()
 
 def test_stream_joins_what_came_together():
     """Streamed without rounds: ids that came together are one chunk, drafts are left out, [DONE] ends it."""
-    *events, done = post(FakeDaemon(*EVENTS), stream=True).events()
-    chunks = [json.loads(event) for event in events]
+    *events, done = post(FakeDaemon(*EVENTS), stream=True, stream_options={"include_usage": True}).events()
+    *chunks, last = (json.loads(event) for event in events)
     assert done == "[DONE]"
     assert [chunk["choices"][0]["text"] for chunk in chunks] == ["", "ABC", ""]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
     assert chunks[0]["specmesh"] == {"session": 7, "prompt_tokens": 2}
     assert chunks[1]["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
-    assert chunks[2]["usage"]["completion_tokens"] == 3
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 3)
 
 
 def test_stream_with_rounds():
-    """Streamed with rounds: one chunk per round, with its drafts, their text and the pieces."""
+    """Streamed with rounds: one chunk per round, with its drafts and what of the text they are."""
     *events, _ = post(FakeDaemon(*EVENTS), stream=True, rounds=True).events()
     first, second = (json.loads(event)["specmesh"] for event in events[1:3])
-    assert (first["drafts"], first["drafted_text"], first["accepted"]) == ([65, 90], "AZ", 1)
-    assert (first["pieces"], first["accepted_text"]) == (["A", "B"], "A")
-    assert (second["drafts"], second["drafted_text"], second["accepted"]) == ([], "", 0)
-    assert (second["pieces"], second["accepted_text"]) == (["C"], "")
+    assert first == {"drafts": [65, 90], "accepted_text": "A", "token_ids": [65, 66], "accepted": 1}
+    assert second == {"drafts": [], "accepted_text": "", "token_ids": [67], "accepted": 0}
 
 
 class SlowReader:
     """A connection whose reader takes nothing until it is let on."""
 
     def __init__(self) -> None:
-        self.flow = SimpleNamespace(write_paused=True)
+        self.behind = True
 
     on_writable = staticmethod(lambda: None)
 
@@ -63,7 +57,7 @@ def test_a_stream_waits_for_its_reader():
         for _ in range(5):
             await asyncio.sleep(0)
         assert (answer.status, answer.parts) == (0, [])
-        reader.flow.write_paused = False
+        reader.behind = False
         reader.on_writable()
         reader.on_writable()  # what is taken of an answer that has ended is nothing to it
         await asking
@@ -88,24 +82,20 @@ def test_characters_split_over_rounds_arrive_whole(stream: bool):
         assert answer.json()["choices"][0]["text"] == "€\ufffd"
 
 
-SAMPLING = SamplingParams(0.5, 3, 0.9, 7, penalties=Penalties(1.5), logit_bias=((4, -1.0),))
-PARAMS = SessionParams(SAMPLING, 40, 4, ("D",))
+PARAMS = SessionParams(SamplingParams(0.5, seed=7), 40, 4, ("D",))
 NAME = "cmpl-" + 32 * "a"
 
 
 def test_resumable_stream_says_what_is_needed_to_go_on():
-    """The prompt's ids and the fields that ask for the same text; and its id cannot be guessed."""
-    params = replace(PARAMS, grammar=Grammar(GrammarKind.GBNF, 'root ::= "a"'))
-    started = Started(7, 2, (104, 105), params)
+    """The prompt's ids and the seed; and its id cannot be guessed."""
+    started = Started(7, 2, (104, 105), PARAMS)
     answers = [post(FakeDaemon(started, DONE), stream=True, resumable=True) for _ in range(2)]
     first, again = (json.loads(answer.events()[0]) for answer in answers)
-    request = first["specmesh"].pop("request")
-    assert first["specmesh"] == {"session": 7, "prompt_tokens": 2, "prompt_token_ids": [104, 105]}
-    assert parse_completion({"prompt": "x"} | request).request.params == replace(params, draft_n=None)
+    plain = {"session": 7, "prompt_tokens": 2}
+    assert first["specmesh"] == plain | {"prompt_token_ids": [104, 105], "seed": 7}
     assert len(first["id"]) == len(NAME)
     assert first["id"] != again["id"]
-    plain = json.loads(post(FakeDaemon(started, DONE), stream=True).events()[0])
-    assert plain["specmesh"] == {"session": 7, "prompt_tokens": 2}
+    assert json.loads(post(FakeDaemon(started, DONE), stream=True).events()[0])["specmesh"] == plain
 
 
 @pytest.mark.parametrize(("asked", "biases"), [({}, ()), ({"ignore_eos": True}, ((255, FORBIDDEN),))])
@@ -125,9 +115,9 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
     euro = tuple("€".encode())
     daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((euro[2], 67, 68, 69), 0, None), DONE)
     resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *euro[:2]]}
-    answer = post(daemon, stream=stream, resume=resume, stop=["D"])
+    answer = post(daemon, stream=stream, stream_options={"include_usage": True}, resume=resume, stop=["D"])
     bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
-    assert "".join(body["choices"][0]["text"] for body in bodies) == "€C"
+    assert "".join(choice["text"] for body in bodies for choice in body["choices"]) == "€C"
     assert {body["id"] for body in bodies} == {NAME}
     assert bodies[-1]["usage"]["completion_tokens"] == 5
     [order] = daemon.orders

@@ -1,15 +1,22 @@
-"""A completion's body: every field is checked, and what is not supported is refused."""
+"""Bodies: every field is checked, what is not supported is refused, and a daemon's defaults fill what is left out."""
 
+import json
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.api.body import MAX_TOKENS, parse_chat, parse_completion
+from specmesh.api.body import parse_body
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, SamplingParams
-from specmesh.core.session_params import MAX_DRAFTS, ChatMessage
+from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage
 from specmesh.errors import RequestError
+
+parse_completion = partial(parse_body, defaults={}, chat=False)
+parse_chat = partial(parse_body, defaults={}, chat=True)
+MESSAGE = {"role": "user", "content": "Hi"}
 
 
 def test_every_field():
@@ -19,25 +26,20 @@ def test_every_field():
         {"prompt": [1, 2], "stream": True, "stream_options": {"include_usage": True}} | own | sampled
     )
     assert body.stream
-    assert body.request.rounds
-    assert body.request.reconnect_timeout == 30.0
-    assert (body.request.prompt, body.request.prompt_ids) == (None, (1, 2))
-    params = body.request.params
+    assert body.requests[0].rounds
+    assert body.requests[0].reconnect_timeout == 30.0
+    assert (body.requests[0].prompt, body.requests[0].prompt_ids) == (None, (1, 2))
+    params = body.requests[0].params
     assert (params.max_tokens, params.draft_n, params.cache_prompt) == (7, 3, False)
-    assert body.request.params.sampling == SamplingParams(0.0, 5, 0.5, 9)
+    assert body.requests[0].params.sampling == SamplingParams(0.0, 5, 0.5, 9)
 
 
 REFUSED: dict[str, list[object]] = {
     "prompt": [None, 5, [], [1, "2"], [True], [1.0], ["a", 1], [["a"]], ["a"] * 129, {}],
     "prediction": [{"type": "content", "content": "x"}],
-    **{name: [1] for name in ("mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range", "top_n_sigma")},
-    **{name: [5] for name in ("min_tokens", "n_predict")},
-    "repetition_penalty": [1.1],
-    "typical_p": [0.9],
-    "guided_json": [{"type": "object"}],
-    "guided_choice": [["a"]],
+    **{name: [1] for name in ("mirostat", "dry_multiplier", "top_n_sigma", "guided_json", "tools")},
+    **{name: [5] for name in ("min_tokens", "n_predict", "best_of", "typical_p", "model", "grammar")},
     "stop_token_ids": [[1]],
-    "chat_template_kwargs": [{"enable_thinking": False}],
     "max_tokens": [-2, 1.5, "9", True, 2**31],
     "temperature": [-0.1, 101, math.nan, math.inf, "1", True, 10**400],
     "top_p": [-0.1, 1.1],
@@ -45,15 +47,10 @@ REFUSED: dict[str, list[object]] = {
     "seed": [-(2**63) - 1, 2**64, "s"],
     "draft_n": [-1, MAX_DRAFTS + 1, "many", True],
     "stream": [1, "yes"],
-    "rounds": [0],
     "reconnect_timeout": [-1],
-    "cache_prompt": [0],
     "stop": [[1], {"x": 1}, ["x"] * 17, "x" * 1025],
     "stream_options": ["all"],
-    "response_format": [{"type": "xml"}],
-    "tools": [[{"type": "function"}]],
     "n": [0, 9, True],
-    "best_of": [3],
     "echo": [1],
     "logprobs": [-1, 21, True],
     "top_logprobs": [3],
@@ -65,16 +62,7 @@ REFUSED: dict[str, list[object]] = {
     "min_p": [1.1],
     "strategy": ["lossy", 1],
     "threshold": [0, 1.1],
-    "logit_bias": [
-        {"50256": -101},
-        {"-1": 1},
-        {"x": 1},
-        {"1": True},
-        [[1]],
-        [5],
-        "5",
-        {str(token): 1 for token in range(1025)},
-    ],
+    "logit_bias": [{"7": -101}, {"-1": 1}, {"x": 1}, {"1": True}, [[1]], [5], "5", {str(n): 1 for n in range(1025)}],
 }
 
 
@@ -90,34 +78,23 @@ def test_refused(name: str, value: object):
 
 
 TAKEN: dict[str, list[object]] = {
-    **{name: [0, None] for name in ("mirostat", "dry_multiplier", "xtc_probability", "dynatemp_range", "min_tokens")},
-    "top_n_sigma": [-1.0],
-    **{name: [None] for name in ("guided_json", "guided_choice", "n_predict", "prediction")},
-    "repetition_penalty": [1.0],
-    "typical_p": [None, 1],
+    **{name: [0, None] for name in ("mirostat", "dry_multiplier", "min_tokens")},
     **{name: [[]] for name in ("tools", "stop_token_ids")},
-    "chat_template_kwargs": [{}],
+    **{name: [1.0] for name in ("typical_p", "best_of", "n", "min_p", "threshold")},
+    "top_n_sigma": [-1.0],
+    "tool_choice": ["auto"],
     "stop": [None, [], "", ["x"] * 16],
     "response_format": [{"type": "text"}],
     "metadata": [{"a": "b"}],
-    "n": [1],
-    "best_of": [1],
     "echo": [False],
     "logprobs": [None, False],
-    "suffix": [None],
     "presence_penalty": [0, -100],
-    "frequency_penalty": [0.0],
     "repeat_last_n": [-1],
     "repeat_penalty": [0.5],
-    "min_p": [1],
     "strategy": [None, "probabilistic", "greedy"],
-    "threshold": [1, None],
     "logit_bias": [{}, [], None],
     "seed": [None, 2**32 - 1],
-    "max_tokens": [None],
     "temperature": [None, 100],
-    "top_p": [None, 0],
-    "stream": [None],
     "draft_n": [None, "auto", 0, MAX_DRAFTS],
     "reconnect_timeout": [0],
 }
@@ -131,12 +108,12 @@ def test_taken(name: str, value: object):
 
 def test_penalties_and_biases():
     fields = {"repeat_penalty": 1.1, "repeat_last_n": 5, "presence_penalty": 0.5, "frequency_penalty": -1}
-    sampling = parse_completion({"prompt": "x"} | fields).request.params.sampling
+    sampling = parse_completion({"prompt": "x"} | fields).requests[0].params.sampling
     assert sampling.penalties == Penalties(1.1, -1.0, 0.5, 5)
     openai = parse_completion({"prompt": "x", "logit_bias": {"50256": -100, "7": 0.5}})
-    assert openai.request.params.sampling.logit_bias == ((50256, -100.0), (7, 0.5))
+    assert openai.requests[0].params.sampling.logit_bias == ((50256, -100.0), (7, 0.5))
     llama = parse_completion({"prompt": "x", "logit_bias": [[50256, -1], [7, False]]})
-    assert llama.request.params.sampling.logit_bias == ((50256, -1.0), (7, FORBIDDEN))
+    assert llama.requests[0].params.sampling.logit_bias == ((50256, -1.0), (7, FORBIDDEN))
 
 
 JSON = st.recursive(
@@ -151,7 +128,7 @@ NAMES = st.sampled_from([*REFUSED, "resume", "resumable", "reconnect_timeout", "
 @given(st.dictionaries(NAMES, JSON, max_size=6) | JSON)
 def test_any_json(body: object):
     try:
-        request = parse_completion(body).request
+        request = parse_completion(body).requests[0]
     except RequestError:
         return
     assert isinstance(body, dict)
@@ -165,15 +142,15 @@ NAME = "cmpl-" + 32 * "0"
 
 def test_resume():
     """A text by its id alone, or with its prompt's ids and those it has so far, which its client knows."""
-    only = parse_completion({"resume": {"id": NAME}}).request
+    only = parse_completion({"resume": {"id": NAME}}).requests[0]
     assert (only.id, only.named_only, only.prompt, only.prompt_ids) == (NAME, True, None, None)
     value = {"id": "chat" + NAME, "model": "m", "prompt_token_ids": [1, 2], "token_ids": [3]}
     for parse in (parse_completion, parse_chat):
         body = parse({"resume": value, "prompt": 5, "seed": 4} if parse is parse_completion else {"resume": value})
-        request = body.request
+        [request] = body.requests
         assert (request.id, request.prompt_ids, request.generated, request.known) == ("chat" + NAME, (1, 2), (3,), 1)
-        assert (request.named_only, body.model) == (False, "m")
-    assert parse_completion({"resume": {"id": NAME, "prompt_token_ids": [1]}}).request.generated == ()
+        assert (request.named_only, body.began) == (False, "m")
+    assert parse_completion({"resume": {"id": NAME, "prompt_token_ids": [1]}}).requests[0].generated == ()
 
 
 NO_RESUME: list[object] = [
@@ -197,12 +174,12 @@ def test_chat():
     """Messages of text, whole or in parts; no limit but the context's unless one is given."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "image_url": None}]
     said = [{"role": "system", "content": "s", "name": None}, {"role": "user", "content": parts}]
-    request = parse_chat({"messages": said}).request
+    request = parse_chat({"messages": said}).requests[0]
     assert request.messages == (ChatMessage("system", "s"), ChatMessage("user", "ab"))
     assert (request.prompt, request.prompt_ids, request.params.max_tokens) == (None, None, MAX_TOKENS)
     limits = {"max_tokens": 5, "max_completion_tokens": 7}
-    assert parse_chat({"messages": said, "max_tokens": 5}).request.params.max_tokens == 5
-    assert parse_chat({"messages": said} | limits).request.params.max_tokens == 7
+    assert parse_chat({"messages": said, "max_tokens": 5}).requests[0].params.max_tokens == 5
+    assert parse_chat({"messages": said} | limits).requests[0].params.max_tokens == 7
 
 
 MESSAGES: list[object] = [
@@ -222,24 +199,22 @@ def test_no_messages(messages: object):
 
 
 @pytest.mark.parametrize(
-    ("part", "medium"),
+    "part",
     [
-        ({"type": "image_url", "image_url": {"url": "x"}}, "image"),
-        ({"type": "image_url", "image_url": {"url": "x"}, "text": "see this"}, "image"),
-        ({"type": "text", "text": "see this", "image_url": {"url": "x"}}, "image"),
-        ({"text": "see this", "image": "iVBORw0KGgo="}, "image"),
-        ({"type": "input_image", "image_url": "http://x"}, "image"),
-        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "audio"),
-        ({"type": "file", "file": {"file_id": "x"}}, "file"),
+        {"type": "image_url", "image_url": {"url": "x"}, "text": "see this"},
+        {"type": "text", "text": "see this", "image_url": {"url": "x"}},
+        {"text": "see this", "image": "iVBORw0KGgo="},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "odd"},
     ],
 )
-def test_no_images(part: dict[str, object], medium: str):
+def test_no_images(part: dict[str, object]):
     """What a model without eyes is shown is refused, never dropped."""
-    with pytest.raises(RequestError, match=f"^{medium} input is not supported by this model$"):
+    with pytest.raises(RequestError, match=r"^messages\[0\].content\[1\] must be a text part: images, audio"):
         parse_chat({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, part]}]})
 
 
-USER, BEGUN = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The"}
+USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
 
 
 @pytest.mark.parametrize(
@@ -256,19 +231,19 @@ def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], pa
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages} | fields)
     assert refused.value.param == param
-    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).request.continued
+    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).requests[0].continued
 
 
 def test_several_answers():
     """n is for both APIs; a text to be gone on with is one."""
-    body = parse_completion({"prompt": "x", "n": 3, "best_of": 1, "echo": True})
-    assert (body.choices, body.echo) == (3, True)
-    said = [{"role": "user", "content": "x"}]
-    assert parse_chat({"messages": said, "n": 8}).choices == 8
+    body = parse_completion({"prompt": ["x", "y"], "n": 3, "echo": True})
+    assert (len(body.requests), body.choices, body.echo) == (2, 3, True)
+    assert parse_chat({"messages": [MESSAGE], "n": 8}).choices == 8
     resume = {"id": "cmpl-" + 32 * "a"}
     for fields, name in (
         ({"n": 2, "resumable": True}, "n"),
         ({"n": 2, "resume": resume}, "n"),
+        ({"prompt": ["x", "y"], "resumable": True}, "prompt"),
         ({"echo": True, "resume": resume}, "echo"),
     ):
         with pytest.raises(RequestError) as refused:
@@ -276,4 +251,59 @@ def test_several_answers():
         assert refused.value.param == name
     for fields in ({"echo": True}, {"best_of": 2}):
         with pytest.raises(RequestError):
-            parse_chat({"messages": said} | fields)
+            parse_chat({"messages": [MESSAGE]} | fields)
+
+
+@pytest.mark.parametrize(("body", "expected"), [({}, 0.5), ({"temperature": None}, 0.5), ({"temperature": 0}, 0)])
+def test_a_daemons_defaults(body: dict[str, object], expected: float):
+    """What a request leaves out is the daemon's; null is not said."""
+    parsed = parse_body({"prompt": "x"} | body, {"temperature": 0.5}, chat=False)
+    assert parsed.requests[0].params.sampling.temperature == expected
+    assert not parsed.ignored
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+ANY = {"type": "object"}
+GBNF = 'root ::= "a"'
+
+
+def grammar(**fields: object) -> Grammar | None:
+    """What a completion asks for; a chat asks for it alike."""
+    told = parse_completion({"prompt": "x", **fields}).requests[0].params.grammar
+    assert parse_chat({"messages": [MESSAGE], **fields}).requests[0].params.grammar == told
+    return told
+
+
+@pytest.mark.parametrize(
+    ("fields", "schema"),
+    [
+        ({"json_schema": SCHEMA}, SCHEMA),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}, SCHEMA),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, SCHEMA),
+        ({"response_format": {"type": "json_object"}}, ANY),
+    ],
+)
+def test_a_schema(fields: dict[str, object], schema: object):
+    assert grammar(**fields) == Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "why"),
+    [
+        *(
+            ({"response_format": wrong}, "response_format", "text, json_object, or json_schema")
+            for wrong in ("json", {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {}})
+        ),
+        ({"response_format": {"type": "json_object", "schema": 3}}, "response_format", "schema must be a JSON object"),
+        ({"json_schema": "{}"}, "json_schema", "must be a JSON object"),
+        ({"grammar": " "}, "grammar", "empty"),
+        ({"grammar": GBNF, "json_schema": SCHEMA}, "grammar", "one of"),
+        ({"json_schema": SCHEMA, "response_format": {"type": "json_object"}}, "json_schema", "one of"),
+        ({"json_schema": {"title": "x" * 70_000}}, "json_schema", "bytes"),
+    ],
+)
+def test_a_grammar_that_is_refused(fields: dict[str, object], field: str, why: str):
+    assert grammar(grammar=GBNF) == Grammar(GrammarKind.GBNF, GBNF)
+    with pytest.raises(RequestError, match=why) as told:
+        grammar(**fields)
+    assert told.value.param == field
