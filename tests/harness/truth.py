@@ -29,7 +29,8 @@ def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits
         engine.decode([Span(0, at, tuple(ids[at : min(at + most, last)]), logits=False)])
     rows = engine.decode([Span(0, last, tuple(ids[last:]), logits=True)])[0]
     assert rows is not None
-    return rows[0]
+    row: Logits = rows[0]
+    return row
 
 
 def simulated(prompt: Sequence[int], count: int, params: SamplingParams | None = None) -> list[int]:
