@@ -76,7 +76,7 @@ def decode_one(message):
     "params",
     [
         SamplingParams(),
-        SamplingParams(1.0, 3, 0.5, 2**32 - 1, 0.1, 0.9, Penalties(1.1, 0.5, -0.5, 9), ((5, 1.5), (0, -1e9))),
+        SamplingParams(1.0, 3, 0.5, 2**32 - 1, 0.1, Penalties(1.1, 0.5, -0.5, 9), ((5, 1.5), (0, -1e9))),
         SamplingParams(1.0, penalties=Penalties(2.0, window=-1)),
     ],
 )
