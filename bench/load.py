@@ -66,8 +66,7 @@ class Server(Client):
         """Yield chunks as ours are. One with text counts as a token until `usage` has their number; `timings` has
         llama-server's drafts."""
         known = 0
-        asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-        for chunk in self.stream("/v1/completions", asked):
+        for chunk in super().complete(body | {"stream_options": {"include_usage": True}}):
             text = "".join(choice["text"] for choice in chunk["choices"])
             count = max(int(at(chunk, "usage.completion_tokens") or 0) - known, int(bool(text)))
             known += count

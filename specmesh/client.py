@@ -57,14 +57,14 @@ class Client:
     def complete(self, body: Json) -> Generator[Json, None, None]:
         """POST a streamed completion, of a chat where `body` has messages, and yield its chunks; closing the iterator
         cancels it on the daemon."""
-        return self.stream("/v1/chat/completions" if "messages" in body else "/v1/completions", body | {"stream": True})
-
-    def stream(self, resource: str, body: Json) -> Generator[Json, None, None]:
-        """POST what is answered with events, and yield these."""
-        with self._request("POST", resource, body) as response, _went_away():
-            if response.status != 200:
-                raise _error(_json(response.read()))
-            yield from chunks(response)
+        resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        with self._request("POST", resource, body | {"stream": True}) as response:
+            try:
+                if response.status != 200:
+                    raise _error(_json(response.read()))
+                yield from chunks(response)
+            except (OSError, http.client.HTTPException) as error:
+                raise WentAway(f"the daemon went away while answering ({error})") from None
 
     def _request(self, method: str, resource: str, body: Json | None) -> http.client.HTTPResponse:
         """Ask once; the connection ends with the response."""
@@ -145,14 +145,6 @@ def _note(chunk: Json, body: Json, resume: Json) -> None:
     if "seed" in told and "resume" not in body:
         resume["prompt_token_ids"] = told["prompt_token_ids"]
         body |= {"resume": resume, "seed": told["seed"]}
-
-
-@contextlib.contextmanager
-def _went_away() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, http.client.HTTPException) as error:
-        raise WentAway(f"the daemon went away while answering ({error})") from None
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -55,12 +55,7 @@ def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -
             Route("/v1/completions", api.completions, methods=["POST"]),
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
         ],
-        exception_handlers={
-            errors.SpecmeshError: _specmesh_error,
-            ClientDisconnect: _gone,
-            HTTPException: _http_error,
-            Exception: _defect,
-        },
+        exception_handlers=dict.fromkeys((errors.SpecmeshError, ClientDisconnect, HTTPException, Exception), _failed),
     )
 
 
@@ -140,19 +135,15 @@ async def round_trips(backend: Backend) -> list[dict[str, object]]:
     times: dict[Peer, float | None] = {}
     complete = asyncio.Event()
 
-    def sent(peers: Iterable[Peer]) -> None:
-        times.update(dict.fromkeys(peers))
-        check()
-
-    def answered(peer: Peer, seconds: float) -> None:
-        times[peer] = round(seconds * 1e3, 4)
-        check()
-
-    def check() -> None:
+    def note(told: dict[Peer, float | None]) -> None:
+        times.update(told)
         if None not in times.values():
             complete.set()
 
-    backend.submit(PingPeers(sent, answered))
+    def answered(peer: Peer, seconds: float) -> None:
+        note({peer: round(seconds * 1e3, 4)})
+
+    backend.submit(PingPeers(lambda peers: note(dict.fromkeys(peers)), answered))
     with suppress(TimeoutError):
         await asyncio.wait_for(complete.wait(), PING_TIMEOUT_S)
     if not times:
@@ -186,29 +177,17 @@ async def _json(http: HttpRequest) -> object:
     return body
 
 
-async def _specmesh_error(_: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, errors.SpecmeshError)
-    return refusal(error)
-
-
-async def _http_error(_: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(error.status_code, "http_error")
-    body = error_body(errors.RequestError(error.detail), code=code)
-    return JSONResponse(body, error.status_code, error.headers)
-
-
-async def _defect(_: HttpRequest, error: Exception) -> Response:
-    """A defect of ours; what it is stands in the log."""
-    log.error("api_failed", error=f"{type(error).__name__}: {error}")
+async def _failed(_: HttpRequest, error: Exception) -> Response:
+    match error:
+        case errors.SpecmeshError():
+            return refusal(error)
+        case ClientDisconnect():
+            return Response(status_code=499)  # the client has closed the request, as nginx logs it
+        case HTTPException(status_code=status):
+            code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(status, "http_error")
+            return JSONResponse(error_body(errors.RequestError(error.detail), code=code), status, error.headers)
+    log.error("api_failed", error=f"{type(error).__name__}: {error}")  # a defect of ours
     return refusal(errors.InternalError())
-
-
-async def _gone(_: HttpRequest, __: Exception) -> Response:
-    return Response(status_code=499)  # the client has closed the request, as nginx logs it
-
-
-_OPEN = frozenset({"/health"})
 
 
 class ApiGuard:
@@ -227,20 +206,19 @@ class ApiGuard:
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
-        keys = self._keys.newest()
-        if not keys:
-            origin = headers.get("origin")
-            if _is_here(f"//{headers.get('host', '')}") and (
-                origin is None or origin in self._origins or _is_here(origin)
-            ):
-                return None
-            message = "without an API key only programs on this machine may ask, and pages of --allow-origin"
-            return _refused(403, message, "permission_error", "forbidden", {})
+        keys, origin = self._keys.newest(), headers.get("origin")
         scheme, _, told = headers.get("authorization", "").partition(" ")
-        if path in _OPEN or (scheme.lower() == "bearer" and _is_key(told.strip(), keys)):
+        if keys:
+            if path == "/health" or (scheme.lower() == "bearer" and _is_key(told.strip(), keys)):
+                return None
+            error = errors.Refused("no valid API key: send Authorization: Bearer KEY")
+            body = error_body(error, "authentication_error", "invalid_api_key")
+            return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
+        allowed = origin is None or origin in self._origins or _is_here(origin)
+        if allowed and _is_here(f"//{headers.get('host', '')}"):
             return None
-        message = "no valid API key: send Authorization: Bearer KEY"
-        return _refused(401, message, "authentication_error", "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+        error = errors.Refused("without an API key only programs on this machine may ask, and pages of --allow-origin")
+        return JSONResponse(error_body(error, "permission_error", "forbidden"), 403)
 
 
 def guarded(app: ASGIApp, port: Port) -> ASGIApp:
@@ -262,7 +240,3 @@ def _is_here(url: str) -> bool:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
-
-
-def _refused(status: int, message: str, kind: str, code: str, headers: dict[str, str]) -> JSONResponse:
-    return JSONResponse(error_body(errors.Refused(message), kind, code), status, headers)

@@ -44,7 +44,7 @@ class Choice:
         self.heard: Callable[[], None] = nothing
         self._vocabulary, self._resumable, self._echo = vocabulary, resumable, echo
         self._events: list[ClientEvent] = []
-        self._offset, self._generated = 0, request.known
+        self._offset, self.generated = 0, request.known
         self._text, self._accepted = "", 0
         self._ids: list[int] = []
         self._tokens: list[AnswerToken] = []  # where log-probabilities are wanted
@@ -132,7 +132,7 @@ class Choice:
             begins = begins[known:]
         count = len(begins)
         ids, self._kept = self._kept[:count], self._kept[count:]
-        self._generated += count
+        self.generated += count
         self._ids += ids
         if self._logprobs:
             places = zip(ids, begins, self._kept_logprobs, strict=False)
@@ -163,29 +163,28 @@ class Choice:
         assert self.end is not None
         report, prompt_ids = self.end.report, list(self.end.prompt_ids)
         if "generated_tokens" in report:  # ids of a stop string are none of them
-            report = {**report, "generated_tokens": self._generated}
+            report = {**report, "generated_tokens": self.generated}
         return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": prompt_ids, "report": report}
 
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """(prompt, cached, generated, drafted, accepted) tokens; of several answers to one prompt the first has it."""
-        assert self.end is not None
-        found = (self.end.report.get(name) for name in ("cached_tokens", "drafted", "accepted"))
-        cached, drafted, accepted = (value if isinstance(value, int) else 0 for value in found)
-        prompt, cached = (0, 0) if self.request.choice else (len(self.end.prompt_ids), cached)
-        return prompt, cached, self._generated, drafted, accepted
+    def counted(self, name: str) -> int:
+        """Return a number of the report."""
+        value = self.end.report.get(name) if self.end is not None else None
+        return value if isinstance(value, int) else 0
 
 
 def usage_of(choices: Sequence[Choice]) -> Json:
-    """The usage of all; drafts count as OpenAI's predicted tokens."""
-    prompt, cached, generated, drafted, accepted = map(sum, zip(*(one.counts() for one in choices), strict=True))
+    """The usage of all; drafts count as OpenAI's predicted tokens, and a prompt once for all its answers."""
+    firsts = [one for one in choices if not one.request.choice]
+    prompt = sum(len(one.end.prompt_ids) for one in firsts if one.end is not None)
+    generated, accepted = sum(one.generated for one in choices), sum(one.counted("accepted") for one in choices)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": sum(one.counted("cached_tokens") for one in firsts)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
+            "rejected_prediction_tokens": sum(one.counted("drafted") for one in choices) - accepted,
         },
     }
 

@@ -55,7 +55,7 @@ class ApiConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state = {"connection": self}  # an answer may look at it
-        self.fine, self.left = self.loop.time(), 0
+        self.fine, self.left, self.last = self.loop.time(), 0, self.cycle
         there = [one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()]
         beyond = len(there) - self.most
         if beyond > 0:
@@ -65,15 +65,6 @@ class ApiConnection(H11Protocol):
                 beyond -= 1
             if beyond > 0:
                 self.app = _FULL
-
-    def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
-            self.fine = self.loop.time()
-        super().data_received(data)
-
-    def on_response_complete(self) -> None:
-        self.fine = self.loop.time()
-        super().on_response_complete()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -90,11 +81,12 @@ class ApiConnection(H11Protocol):
         return self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
 
     def check(self) -> None:
-        """Close the connection if for too long it has neither waited for an answer nor read some of one."""
+        """Close the connection if for too long it has neither made a request, waited for an answer nor read some of
+        one."""
         left, now = self.transport.get_write_buffer_size(), self.loop.time()
-        if left < self.left or (self.asked and not left):
+        if left < self.left or (self.asked and not left) or self.cycle is not self.last:
             self.fine = now
-        self.left = left
+        self.left, self.last = left, self.cycle
         if now - self.fine >= self.patience:
             self.transport.abort()
 
@@ -171,14 +163,9 @@ def serving_api(
 
 
 async def _serve_all(listeners: Sequence[tuple[_Server, socket.socket]]) -> None:
-    quiet_until = 0.0
-
-    def log_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Log what asyncio cannot do, such as accept a connection without a descriptor: a line a second at most."""
-        nonlocal quiet_until
-        if loop.time() >= quiet_until:
-            quiet_until = loop.time() + 1.0
-            log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
+    def log_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """Log what asyncio cannot do, such as accept a connection without a descriptor, which it tries once a second."""
+        log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
 
     asyncio.get_running_loop().set_exception_handler(log_error)
     await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in listeners))
