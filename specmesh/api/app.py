@@ -123,7 +123,6 @@ class _Api:
         headers = {"X-Request-Id": name}
         if body.ignored:
             headers["X-Specmesh-Ignored"] = body.ignored
-            log.info("fields_ignored", request=asked[0].label, fields=body.ignored)
         return Answer(self._backend, choices, headers, stream=body.stream, tells_usage=body.tells_usage)
 
 

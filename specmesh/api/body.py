@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,6 @@ from specmesh.errors import RequestError
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
 
-MAX_SEED = 2**32 - 1
 MAX_CHOICES = 8
 MAX_TEXTS = 128
 """Of one request: prompts times choices."""
@@ -151,11 +149,9 @@ def _max_tokens(fields: BodyFields, *, chat: bool) -> int:
 
 
 def _seed(fields: BodyFields) -> int:
-    """A seed of 32 bits, which the wire carries: a longer or negative one is its checksum; -1 is a random one."""
+    """A seed of 32 bits, which the wire carries: the lowest of a longer one; -1 is a random one."""
     seed = fields.integer("seed", -1, -(2**63), 2**64 - 1)
-    if seed == -1:
-        return secrets.randbits(32)
-    return seed if 0 <= seed <= MAX_SEED else zlib.crc32(seed.to_bytes(9, "little", signed=True))
+    return secrets.randbits(32) if seed == -1 else seed % 2**32
 
 
 def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
@@ -183,8 +179,6 @@ def _chat_logprobs(fields: BodyFields) -> int | None:
 _CONTENT = ("audio", "function_call", "images", "refusal", "tool_call_id", "tool_calls")
 """Fields of a message that say something, which would be lost; what else it has besides a text is left out."""
 
-_MEDIA = ("image", "audio", "video", "file")
-
 
 def parse_messages(value: object) -> tuple[ChatMessage, ...]:
     if not isinstance(value, list) or not value:
@@ -195,7 +189,7 @@ def parse_messages(value: object) -> tuple[ChatMessage, ...]:
 def _continues(fields: BodyFields, messages: tuple[ChatMessage, ...]) -> bool:
     """Whether the last message is to be continued, which only an assistant's can."""
     own = messages[-1].role == "assistant"
-    wanted = not fields.flag("add_generation_prompt", not fields.flag("continue_final_message", own))
+    wanted = not fields.flag("add_generation_prompt", not own)
     if wanted and not own:
         raise RequestError("only an assistant's message at the end can be continued", "messages")
     if wanted and "assistant" in [message.role for message in messages[-2:-1]]:
@@ -214,7 +208,7 @@ def _message(value: object, where: str) -> ChatMessage:
             raise RequestError(f"{where}.{key} is not supported yet", where)
     if content is None and role == "assistant":
         content = ""
-    parts = [{"text": content}] if isinstance(content, str) else content
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list):
         raise RequestError(f"{where}.content must be a text, or a list of text parts", where)
     texts = (_part(part, f"{where}.content[{index}]") for index, part in enumerate(parts))
@@ -222,9 +216,7 @@ def _message(value: object, where: str) -> ChatMessage:
 
 
 def _part(part: object, where: str) -> str:
-    """The text of a part. What a model without eyes is shown is refused, never dropped."""
-    if isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str):
-        named = [name for name, value in part.items() if value is not None]
-        if not any(medium in name for name in named for medium in _MEDIA):
-            return str(part["text"])
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
     raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)

@@ -6,7 +6,7 @@ from typing import TypeGuard
 from urllib.parse import quote
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
-from specmesh.core.sampling.sampler import FORBIDDEN, MOST
+from specmesh.core.sampling.sampler import MOST
 from specmesh.core.sampling.stop import check_stops
 from specmesh.errors import RequestError
 
@@ -27,7 +27,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of length_penalty num_beams repetition_penalty typ_p typical_p": (1,),
     "adaptive_target n_predict": (-1,),
     "t_max_predict_ms top_n_sigma": (-1, 0),
-    "do_sample skip_special_tokens": (True,),
+    "continue_final_message do_sample skip_special_tokens": (True,),
     "function_call tool_choice": ("none", "auto"),
     "modalities": (["text"],),
     "samplers": (),
@@ -36,13 +36,8 @@ _CHANGING = {name: values for names, values in _NEUTRAL.items() for name in name
 """Fields of OpenAI, llama-server, vLLM and others that would change the text, or what an answer is, with the values
 besides null that change nothing."""
 
-_WITHOUT_EFFECT = frozenset(
-    ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
-)
-"""OpenAI's, which change no answer."""
-
-_TOLD, _NAME = 16, 64
-"""Names that the log and the header have at most, and letters of one."""
+_TOLD = 300
+"""Letters that a header has of the names of ignored fields."""
 
 
 class BodyFields:
@@ -92,14 +87,13 @@ class BodyFields:
         return value
 
     def unread(self) -> str:
-        """Return the names of fields that nobody has read and that change nothing, for a header and the log. Raise
-        RequestError for one that would change something."""
-        unread = [name for name in self._given if name not in self._read and name not in _WITHOUT_EFFECT]
+        """Return the names of fields that nobody has read and that change nothing, for a header. Raise RequestError for
+        one that would change something."""
+        unread = [name for name in self._given if name not in self._read]
         for name in unread:
             if name in _CHANGING and self._given[name] not in _CHANGING[name]:
                 raise RequestError(f"{name} is not supported yet", name)
-        ignored = [name for name in unread if name not in _CHANGING]
-        return ", ".join(quote(name[:_NAME], "[]") for name in ignored[:_TOLD])
+        return quote(", ".join(name for name in unread if name not in _CHANGING), ", []")[:_TOLD]
 
 
 def grammar_of(fields: BodyFields) -> Grammar | None:
@@ -136,24 +130,20 @@ def _schema(value: object, where: str) -> Grammar:
 
 
 def biases_of(value: object) -> tuple[tuple[int, float], ...]:
-    """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...], where false forbids a token."""
+    """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...]."""
     pairs = list(value.items()) if isinstance(value, dict) else value or []
     if isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        return tuple(_bias(token, bias) for token, bias in pairs)
-    raise RequestError(_NO_BIASES, "logit_bias")
+        biases = [_bias(token, bias) for token, bias in pairs]
+        if None not in biases:
+            return tuple(one for one in biases if one is not None)
+    raise RequestError(f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}", "logit_bias")
 
 
-_NO_BIASES = f"logit_bias must map token ids to numbers from {-MOST:g} to {MOST:g}, or false for never"
-
-
-def _bias(token: object, bias: object) -> tuple[int, float]:
+def _bias(token: object, bias: object) -> tuple[int, float] | None:
     if isinstance(token, str) and token.isdecimal() and len(token) < 10:  # as keys of JSON's objects are
         token = int(token)
-    bias = FORBIDDEN if bias is False else bias
-    if not is_id(token) or not isinstance(bias, int | float) or bias is True:
-        raise RequestError(_NO_BIASES, "logit_bias")
-    if bias != FORBIDDEN and not -MOST <= bias <= MOST:
-        raise RequestError(_NO_BIASES, "logit_bias")
+    if not is_id(token) or isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST <= bias <= MOST:
+        return None
     return token, float(bias)
 
 

@@ -164,7 +164,7 @@ def serving_api(
 
 async def _serve_all(listeners: Sequence[tuple[_Server, socket.socket]]) -> None:
     def log_error(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Log what asyncio cannot do, such as accept a connection without a descriptor, which it tries once a second."""
+        """Log what asyncio cannot do, such as accept a connection without a descriptor; that it tries every second."""
         log.error("api_trouble", what=context["message"], error=repr(context.get("exception")))
 
     asyncio.get_running_loop().set_exception_handler(log_error)

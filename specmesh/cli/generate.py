@@ -122,10 +122,19 @@ def generate(
         "temperature": 0,
         **request_fields(options),
     }
+    if n > 1:
+        body["n"] = n
     texts = [_Text((body["seed"] + number) % SEEDS) for number in range(n)]
+    shows = n == 1 and not json
     try:
-        _stream(daemon.Client(socket_path), body, reconnect_timeout, texts, quiet=json)
+        with closing(answer(daemon.Client(socket_path), body, reconnect_timeout, say)) as chunks:
+            for chunk in chunks:
+                shown = texts[chunk["choices"][0]["index"]].take(chunk)
+                if shows:
+                    print(end=shown, flush=True)
     finally:  # whatever has come
+        if shows and (texts[0].text or texts[0].finish_reason):
+            print(flush=True)
         if json:
             told = [text.as_json() for text in texts]
             click.echo(json_module.dumps(told[0] if n == 1 else {"schema_version": 1, "choices": told}))
@@ -147,24 +156,6 @@ def read_stdin() -> str:
         raise RequestError(f"standard input is not UTF-8 ({error}): convert it first, for example with iconv") from None
 
 
-def _stream(client: Client, body: dict[str, Any], timeout: float, texts: list[_Text], *, quiet: bool) -> None:
-    """Fill in `texts`, which are generated in parallel; print a single one as it comes, unless `quiet`.
-
-    timeout: seconds to wait for a daemon that went away.
-    """
-    chunks = answer(client, body | ({"n": len(texts)} if len(texts) > 1 else {}), timeout, say)
-    shows = len(texts) == 1 and not quiet
-    try:
-        with closing(chunks):
-            for chunk in chunks:
-                shown = texts[chunk["choices"][0].get("index", 0)].take(chunk)
-                if shows:
-                    print(end=shown, flush=True)
-    finally:
-        if shows and (texts[0].text or texts[0].finish_reason):
-            print(flush=True)
-
-
 # --- chat
 
 HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an answer"
@@ -172,21 +163,17 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 
 @click.command()
 @click.option("--system", metavar="TEXT", help="System prompt of the conversation.")
-@click.option("--raw", is_flag=True, help="Use no chat template: the model continues the text itself.")
 @request_options(temperature=0.7, max_tokens="as the context allows")
-def chat(system: str | None, raw: bool, socket_path: Path | None, **options: Any) -> None:
+def chat(system: str | None, socket_path: Path | None, **options: Any) -> None:
     """Talk to the target model; what is piped in is one message."""
-    if system and raw:
-        raise click.UsageError("--system needs a chat template, and --raw uses none")
-    client = daemon.Client(socket_path)
-    Conversation(client, {"temperature": 0.7} | request_fields(options), system, raw).run()
+    Conversation(daemon.Client(socket_path), {"temperature": 0.7} | request_fields(options), system).run()
 
 
 class Conversation:
-    """A conversation in the terminal; raw: a text that the model continues, without a chat template."""
+    """A conversation in the terminal."""
 
-    def __init__(self, client: Client, options: Json, system: str | None = None, raw: bool = False) -> None:
-        self._client, self._options, self._raw = client, options, raw
+    def __init__(self, client: Client, options: Json, system: str | None = None) -> None:
+        self._client, self._options = client, options
         self._first: list[Json] = [{"role": "system", "content": system}] if system else []
         self._messages = self._first
 
@@ -208,11 +195,11 @@ class Conversation:
             match line.strip():
                 case "":
                     continue
-                case "/bye" | "/exit" | "/quit":
+                case "/bye":
                     return
                 case "/clear":
                     self._messages = self._first
-                case "/?" | "/help":
+                case "/help":
                     print(HELP, file=sys.stderr)
                 case _:
                     try:
@@ -223,14 +210,11 @@ class Conversation:
     def _ask(self, text: str) -> None:
         """Print the answer as it comes. The beginning of an interrupted one is kept, of what is refused nothing."""
         messages: list[Json] = [*self._messages, {"role": "user", "content": text}]
-        body: Json = {"messages": messages}
-        if self._raw:
-            body = {"prompt": "".join(str(message["content"]) for message in messages)}
-        answered = ""
+        answered, body = "", {"messages": messages} | self._options
         try:
-            with closing(answer(self._client, body | self._options, RECONNECT_TIMEOUT, say)) as chunks:
+            with closing(answer(self._client, body, RECONNECT_TIMEOUT, say)) as chunks:
                 for chunk in chunks:
-                    part = _text(chunk)
+                    part = chunk["choices"][0]["delta"].get("content") or ""
                     answered += part
                     print(end=part, flush=True)
         except KeyboardInterrupt:
@@ -250,9 +234,3 @@ def _lines() -> Iterator[str]:
         except EOFError:
             print(file=sys.stderr)
             return
-
-
-def _text(chunk: Json) -> str:
-    choice: Json = chunk["choices"][0]
-    delta = choice.get("delta")
-    return str(delta.get("content") or "") if isinstance(delta, dict) else str(choice["text"])

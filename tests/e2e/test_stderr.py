@@ -64,7 +64,7 @@ FULL, CLOSED = 'exec "$@" >/dev/full', 'exec "$@" >&-'
         *((CLOSED, words) for words in ("generate hi", "--help")),
         *(
             pytest.param(FULL, words, marks=NEEDS_FULL)
-            for words in ("generate hi --json", "chat --raw", "stats --watch", "ps", "--version")
+            for words in ("generate hi --json", "chat", "stats --watch", "ps", "--version")
         ),
     ],
 )

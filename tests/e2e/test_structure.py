@@ -8,7 +8,7 @@ import jsonschema
 import openai
 import pytest
 from harness.ports import free_port
-from processes import Daemon, Mesh, Stream, command, complete, generate, sim_text, until
+from processes import Daemon, Mesh, Stream, complete, generate, sim_text, until
 
 from specmesh.client import Json
 from specmesh.errors import SpecmeshError
@@ -108,8 +108,6 @@ def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
     grammar = tmp_path / "answer.gbnf"
     grammar.write_text('root ::= "yes" | "no"')
     done = generate(daemon, "Is it?", "--grammar-file", grammar)
-    assert done.out in ("yes\n", "no\n")
-    done = command("chat", "--raw", "--grammar-file", grammar, "--socket", daemon.socket, stdin="Is it?")
     assert done.out in ("yes\n", "no\n")
     grammar.write_text('root ::= "yes')
     generate(daemon, "Is it?", "--grammar-file", grammar).refused(2, "grammar cannot be used: line 1: unexpected end")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specmesh.api.body import parse_body
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, SamplingParams
+from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage
 from specmesh.errors import RequestError
 
@@ -85,7 +85,6 @@ TAKEN: dict[str, list[object]] = {
     "tool_choice": ["auto"],
     "stop": [None, [], "", ["x"] * 16],
     "response_format": [{"type": "text"}],
-    "metadata": [{"a": "b"}],
     "echo": [False],
     "logprobs": [None, False],
     "presence_penalty": [0, -100],
@@ -112,8 +111,8 @@ def test_penalties_and_biases():
     assert sampling.penalties == Penalties(1.1, -1.0, 0.5, 5)
     openai = parse_completion({"prompt": "x", "logit_bias": {"50256": -100, "7": 0.5}})
     assert openai.requests[0].params.sampling.logit_bias == ((50256, -100.0), (7, 0.5))
-    llama = parse_completion({"prompt": "x", "logit_bias": [[50256, -1], [7, False]]})
-    assert llama.requests[0].params.sampling.logit_bias == ((50256, -1.0), (7, FORBIDDEN))
+    llama = parse_completion({"prompt": "x", "logit_bias": [[50256, -1], [7, 1]]})
+    assert llama.requests[0].params.sampling.logit_bias == ((50256, -1.0), (7, 1.0))
 
 
 JSON = st.recursive(
@@ -202,13 +201,12 @@ def test_no_messages(messages: object):
     "part",
     [
         {"type": "image_url", "image_url": {"url": "x"}, "text": "see this"},
-        {"type": "text", "text": "see this", "image_url": {"url": "x"}},
-        {"text": "see this", "image": "iVBORw0KGgo="},
         {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
-        {"type": "odd"},
+        {"type": "text"},
+        "hi",
     ],
 )
-def test_no_images(part: dict[str, object]):
+def test_no_images(part: object):
     """What a model without eyes is shown is refused, never dropped."""
     with pytest.raises(RequestError, match=r"^messages\[0\].content\[1\] must be a text part: images, audio"):
         parse_chat({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, part]}]})
@@ -221,9 +219,8 @@ USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
     ("messages", "fields", "param"),
     [
         ([USER, BEGUN, BEGUN], {}, "messages"),
-        ([USER], {"continue_final_message": True}, "messages"),
         ([USER], {"add_generation_prompt": False}, "messages"),
-        ([USER, BEGUN], {"continue_final_message": "yes"}, "continue_final_message"),
+        ([USER, BEGUN], {"continue_final_message": False}, "continue_final_message"),
     ],
 )
 def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], param: str):
@@ -231,7 +228,7 @@ def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], pa
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages} | fields)
     assert refused.value.param == param
-    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).requests[0].continued
+    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "add_generation_prompt": True}).requests[0].continued
 
 
 def test_several_answers():

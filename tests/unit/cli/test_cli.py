@@ -97,7 +97,8 @@ def test_usage_errors(daemon: type[FakeClient], args: str):
 )
 def test_errors_are_one_line_and_a_code(daemon: type[FakeClient], error: SpecmeshError, code: int):
     """An error of ours is one line on stderr and its exit code, from every command; partial text stays on stdout."""
-    daemon.chunks = [{"choices": [{"text": "AB", "finish_reason": None}], "specmesh": {"token_ids": [1, 2]}}]
+    choice = {"index": 0, "text": "AB", "finish_reason": None}
+    daemon.chunks = [{"choices": [choice], "specmesh": {"token_ids": [1, 2]}}]
     daemon.error = error
     done = run("generate", "hi")
     assert (done.exit_code, done.stdout, done.stderr) == (code, "AB\n", f"specmesh: {error}\n")

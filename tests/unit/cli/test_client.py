@@ -12,7 +12,7 @@ from specmesh.cli import main
 from specmesh.client import Client, answer
 from specmesh.paths import InstanceLock
 
-CHUNK = {"choices": [{"text": "A", "finish_reason": None}], "specmesh": {}}
+CHUNK = {"choices": [{"index": 0, "text": "A", "finish_reason": None}], "specmesh": {}}
 
 
 def sse(*events: object) -> bytes:
