@@ -12,11 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from specmesh.bench import has_drafter
+from specmesh.cli.generate import GeneratedText
 from specmesh.cli.options import columns, json_option, number, print_result
 from specmesh.client import Client, Json
 from specmesh.errors import EngineError, SpecmeshError
@@ -31,20 +32,16 @@ DAEMON = ["--model", "bundled", "--engine", "llama", "--gpu-layers", "0", "--thr
 
 @dataclass(slots=True)
 class Side:
-    """A verifier and its output so far: pieces of text with whether they were drafted, and at its end the report."""
+    """A verifier, and its output so far in pieces, each with whether it was drafted."""
 
     socket: Path
     pieces: list[tuple[str, bool]] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    report: dict[str, Any] = field(default_factory=dict)
+    text: GeneratedText = field(default_factory=GeneratedText)
 
     def stream(self, body: Json) -> None:
         for chunk in Client(self.socket).complete(body):
-            [choice], more = chunk["choices"], chunk["specmesh"]
-            drafted = more.get("accepted_text", "")
-            self.pieces += [(drafted, True), (choice["text"][len(drafted) :], False)]
-            self.ids += more.get("token_ids") or []
-            self.report = more.get("report", self.report)
+            drafted, own = self.text.take(chunk)
+            self.pieces += [(drafted, True), (own, False)]
 
 
 @click.command()
@@ -151,7 +148,7 @@ def screen(sides: tuple[Side, Side], height: int) -> "Table":
         grid.add_column(ratio=1)
         text = Text.assemble(*((piece, "green" if drafted else "") for piece, drafted in list(side.pieces)))
         tail = Text("\n", no_wrap=True).join(text.split("\n", allow_blank=True)[2 - height :])
-        panels.append(Panel(tail, title=f"{title}: {len(side.ids)} tokens", height=height))
+        panels.append(Panel(tail, title=f"{title}: {len(side.text.ids)} tokens", height=height))
     grid.add_row(*panels)
     return grid
 
@@ -159,16 +156,17 @@ def screen(sides: tuple[Side, Side], height: int) -> "Table":
 def result(hardware: str, alone: Side, pair: Side) -> Json:
     """What the two reports say. step_ms: of the verifier alone, as it was in this run."""
     counts = ("rounds", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length", "tokens_per_second")
-    rate = alone.report["tokens_per_second"]
+    before, report, ids = alone.text.report, pair.text.report, pair.text.ids
+    rate = before["tokens_per_second"]
     return {
         "schema_version": 1,
         "hardware": hardware,
         "stretched": hardware != "this",
-        "step_ms": round(alone.report["verify_ms"] / max(alone.report["rounds"], 1), 3),
-        "text": "".join(text for text, _ in pair.pieces),
-        "same_text": alone.ids == pair.ids,
-        "tokens": len(pair.ids),
+        "step_ms": round(before["verify_ms"] / max(before["rounds"], 1), 3),
+        "text": pair.text.text,
+        "same_text": alone.text.ids == ids,
+        "tokens": len(ids),
         "tokens_per_second_alone": rate,
-        "speedup": round(pair.report["tokens_per_second"] / rate, 3) if rate else None,
-        "bytes_per_token": round((pair.report["bytes_sent"] + pair.report["bytes_received"]) / len(pair.ids), 1),
-    } | {name: pair.report[name] for name in counts}
+        "speedup": round(report["tokens_per_second"] / rate, 3) if rate else None,
+        "bytes_per_token": round((report["bytes_sent"] + report["bytes_received"]) / len(ids), 1),
+    } | {name: report[name] for name in counts}

@@ -26,14 +26,13 @@ from specmesh.client import RECONNECT_TIMEOUT, Client, Json, answer
 from specmesh.errors import RequestError, SpecmeshError
 
 SEEDS = 2**32
-_GREEN, _PLAIN = "\x1b[32m", "\x1b[39m"
 
 
 @dataclass(slots=True)
-class _Text:
+class GeneratedText:
     """A completion so far."""
 
-    seed: object
+    seed: object = None
     text: str = ""
     ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
@@ -41,19 +40,18 @@ class _Text:
     prompt_ids: object = ()
     logprobs: list[object] = field(default_factory=list)
 
-    def take(self, chunk: dict[str, Any]) -> str:
-        """Return the text that came, with accepted drafts marked where the chunk tells them."""
+    def take(self, chunk: Json) -> tuple[str, str]:
+        """Return the text that came: accepted drafts, where the chunk tells them, and the rest."""
         [choice], told = chunk["choices"], chunk["specmesh"]
-        self.text += choice["text"]
+        text, drafted = choice["text"], told.get("accepted_text", "")
+        self.text += text
         self.ids += told.get("token_ids") or []
         self.logprobs += told.get("logprobs") or []
         self.finish_reason = choice["finish_reason"] or self.finish_reason
         if "report" in told:
             self.report, self.prompt_ids = told["report"], told.get("prompt_token_ids", ())
         self.seed = told.get("seed", self.seed)
-        drafted = told.get("accepted_text", "")
-        opening, closing = ("[[", "]]") if os.environ.get("NO_COLOR") else (_GREEN, _PLAIN)
-        return (f"{opening}{drafted}{closing}" if drafted else "") + str(choice["text"][len(drafted) :])
+        return drafted, text[len(drafted) :]
 
     def as_json(self) -> Json:
         return {
@@ -124,14 +122,14 @@ def generate(
     }
     if n > 1:
         body["n"] = n
-    texts = [_Text((body["seed"] + number) % SEEDS) for number in range(n)]
+    texts = [GeneratedText((body["seed"] + number) % SEEDS) for number in range(n)]
     shows = n == 1 and not json
     try:
         with closing(answer(daemon.Client(socket_path), body, reconnect_timeout, say)) as chunks:
             for chunk in chunks:
-                shown = texts[chunk["choices"][0]["index"]].take(chunk)
+                drafted, own = texts[chunk["choices"][0]["index"]].take(chunk)
                 if shows:
-                    print(end=shown, flush=True)
+                    print(end=_marked(drafted) + own, flush=True)
     finally:  # whatever has come
         if shows and (texts[0].text or texts[0].finish_reason):
             print(flush=True)
@@ -143,6 +141,11 @@ def generate(
             click.echo(text.text)
         for text in texts if verbose else ():
             click.echo("\n".join(aligned(text.report.items())), err=True)
+
+
+def _marked(drafted: str) -> str:
+    opening, end = ("[[", "]]") if os.environ.get("NO_COLOR") else ("\x1b[32m", "\x1b[39m")  # green
+    return f"{opening}{drafted}{end}" if drafted else ""
 
 
 def say(what: str) -> None:

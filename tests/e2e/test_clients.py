@@ -100,14 +100,6 @@ def test_unknown_fields(server: Served):
     assert (told.isascii(), "\n" in told, len(told) < 400) == (True, False, True)
 
 
-def test_fingerprint(server: Served):
-    """Every answer and chunk says what it is of."""
-    told = [server.complete().json(), server.chat().json()]
-    told += server.complete(stream=True).chunks() + server.chat(stream=True).chunks()
-    [fingerprint] = {one["system_fingerprint"] for one in told}
-    assert str(fingerprint).startswith("specmesh-")
-
-
 def test_a_trailing_assistant_message_goes_on(server: Served):
     """Its text is the beginning of what comes, to the last space; an answer begins where that is asked for."""
     begun = {"role": "assistant", "content": "The sky  "}

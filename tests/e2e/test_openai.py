@@ -42,14 +42,6 @@ def test_request_ids(client: openai.OpenAI, server: Served):
     assert name not in server.daemon.text()
 
 
-def test_chat(client: openai.OpenAI):
-    """Messages go through the target's template, wherever they were asked."""
-    answer = client.chat.completions.create(model="any", messages=CHAT, max_tokens=30, temperature=0)
-    message = answer.choices[0].message
-    assert (message.role, message.content) == ("assistant", sim_text(RENDERED, 30))
-    assert answer.usage.prompt_tokens == len(RENDERED)
-
-
 def test_the_next_turn_finds_the_one_before(client: openai.OpenAI, role: str):
     """`usage` says how much of a chat was in memory: most of it at its second turn, nothing without `cache_prompt`."""
     chat = [{"role": "system", "content": f"Say it at the {role} in a few words."}]

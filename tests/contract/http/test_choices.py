@@ -62,20 +62,6 @@ def test_one_that_fails_in_the_stream_ends_all(count: int):
     assert daemon.left == set(range(count - 1))
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_who_leaves_leaves_all(stream: bool):
-    daemon = Differing((Started(1, 2),), (Started(2, 2),))
-
-    async def left() -> None:
-        answer = Answer()
-        asyncio.get_running_loop().call_later(0.05, answer.gone.set)
-        body = json.dumps({"prompt": "hi", "n": 2, "stream": stream}).encode()
-        await call(daemon, "POST", "/v1/completions", [body], answer)
-
-    asyncio.run(left())
-    assert daemon.left == {0, 1}
-
-
 @pytest.mark.parametrize(("prompt", "shown"), [("hi!", "hi!"), ([104, 105], "hi")])
 def test_an_echo_is_the_prompt(prompt: object, shown: str):
     """As it was given, or the text of its ids; how likely they were is not told, and they are no ids of the answer."""

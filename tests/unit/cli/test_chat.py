@@ -20,13 +20,11 @@ class FakeClient:
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
         self.asked.append({name: list(value) if isinstance(value, list) else value for name, value in body.items()})
-        chat = "messages" in body
-        text = body["messages"][-1]["content"] if chat else body["prompt"]  # type: ignore[index]
         try:
-            for letter in text.upper():
+            for letter in body["messages"][-1]["content"].upper():
                 if letter == "!":
                     raise KeyboardInterrupt
-                yield {"choices": [{"delta": {"content": letter}} if chat else {"text": letter}]}
+                yield {"choices": [{"delta": {"content": letter}}]}
         finally:
             self.closed += 1
 

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from specmesh.cli.demo import Side, explanation, result, screen
+from specmesh.cli.generate import GeneratedText
 from specmesh.machines import STEPS_MS, step_ms
 
 REPORT = {
@@ -22,8 +23,9 @@ REPORT = {
 
 
 def sides(second: list[int]) -> tuple[Side, Side]:
-    alone = Side(Path("a"), [("one\ntwo\nthree", False)], [1, 2], REPORT | {"tokens_per_second": 40.0})
-    return alone, Side(Path("b"), [("one\n", False), ("two", True)], second, REPORT)
+    before = GeneratedText(ids=[1, 2], report=REPORT | {"tokens_per_second": 40.0})
+    alone = Side(Path("a"), [("one\ntwo\nthree", False)], before)
+    return alone, Side(Path("b"), [("one\n", False), ("two", True)], GeneratedText(ids=second, report=REPORT))
 
 
 @pytest.mark.parametrize(
