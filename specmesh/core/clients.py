@@ -107,7 +107,7 @@ class Clients:
             return
         self._requests[asked.number], asked.waits = asked, True
         if request.named_only:
-            self._tell(_opening(asked, request.generated))
+            self._tell(_opening(asked))
         elif ready:
             self.encoded(EncodedPrompt(asked, request.prompt_ids or ()))
         else:
@@ -116,17 +116,13 @@ class Clients:
     def _check_room(self, asked: ClientRequest) -> None:
         """Raise Busy where too many wait already."""
         waiting, owners = self.waiting, self.owners()
-        full = f"all {self._n_seq} sessions are taken"
-        if self._most:
-            full += f" and {len(waiting)} requests wait: try again, or start it with a larger --max-queue"
-        else:
-            full += ": try again, or start the verifier with more --max-sessions, or with --max-queue"
+        hint = "try again, or start the verifier with a larger --max-queue"
+        full = f"all {self._n_seq} sessions are taken and {len(waiting)} requests wait: {hint}"
         sizes, free = [one.request.size for one in waiting], self._n_seq - len(owners)
         check_queue(sizes, asked.request.size, self._most + free, full)
         theirs = owners.count(asked.owner) + sum(one.owner == asked.owner for one in waiting)
         if asked.owner is not None and theirs >= most_sessions(self._n_seq) + (self._most + 1) // 2:
-            text = f"{theirs} requests of this drafter run or wait, half of --max-queue: try again, or start the "
-            raise Busy(f"{text}verifier with a larger one")
+            raise Busy(f"{theirs} requests of this drafter run or wait: {hint}")
 
     def encoded(self, encoded: EncodedPrompt) -> None:
         """Hand a request with its prompt to the core, unless it was withdrawn."""

@@ -164,13 +164,9 @@ class TruthSender:
         self._untold: int | None = None  # from where it has not been told yet
         self._synced = float("-inf")
 
-    @property
-    def told(self) -> int:
-        return len(self._prefix) if self._untold is None else self._untold
-
-    def begin(self, known: int) -> ev.Told:
+    def begin(self) -> ev.Told:
         self._untold = None
-        return self._sync(known)
+        return self._sync(0)
 
     def grown(self, base: int, *, idle: bool) -> list[ev.Told]:
         """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come

@@ -71,7 +71,7 @@ class VerifierSession:
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
-        self._limits, self._costs = limits, costs
+        self._limits = limits
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
         self.truth = TruthSender(self.prefix, self.pacing)
         self.drafts = DraftBuffer(self.prefix, limits.n_vocab, constraint, self.pacing)
@@ -116,7 +116,7 @@ class VerifierSession:
         if uses_proposals(self.params.sampling):
             self.drafts.forget()
         self.pacing.attach(arrivals, acceptance)
-        return [self.truth.begin(0)]
+        return [self.truth.begin()]
 
     def detach(self) -> None:
         self.pacing.detach()
@@ -192,14 +192,9 @@ class VerifierSession:
         return DraftBid(stands, chosen=self.params.drafts is not None)
 
     def _forced(self, constraint: Constraint) -> tuple[int, ...]:
-        """Drafts of the grammar's own for the next step: as all of them stand, what counts is ids per second."""
+        """Drafts of the grammar's own for the next step, which all stand."""
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
-        forced = constraint.forced()[:most] if most else ()
-
-        def pace(count: int) -> float:  # before a step has been measured, the more the better
-            return (count + 1) / (self._costs.seconds(count + 1, len(self.prefix)) or 1.0)
-
-        return forced[: max(range(len(forced) + 1), key=pace)]
+        return constraint.forced()[:most] if most else ()
 
     def _count_forced(self, drafts: Sequence[int]) -> int:
         """How many of a step's drafts are the grammar's own, before anything of the step is accepted."""
@@ -267,20 +262,12 @@ class VerifierSession:
         return stopped
 
     def _choices(self, drafts: tuple[int, ...], logits: NDArray[np.float32]) -> TokenChoice:
-        base = len(self.prefix.ids)
+        sampler, ids, base = self.sampler, self.prefix.ids, len(self.prefix.ids)
         if (constraint := self.constraint) is not None:
-            return lambda i: choose_allowed(constraint, self._after(drafts[:i]), logits[i], base + i)
+            return lambda i: choose_allowed(constraint, sampler.after(ids, drafts[:i]), logits[i], base + i)
         offers = self.drafts.offers(drafts) if self._weighs else ()
-        rows = VerifiedRows(base, self.prefix.crc, logits, offers, lambda i: self._after(drafts[:i]))
+        rows = VerifiedRows(base, self.prefix.crc, logits, offers, lambda i: sampler.after(ids, drafts[:i]))
         return self._strategy(rows)
-
-    def _after(self, drafts: tuple[int, ...]) -> Sampler:
-        """The sampler after what is committed and these drafts, which earlier rows have chosen."""
-        back = self.sampler.looks_back
-        if not back:
-            return self.sampler
-        begin = 0 if back < 0 else max(len(self.prefix) - back, 0)
-        return self.sampler.after((*self.prefix[begin : len(self.prefix)], *drafts))
 
     def _commit(
         self, verdict: Acceptance, drafts: tuple[int, ...], forced: int, now: float, seconds: float, sessions: int
@@ -337,12 +324,9 @@ class SessionContext:
         return tuple(self.machine.prefix[: self.machine.n_prompt])
 
     def opened(self, label: str) -> vev.Noted:
-        machine, fields = self.machine, dict[str, object](session=self.id, prompt_tokens=self.machine.n_prompt)
-        if machine.cached:
-            fields["cached_tokens"] = machine.cached
-        if machine.resumed:
-            fields["resumed_tokens"] = machine.resumed
-        return vev.Noted("session_opened", fields | ({"request": label} if self.owner is None else {"remote": True}))
+        ids = {"prompt_tokens": self.machine.n_prompt, "cached_tokens": self.machine.cached}
+        whose = {"request": label} if self.owner is None else {"remote": True}
+        return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
 
     def logprobs(self, told: ev.Told) -> ev.LogprobsTold | None:
         """Return those of the ids that a drafter is told, where its client asked for them."""

@@ -251,9 +251,8 @@ class VerifierCore:
         live = self._named(opening.request.id)
         if live is None:
             return False
-        if (
-            opening.owner is not None and opening.key != live.key
-        ):  # a client here could read the daemon's memory as well
+        # A client here needs no key: it could read the daemon's memory as well.
+        if opening.owner is not None and opening.key != live.key:
             self._tell(vev.RequestRefused(opening.client, NoSuchText()))
             return True
         end = live.end

@@ -142,19 +142,24 @@ class World:
                 self.tell(vev.SessionClosed(drafter, session))
 
     def hear(self) -> None:
-        """The core hears all, and has a step begun or one end."""
+        """The core hears all, while a step runs or after it, and has a step begun or one end."""
+        if self.rng.random() < 0.5:
+            self._hear_events()
         if self.step is not None:
             failed = self.rng.random() < 0.1
             rows = [np.eye(8, dtype=np.float32)[self._next(span.end, span.ids)] if span.logits else None
                     for span in self.step.spans]  # fmt: skip
             result = EngineError("out of memory") if failed else rows
             self.effects += self.core.finish(self.step, result, self.now, self.now)
-        while self.events:
-            self.effects += self.core.handle(*self.events.popleft())
+        self._hear_events()
         step = self.core.next_step(self.now)
         self.step = step if isinstance(step, Step) else None
         if self.step is None:
             self.effects += self.core.handle(vev.Signal.TIME_UP, self.now)
+
+    def _hear_events(self) -> None:
+        while self.events:
+            self.effects += self.core.handle(*self.events.popleft())
 
     def _next(self, end: int, ids: tuple[int, ...]) -> list[int]:
         return [7 if position % 13 == 0 else position % 7 for position in range(end - len(ids), end)]

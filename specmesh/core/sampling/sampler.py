@@ -217,9 +217,10 @@ class Sampler:
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
         self._as_is = not params.logit_bias and not (params.penalties and len(before))  # rows are not adjusted
 
-    def after(self, ids: Sequence[int]) -> "Sampler":
+    def after(self, ids: Sequence[int], drafts: Sequence[int] = ()) -> "Sampler":
+        """The sampler for the position after these ids and then these drafts."""
         penalties = self.params.penalties
-        return Sampler(self.params, penalties.latest(ids)) if penalties else self
+        return Sampler(self.params, penalties.latest((*penalties.latest(ids), *drafts))) if penalties else self
 
     def keyed(self, crc: int) -> "Sampler":
         """The sampler for the position after a prefix with this CRC, with noise that belongs to that prefix alone."""
