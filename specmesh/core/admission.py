@@ -1,6 +1,6 @@
 """Requests that wait for a sequence of the target: how many, and which is next; sessions kept for absent clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.session import SessionContext
@@ -38,8 +38,9 @@ class WaitingRequests:
     def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
         self.openings = [opening for opening in self.openings if not unwanted(opening)]
 
-    def next(self, owners: Sequence[vev.DrafterId | None]) -> vev.Opening | None:
-        """Return who is next beside live sessions of these owners, and let it wait no longer."""
+    def next(self, sessions: Iterable[SessionContext]) -> vev.Opening | None:
+        """Return who is next beside these sessions, and let it wait no longer."""
+        owners = [live.owner for live in sessions if live.client is not None]
         if len(owners) < self._n_seq:
             for opening in sorted(self.openings, key=lambda one: (one.request.priority, one.client)):
                 if opening.owner is None or owners.count(opening.owner) < self._share:

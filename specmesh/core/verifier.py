@@ -215,11 +215,7 @@ class VerifierCore:
 
     def _admit(self, now: float) -> None:
         """Begin what waits; sessions that are kept give way."""
-        while True:
-            owners = [live.owner for live in self.sessions.values() if live.client is not None]
-            opening = self._waiting.next(owners)
-            if opening is None:
-                return
+        while (opening := self._waiting.next(self.sessions.values())) is not None:
             if not self._resumed(opening, now):
                 self._begin(opening, now)
 
@@ -235,11 +231,9 @@ class VerifierCore:
             ids, params, self._limits, self._costs, now,
             opening.n_prompt, opening.constraint, held, company,
         )  # fmt: skip
-        number = next(self._ids)
-        live = SessionContext(
-            number, machine, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key
-        )
-        self.sessions[number] = live
+        name, key = opening.request.id, opening.key
+        live = SessionContext(next(self._ids), machine, seq, opening.client, opening.owner, name=name, key=key)
+        self.sessions[live.id] = live
         self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
         if machine.finished is not None:
@@ -302,28 +296,22 @@ class VerifierCore:
         """Keep the sessions of a lost drafter's own clients where it may return, give the others another drafter."""
         self._waiting.withdraw(lambda opening: opening.owner == drafter)
         self._drafters.gone(drafter)
-        for live in list(self.sessions.values()):
-            if live.owner == drafter:
-                self._keep_or_end(live, now, may_return=may_return)
+        for live in [live for live in self.sessions.values() if live.owner == drafter]:
+            if may_return and live.name and self._kept.grace > 0:
+                self._kept.add(live, now)
+                live.client, live.owner, live.machine.followed = None, None, False
+                self._note("session_kept", live, seconds=self._kept.grace)
+            else:
+                self._cancel(live)
         self._drafters.find_all(now, "gone")
-
-    def _keep_or_end(self, live: SessionContext, now: float, *, may_return: bool) -> None:
-        if not (may_return and live.name and self._kept.grace > 0):
-            self._cancel(live)
-            return
-        self._kept.add(live, now)
-        live.client = live.owner = None
-        live.machine.followed = False
-        self._note("session_kept", live, seconds=self._kept.grace)
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
         live = self.sessions.get(session) or self._kept.sessions.get(session)
-        if live is None or live.owner != drafter:
-            return
-        if live.end is not None:
-            self._forget(live)
-        else:
-            self._cancel(live)
+        if live is not None and live.owner == drafter:
+            if live.end is None:
+                self._cancel(live)
+            else:
+                self._forget(live)
 
     # --- a session ends
 
