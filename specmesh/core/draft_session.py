@@ -208,10 +208,10 @@ class DrafterSession:
         self.draft_seconds += now - started
         interval = (now - started) / len(tokens)
         self._interval += (interval - self._interval) / 8 if self._interval else interval
-        if isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
+        self.held, new = self.fed, made[agreed:]  # without what was told meanwhile
+        if new and isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
             self._proposals[len(self._ids)] = row.sampler.proposal
-        self._known.extend(made[agreed:])
-        self.held = self.fed
+        self._known.extend(new)
         return self._send(now)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:
