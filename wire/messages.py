@@ -228,14 +228,13 @@ class _Heartbeat:
     queued: int = 0
     places: int = 0
     step_ms: float = 0.0
-    row_ms: float = 0.0
 
 
 class Ping(_Heartbeat):
     """Answer with PONG and the same `number`. From `sessions` on the fields are a verifier's.
 
     `busy` is the share of the last minute that its engine worked; `places` for sessions, 0 if not told; `step_ms` of a
-    step of one row, `row_ms` of each further row.
+    step of one row.
     """
 
     __slots__ = ()

@@ -164,8 +164,8 @@ class UpstreamLink:
             self._tell_vocabulary(now)
 
     def _loaded(self, message: m.Ping | m.Pong) -> None:
-        step_s, row_s = max(message.step_ms, 0.0) / 1e3, max(message.row_ms, 0.0) / 1e3
-        self.upstream.load = ReportedLoad(message.sessions, message.queued, message.places, step_s, row_s)
+        step_s = max(message.step_ms, 0.0) / 1e3
+        self.upstream.load = ReportedLoad(message.sessions, message.queued, message.places, step_s)
 
     # --- what is due
 

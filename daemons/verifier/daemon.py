@@ -37,7 +37,7 @@ log = structlog.get_logger("specmesh.verifier")
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
 
-NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCounts(), 0.0, 0.0, {})
+NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCounts(), 0.0, {})
 
 
 TOKENS = vev.Committed | vev.Ran  # effects that may wait for more of them
@@ -216,7 +216,7 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._assigned(effect)
             case vev.CoreReport():
                 self._report = effect
-                self._drafters.step_s, self._drafters.row_s = effect.step_s, effect.row_s
+                self._drafters.step_s = effect.step_s
                 if self._asked:
                     self._asked.pop(0)[1].tell(self.snapshot(now))
             case vev.Noted(name, fields, level):

@@ -33,7 +33,7 @@ from specmesh.wire import messages as m
 log = structlog.get_logger("specmesh.verifier")
 
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
-Heartbeat = tuple[float, int, int, int, float, float]
+Heartbeat = tuple[float, int, int, int, float]
 """What PING and PONG tell after their number."""
 
 
@@ -73,8 +73,7 @@ class Drafters:
     """Attached drafters by identity, the oldest first: what they say becomes events of the core, what that says of
     their sessions becomes frames.
 
-    While a step hangs PINGs and their answers stop. step_s, row_s: seconds of a step and of one more row, as told to
-    them.
+    While a step hangs PINGs and their answers stop. step_s: seconds of a step of one row, as told to them.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Drafters:
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
         self._hash_sent = stats.model_hash
-        self.step_s = self.row_s = 0.0
+        self.step_s = 0.0
 
     def name(self, identity: bytes | None) -> str | None:
         peer = self.peers.get(identity or b"")
@@ -232,9 +231,8 @@ class Drafters:
             self._core.put(shared, now)
 
     def _state(self, now: float) -> Heartbeat:
-        step_ms, row_ms = round(self.step_s * 1e3, 4), round(self.row_s * 1e3, 4)
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return self._stats.busy.share(now), sessions, queued, self._info.n_seq, step_ms, row_ms
+        return self._stats.busy.share(now), sessions, queued, self._info.n_seq, round(self.step_s * 1e3, 4)
 
     def _peer_gone(self, identity: bytes, reason: str, now: float, *, cut: bool = False) -> None:
         """Let a drafter go, if it is one. cut: with its connection, which its own end may never end."""

@@ -86,7 +86,6 @@ def core_report(
         slots.snapshot(),
         totals,
         costs.seconds(1),
-        max(costs.seconds(5) - costs.seconds(1), 0.0) / 4,
         costs.tables(),
     )
 

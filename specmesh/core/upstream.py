@@ -18,7 +18,6 @@ from specmesh.errors import DaemonUnreachable, EngineError, RemoteProtocolError,
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
-ROWS = 4  # rows that each other session is expected to add to a step, drafts included
 
 
 class Outlet(Protocol):
@@ -50,21 +49,18 @@ class Outlet(Protocol):
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
     """What a verifier told of its work. places: sessions it holds at once, 0 where it does not tell; step_s: a step of
-    one row; row_s: what each further row adds."""
+    one row."""
 
     sessions: int = 0
     queued: int = 0
     places: int = 0
     step_s: float = 0.0
-    row_s: float = 0.0
 
     def token_seconds(self, own: int) -> float:
-        """Seconds per token that one more text can expect, with those that wait for a place before it; own: requests
-        of this drafter there, some perhaps newer than the load."""
+        """Seconds per token that one more text can expect: a step's, and more the more of its places are taken, or
+        waited for; own: requests of this drafter there, some perhaps newer than the load."""
         others = max(self.sessions + self.queued, own)
-        beside = min(others, self.places - 1) if self.places else others
-        waits = max(others + 1 - self.places, 0) / self.places if self.places else 0.0
-        return ((self.step_s or UNKNOWN_STEP) + self.row_s * ROWS * beside) * (1 + waits)
+        return (self.step_s or UNKNOWN_STEP) * (1 + others / (self.places or 1))
 
 
 class Upstream:

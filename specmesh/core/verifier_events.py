@@ -227,7 +227,6 @@ class CoreReport:
     reuse: ReuseSection
     totals: RoundCounts  # of all sessions ever
     step_s: float
-    row_s: float  # that one more row takes
     steps: dict[int, dict[int, float]]  # seconds by rows, by the least context of each table
 
 
