@@ -135,7 +135,7 @@ class ClientSession:
 
     def _finish(self, pending: DrafterRequest, end: Finished) -> None:
         self.pending = None
-        pending.enter(RequestState.OVER)
+        pending.state = RequestState.OVER
         pending.client.on_event(end)
 
     def _send_complete(self) -> None:

@@ -1,10 +1,9 @@
 """Requests of clients, and the events that answer them."""
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import Protocol
 
 from specmesh.core.sampling.logprobs import Logprob
@@ -12,7 +11,6 @@ from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.errors import (
     Busy,
     EngineError,
-    LocalProtocolError,
     NoSuchText,
     PromptTooLong,
     RequestError,
@@ -144,19 +142,6 @@ class RequestState(Enum):
     OVER = "over"
 
 
-_PLACED = frozenset((RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER))
-NEXT_STATES: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
-    {
-        RequestState.UNPLACED: _PLACED,
-        RequestState.ASKED: frozenset((RequestState.OPEN, RequestState.UNPLACED, RequestState.OVER)),
-        RequestState.OPEN: frozenset((RequestState.UNPLACED, RequestState.OVER)),
-        RequestState.WAITING: _PLACED,
-        RequestState.GIVEN_UP: frozenset((RequestState.OVER,)),
-        RequestState.OVER: frozenset(),
-    }
-)
-
-
 @dataclass(slots=True, eq=False)
 class DrafterRequest:
     """A request of a drafter's client, from its arrival to its end.
@@ -182,14 +167,9 @@ class DrafterRequest:
         """What verifier the text began at."""
         return self.verifier if self.started or self.request.generated else None
 
-    def enter(self, state: RequestState) -> None:
-        if state not in NEXT_STATES[self.state]:
-            raise LocalProtocolError(f"a request that is {self.state.value} cannot be {state.value}")
-        self.state = state
-
     def opened(self, params: SessionParams, by: VerifierInfo | None, address: str) -> None:
         """Note that a verifier has a session for it; one that resumes by name learns its parameters here."""
-        self.enter(RequestState.OPEN)
+        self.state = RequestState.OPEN
         params = params if self.request.named_only else self.request.params
         self.request = replace(self.request, params=params, named_only=False)
         self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None
@@ -207,7 +187,7 @@ class DrafterRequest:
         self.tried, self.error = (), error
 
     def fail(self, error: SpecmeshError, state: RequestState = RequestState.OVER) -> None:
-        self.enter(state)
+        self.state = state
         self.client.on_event(Failed(error))
 
 

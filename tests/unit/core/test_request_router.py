@@ -3,16 +3,14 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-import pytest
-
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.request_router import AHEAD, RequestRouter
-from specmesh.core.requests import NEXT_STATES, ClientEvent, DrafterRequest, Failed, Request, RequestState, VerifierInfo
+from specmesh.core.requests import ClientEvent, Failed, Request, RequestState, VerifierInfo
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.upstream import Upstream
-from specmesh.errors import Busy, LocalProtocolError
+from specmesh.errors import Busy
 
 REQUEST = Request(None, (1, 2, 3), SessionParams(SamplingParams(), 20))
 
@@ -71,17 +69,3 @@ def test_a_verifier_is_asked_for_so_many_at_once():
     assert len(wire.asked) == AHEAD + 1
     last = [one.request.priority for one in router.in_state(RequestState.ASKED)][-1]
     assert last == min(one.request.priority for one in router.requests)
-
-
-@pytest.mark.parametrize("state", RequestState)
-@pytest.mark.parametrize("to", RequestState)
-def test_states_of_a_request_are_a_table(state: RequestState, to: RequestState):
-    """What the table does not list is refused, and changes nothing."""
-    one = DrafterRequest(REQUEST, SimpleNamespace(), state=state)
-    if to in NEXT_STATES[state]:
-        one.enter(to)
-        assert one.state is to
-    else:
-        with pytest.raises(LocalProtocolError):
-            one.enter(to)
-        assert one.state is state
