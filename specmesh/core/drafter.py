@@ -14,7 +14,7 @@ from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KVSlots
 from specmesh.errors import SpecmeshError
 
-TOLD_INTERVAL = 0.1  # seconds until it is told again what was done, while nothing is over
+TOLD_INTERVAL = 0.25  # seconds until it is told again what was done, while nothing is over
 
 
 class DrafterCore:
