@@ -9,7 +9,6 @@ import json
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 from jinja2 import BaseLoader, Template, TemplateError
@@ -19,9 +18,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specmesh.core.session_params import ChatMessage
-from specmesh.engines.sandbox import Child, Json, Limits
+from specmesh.engines.sandbox import Child, Json
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
-from specmesh.paths import read_text
 
 MAX_TEMPLATE = 2**20
 """Bytes of a template's file."""
@@ -29,8 +27,8 @@ MAX_TEMPLATE = 2**20
 MAX_TEXT = 2**22
 """Characters of the longest text: twice the longest body that the API takes."""
 
-RENDERING = Limits(memory=2**29, seconds=3.0)
-"""The longest chat that the API takes needs a small part of it."""
+MEMORY, SECONDS = 2**29, 3.0
+"""The longest chat that the API takes needs a small part of them."""
 
 
 class ChatTemplate:
@@ -39,7 +37,7 @@ class ChatTemplate:
     def __init__(self, source: str, bos: str, eos: str) -> None:
         self.bos = bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
-        self._child = Child(__name__, RENDERING)
+        self._child = Child(__name__, memory=MEMORY, seconds=SECONDS)
         try:
             unusable = self._child.ask({**self._request, "messages": None}).get("unusable")
         except ChildFailed as error:
@@ -65,10 +63,6 @@ class ChatTemplate:
 
     def close(self) -> None:
         self._child.close()
-
-
-def read_template(path: Path) -> str:
-    return read_text(path, MAX_TEMPLATE, "a chat template")
 
 
 class _Generation(Extension):

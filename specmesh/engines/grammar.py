@@ -13,10 +13,8 @@ from specmesh.core.sampling.constraint import SIMPLER, Grammar
 from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar_source import LIMITS, describe
-from specmesh.engines.sandbox import Child, Limits
+from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, RequestError
-
-COMPILING = Limits(memory=2**29, seconds=3.0)
 
 CACHED = 16
 """Grammars that are known to compile: clients send the same one again and again."""
@@ -31,7 +29,7 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._child = Child("specmesh.engines.grammar_source", COMPILING)
+        self._child = Child("specmesh.engines.grammar_source", memory=2**29, seconds=3.0)
         self._lark = functools.lru_cache(CACHED)(self._to_lark)
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":

@@ -8,7 +8,7 @@ llama.cpp's does. A grammar without recursion is one lexeme as a whole.
 import graphlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -29,6 +29,9 @@ schema's own `x-guidance` goes before it."""
 
 _OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref")
 """Keywords that say something of properties that a schema does not name."""
+
+_NAMING = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose value has names of the schema's own, whatever they are."""
 
 _TOO_LARGE = f"it is too large: it takes more than {LIMITS.initial_lexer_fuel} steps to compile"
 _IN_OTHER_WORDS = {
@@ -90,69 +93,63 @@ def _closed(schema: Any) -> Any:
         return [_closed(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {name: _inside(name, inner) for name, inner in schema.items()}
+    closed = dict[str, Any]()
+    for keyword, value in schema.items():
+        if keyword in _NAMING and isinstance(value, dict):
+            closed[keyword] = {name: _closed(inner) for name, inner in value.items()}
+        else:
+            closed[keyword] = value if keyword in ("enum", "const") else _closed(value)
     if isinstance(schema.get("properties"), dict) and not any(name in schema for name in _OPENING):
         closed["additionalProperties"] = False
     return closed
 
 
-def _inside(keyword: str, value: Any) -> Any:
-    """Close the schemas in a keyword's value; the names in some are the schema's own, whatever they are."""
-    if keyword in ("enum", "const"):
-        return value
-    if keyword in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
-        return {name: _closed(inner) for name, inner in value.items()}
-    return _closed(value)
-
-
 def gbnf_to_lark(text: str) -> str:
     """Translate GBNF; the first rule is `start`. Raises RequestError, with the line of a syntax error."""
     try:
-        uses = _GbnfTranslator(text).uses
-        if "root" not in uses:
+        read = _GbnfTranslator(text, by_parser=False)
+        if "root" not in read.rules:
             raise RequestError("there is no rule named root, with which a text begins")
-        for name, used in uses.items():
-            for other in used.keys() - uses.keys():
+        for name, used in read.uses.items():
+            for other in used - read.rules.keys():
                 raise RequestError(f"rule {name} uses {other}, which there is none of")
-        numbers, waiting = {"root": 0}, ["root"]
-        while waiting:
-            for used_name in uses[waiting.pop()]:
-                if used_name not in numbers:
-                    numbers[used_name] = len(numbers)
-                    waiting.append(used_name)
-        letter = "R"  # for the lexer, which takes all rules as one
         try:
-            graphlib.TopologicalSorter({name: uses[name] for name in numbers}).prepare()
+            graphlib.TopologicalSorter(read.uses).prepare()
         except graphlib.CycleError:
-            letter = "r"  # for the parser
-        names = {name: f"{letter}{number}" for name, number in numbers.items()}
-        rules = _GbnfTranslator(text, names).rules
+            read = _GbnfTranslator(text, by_parser=True)
     except RecursionError:
         raise RequestError("its parts are nested too deeply") from None
-    lines = [f"{short}: {rules[name]}\n" for name, short in names.items()]
-    return f"start: {names['root']}\n{''.join(lines)}"
+    lines = (f"{read.short(name)}: {rule}\n" for name, rule in read.rules.items())
+    return f"start: {read.short('root')}\n{''.join(lines)}"
 
 
 class _GbnfTranslator:
-    """Translates `rules` by name to Lark expressions with these names for rules; `uses`: the rules that each uses."""
+    """Translates `rules` by name to Lark expressions; `uses`: the rules that each uses.
 
-    def __init__(self, text: str, names: Mapping[str, str] | None = None) -> None:
+    by_parser: the rules are the parser's; else the lexer takes them all as one.
+    """
+
+    def __init__(self, text: str, *, by_parser: bool) -> None:
         self.text, self.at = text, 0
-        self._names = names or {}
-        self._by_parser = self._names.get("root") == "r0"
+        self._by_parser = by_parser
+        self._names: dict[str, str] = {}
         self.rules: dict[str, str] = {}
-        self.uses: dict[str, dict[str, None]] = {}
+        self.uses: dict[str, set[str]] = {}
         self._skip(lines=True)
         while self.at < len(self.text):
             name = self._name()
             self._skip()
             self._expect("::=")
             self._skip(lines=True)
-            self._used = self.uses[name] = {}
+            self._used = self.uses[name] = set()
             self.rules[name] = self._choice(nested=False)
             if self.at < len(self.text) and self.text[self.at] not in "\r\n":
                 raise self._wrong(f"unexpected {self.text[self.at]!r}")
             self._skip(lines=True)
+
+    def short(self, name: str) -> str:
+        """Return Lark's name for a rule: in capital letters the lexer's."""
+        return self._names.setdefault(name, f"{'r' if self._by_parser else 'R'}{len(self._names)}")
 
     def _choice(self, *, nested: bool) -> str:
         options = [self._sequence(nested=nested)]
@@ -187,8 +184,8 @@ class _GbnfTranslator:
             raise self._wrong("tokens by name or number are not supported")
         if not _NAME.match(self.text, self.at):
             return None
-        self._used[name := self._name()] = None
-        return self._names.get(name, name)
+        self._used.add(name := self._name())
+        return self.short(name)
 
     def _literal(self) -> str:
         chars: list[int] = []

@@ -6,7 +6,7 @@ writes a space as U+2581 and bytes that are no character as <0xNN>.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -34,8 +34,8 @@ def sentencepiece_bytes(token: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else _plain(token)
 
 
-def token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
-    """Return the bytes of each id; none for control tokens and the unknown one. Raises ConfigError."""
+def token_bytes(tokenizer: dict[str, Any], size: int) -> tuple[bytes, ...]:
+    """Return the bytes of the first `size` ids; none for control tokens and the unknown one. Raises ConfigError."""
     try:
         spell, model = _spelling_of(tokenizer), tokenizer["model"]
         ids = _ids(model["vocab"])
@@ -51,10 +51,6 @@ def token_bytes(tokenizer: dict[str, Any]) -> dict[int, bytes]:
         raise ConfigError(f"its tokenizer is not one: {type(error).__name__}: {error}") from error
     if lowest < 0 or highest >= _MAX_ID:
         raise ConfigError(f"its tokenizer is not one: ids from {lowest} to {highest}")
-    return known
-
-
-def padded(known: Mapping[int, bytes], size: int) -> tuple[bytes, ...]:
     return tuple(known.get(number, b"") for number in range(size))
 
 

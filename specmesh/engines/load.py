@@ -154,25 +154,19 @@ BUDGET = 2.0  # seconds after which no further measurement is begun
 def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:
     """Measure steps of the WIDTHS, or of the target's one width, on an empty sequence; leave it empty again."""
     begun, info = time.monotonic(), engine.info
-    held = int(info.trimming == "restore")
-    most = min(info.n_outputs or info.n_batch, info.n_ctx - held)
+    most = min(info.n_outputs or info.n_batch, info.n_ctx)
     widths = [rows for rows in (WIDTHS if info.width is None else (info.width,)) if rows <= most]
-    _step(engine, held, widths[0])  # the first ever warms caches up and is not typical
+    _step(engine, widths[0])  # the first ever warms caches up and is not typical
     for rows in widths * REPEATS:
         if time.monotonic() - begun > BUDGET:
             return
-        costs.record(rows, _step(engine, held, rows))
+        costs.record(rows, _step(engine, rows))
 
 
-def _step(engine: VerifyEngine, held: int, rows: int) -> float:
-    """Seconds of one step.
-
-    Where a target saves its state before a step with drafts the sequence holds an id, so that there is one to save.
-    """
-    if held:
-        engine.decode([Span(0, 0, (0,), logits=False)])
+def _step(engine: VerifyEngine, rows: int) -> float:
+    """Seconds of one step."""
     started = time.monotonic()
-    engine.decode([Span(0, held, (0,) * rows, logits=True)])
+    engine.decode([Span(0, 0, (0,) * rows, logits=True)])
     seconds = time.monotonic() - started
     engine.trim(0, 0)
     return seconds

@@ -18,7 +18,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from specmesh.errors import ChildFailed
 
@@ -36,19 +35,12 @@ _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bytes of memory (which macOS does not enforce), and seconds per request."""
-
-    memory: int
-    seconds: float
-
-
 class Child:
     """A process that calls `answer(request)` of one of our modules. Any thread may ask; requests run one at a time."""
 
-    def __init__(self, module: str, limits: Limits) -> None:
-        self._module, self._limits = module, limits
+    def __init__(self, module: str, *, memory: int, seconds: float) -> None:
+        """memory: in bytes, which macOS does not enforce; seconds: per request."""
+        self._module, self._memory, self._seconds = module, memory, seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._opened = contextlib.ExitStack()
@@ -62,7 +54,7 @@ class Child:
                 if process is None or process.poll() is not None:
                     self._end()
                     process = self._start()
-                answer = self._exchange(process, line, self._limits.seconds)
+                answer = self._exchange(process, line, self._seconds)
             except BaseException:
                 self._end()
                 raise
@@ -82,7 +74,6 @@ class Child:
         self._opened.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        limits = self._limits
         # Tokens and keys in our environment are none of its business.
         names = [name for name in os.environ if name in _PASSED or name.startswith(_PASSED_PREFIXES)]
         passed = {name: os.environ[name] for name in names}
@@ -93,7 +84,7 @@ class Child:
         with theirs:
             try:
                 process = subprocess.Popen(  # noqa: S603 - our own module
-                    [sys.executable, "-P", "-m", __name__, self._module, str(limits.memory), str(limits.seconds)],
+                    [sys.executable, "-P", "-m", __name__, self._module, str(self._memory), str(self._seconds)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors.fileno(),

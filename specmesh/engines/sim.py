@@ -52,16 +52,11 @@ class SimSettings:
     load_s: float = 0.0  # seconds that loading takes; it cannot be cancelled
 
     def __post_init__(self) -> None:
-        if self.n_vocab < 256 or min(self.n_ctx, self.n_batch, self.n_seq) < 1:
-            raise ConfigError("a simulated engine needs n_vocab >= 256 and n_ctx, n_batch, n_seq >= 1")
-        times = (self.step_ms, self.row_ms, self.draft_ms, self.load_s, *self.steps_ms)
-        if (
-            not self.alphas
-            or not all(0 <= alpha <= 1 for alpha in self.alphas)
-            or self.period < 0
-            or not all(0 <= span < inf for span in times)
-        ):
-            raise ConfigError("a simulated engine needs 0 <= alpha <= 1 and times that are no less than 0")
+        times = (self.step_ms, self.row_ms, self.draft_ms, self.load_s, self.period, *self.steps_ms)
+        sizes = self.n_vocab >= 256 and min(self.n_ctx, self.n_batch, self.n_seq) >= 1
+        alphas = self.alphas and all(0 <= alpha <= 1 for alpha in self.alphas)
+        if not sizes or not alphas or not all(0 <= time < inf for time in times):
+            raise ConfigError("a simulated engine needs n_vocab >= 256, sizes >= 1, 0 <= alpha <= 1 and times >= 0")
 
     @property
     def alphas(self) -> tuple[float, ...]:

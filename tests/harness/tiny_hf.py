@@ -10,7 +10,6 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, quantize_model
 
-from harness.hf_tokenizer import tokenizer
 from harness.tiny_gguf import byte_alphabet
 
 WIDTH, N_VOCAB = 64, 320
@@ -134,8 +133,16 @@ def _save(folder: Path, config: dict[str, Any], weights: dict[str, Any], tokeniz
 
 
 def _tiny_tokenizer() -> dict[str, Any]:
-    """The tokenizer of tests/harness/tiny_gguf.py; rows from 262 on stand for nothing."""
+    """tokenizer.json of tests/harness/tiny_gguf.py's vocabulary; rows from 262 on stand for nothing."""
     normal = [*byte_alphabet(), "he", "ll", "th", "the"]
-    vocab = {text: token for token, text in enumerate(normal)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = ({"id": 260, "content": "<|end|>", "special": True}, {"id": 261, "content": "<tool>", "special": False})
     merges = [["h", "e"], ["l", "l"], ["t", "h"], ["th", "e"]]
-    return tokenizer(vocab, merges, {260: ("<|end|>", True), 261: ("<tool>", False)})
+    return {
+        "version": "1.0",
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+        "added_tokens": [one | flags for one in added],
+        "model": {"type": "BPE", "vocab": {text: token for token, text in enumerate(normal)}, "merges": merges},
+    }

@@ -12,11 +12,12 @@ from specmesh.core.events import Span
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
-from specmesh.engines.chat_template import read_template
+from specmesh.engines.chat_template import MAX_TEMPLATE
 from specmesh.engines.llama.cache import CacheSizes
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
+from specmesh.paths import read_text
 
 _log = structlog.get_logger("specmesh.engines.llama")
 
@@ -153,7 +154,8 @@ class LlamaVerifier(LlamaEngine):
         n_batch: int = N_BATCH,
         max_draft: int = MAX_DRAFTS,
     ) -> None:
-        chosen = read_template(settings.chat_template) if settings.chat_template is not None else None
+        path = settings.chat_template
+        chosen = read_text(path, MAX_TEMPLATE, "a chat template") if path is not None else None
         super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft)
         try:
             self._model.load_template(chosen)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from specmesh.engines.sandbox import Child, Json, Limits
+from specmesh.engines.sandbox import Child, Json
 from specmesh.errors import ChildFailed, ConfigError
 from specmesh.logs import flush
 
@@ -22,13 +22,10 @@ PINNED = "0.3.36"
 
 _INSTALL = 'pip install "specmesh[llama]"'
 # ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
-_WARN, _ERROR, _CONTINUED = 3, 4, 5
+_WARN, _ERROR = 3, 4
 _CPU_TYPE, _GPU_TYPES = 0, (1, 2)
 _POOL_WARNING = "possible training context overflow"
 """llama.cpp compares all cells with the trained context; `LlamaEngine` compares one sequence's share."""
-
-ASKING = Limits(memory=2**32, seconds=20.0)
-"""For one RPC server: it may be far away, and answers once its GPU is ready."""
 
 NO_RPC = (
     "this build of llama.cpp has no RPC: build it anew with "
@@ -39,41 +36,26 @@ NO_RPC = (
 _log = structlog.get_logger("specmesh.engines.llama")
 
 
-class LibraryLog:
-    """Joins llama.cpp's log fragments to lines and keeps the last error lines."""
-
-    def __init__(self) -> None:
-        self.errors: deque[str] = deque(maxlen=8)
-        self._line = ""
-        self._level = 0
-
-    def feed(self, level: int, text: bytes | None, _user: object = None) -> None:
-        if level != _CONTINUED:
-            self._emit(self._line)
-            self._line, self._level = "", level
-        *lines, self._line = (self._line + (text or b"").decode("utf-8", "replace")).split("\n")
-        for line in lines:
-            self._emit(line)
-
-    def _emit(self, line: str) -> None:
-        line = line.strip()
-        if not line.strip("."):
-            return
-        if self._level == _ERROR:
-            self.errors.append(line)
-            _log.error("llama_cpp", line=line)
-        elif self._level == _WARN and _POOL_WARNING not in line:
-            _log.warning("llama_cpp", line=line)
-        else:
-            _log.debug("llama_cpp", line=line)
+ERRORS: deque[str] = deque(maxlen=8)
+"""llama.cpp's last error lines."""
 
 
-LOG = LibraryLog()
+def _log_line(level: int, text: bytes | None, _user: object) -> None:
+    line = (text or b"").decode("utf-8", "replace").strip()
+    if not line.strip("."):
+        return
+    if level == _ERROR:
+        ERRORS.append(line)
+        _log.error("llama_cpp", line=line)
+    elif level == _WARN and _POOL_WARNING not in line:
+        _log.warning("llama_cpp", line=line)
+    else:
+        _log.debug("llama_cpp", line=line)
 
 
 def quoted_errors() -> str:
     """Return llama.cpp's last error lines, for an error message."""
-    return "; ".join(dict.fromkeys(LOG.errors)) or "llama.cpp gave no reason"
+    return "; ".join(dict.fromkeys(ERRORS)) or "llama.cpp gave no reason"
 
 
 @functools.cache
@@ -88,7 +70,7 @@ def library() -> Any:
     if package.__version__ != PINNED:
         raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}")
     lib = package.llama_cpp
-    _callbacks[:] = lib.llama_log_callback(LOG.feed), ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_log_abort)
+    _callbacks[:] = lib.llama_log_callback(_log_line), ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_log_abort)
     lib.llama_log_set(_callbacks[0], None)
     lib.llama_backend_init()
     importlib.import_module("llama_cpp._ggml").libggml.ggml_set_abort_callback(_callbacks[1])
@@ -153,7 +135,8 @@ def add_servers(addresses: Sequence[str]) -> None:
     protocol has neither keys nor encryption.
     """
     _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
-    child = Child(__name__, ASKING)
+    # A server may be far away, and answers once its GPU is ready.
+    child = Child(__name__, memory=2**32, seconds=20.0)
     try:
         for address in addresses:
             _log.info("rpc_server_found", address=address, devices=child.ask({"address": address}).get("devices"))

@@ -15,7 +15,7 @@ from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
-from specmesh.engines.llama.library import LOG, PINNED, add_servers, gpu_devices, library, quoted_errors
+from specmesh.engines.llama.library import ERRORS, PINNED, add_servers, gpu_devices, library, quoted_errors
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.models import check_files
 
@@ -30,7 +30,7 @@ SHORT = 4096
 
 
 class LlamaModel:
-    """A loaded model of `size` bytes. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
+    """A loaded model. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
 
     def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
         """Load the file. Raises ConfigError, or EngineError when cancelled."""
@@ -54,7 +54,6 @@ class LlamaModel:
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
         self.name = path.stem
-        self.size: int = self.lib.llama_model_size(self.handle)
         self.backend = _describe(self.lib, self.handle, settings, gpus)
         self.on_gpu = bool(gpus)
 
@@ -168,7 +167,7 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
     params = lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     params.progress_callback = callback
-    LOG.errors.clear()
+    ERRORS.clear()
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is not None:
         return handle

@@ -11,7 +11,7 @@ from typing import Any
 
 from specmesh.config import ModelSettings
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.hf_vocabulary import padded, token_bytes
+from specmesh.engines.hf_vocabulary import token_bytes
 from specmesh.errors import ConfigError
 
 _ANY_LENGTH = 2**31 - 1
@@ -45,7 +45,7 @@ class MlxModel:
         if backend is None:
             raise ConfigError(f"{self.name} has no tokenizer.json: choose a copy of the model that has one")
         try:
-            known = padded(token_bytes(json.loads(backend.to_str())), n_vocab)
+            known = token_bytes(json.loads(backend.to_str()), n_vocab)
         except ConfigError as error:
             raise ConfigError(f"{self.name} cannot draft: {error}") from error
         ends = frozenset(token for token in self.tokenizer.eos_token_ids if 0 <= token < n_vocab)

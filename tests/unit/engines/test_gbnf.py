@@ -77,6 +77,7 @@ CASES = {
     "blanks": (BLANK, ["a", "b", "", "cce", "ccdeee"], ["c", "ce", "ccdd"]),
     "escapes": (ESCAPES, ['Aé😀"\\[]]da', 'Aé😀"\\[]-é-', 'Aé😀"\\[]xx-'], ['Aé😀"\\[]xa-', 'Aé😀"\\[]xxb']),
     "left recursion": (LEFT, ["b", "baaa"], ["a", ""]),
+    "a rule that nobody uses": ('root ::= "a"\nother ::= "b" other | "c"', ["a"], ["b", "c"]),
     "literals that begin alike": (SPLIT, ["abcd", "abce", "ababcecd", ""], ["abc", "abcecd"]),
 }
 

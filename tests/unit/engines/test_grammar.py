@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLParserLimits
 
-from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import grammar as grammar_module
 from specmesh.engines.grammar import Grammars
@@ -150,32 +151,18 @@ def test_a_property_has_a_keywords_name(grammars: Grammars):
 WIDE = Grammar(GrammarKind.GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
 
 
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Grammars]:
-    """Grammars that may take little; a vocabulary of one letter each, so that nothing but WIDE takes it."""
-    limits = LLParserLimits(max_lexer_states=1_000, max_grammar_size=200_000)
-    monkeypatch.setattr(grammar_module, "LIMITS", limits)
-    made = Grammars(Vocabulary((b"a", b"b", b"c", b""), frozenset({3})))
-    yield made
-    made.close()
-
-
-def tired(constraint: Constraint, luck: random.Random) -> int:
-    """Go on until it can no more; how far that was."""
-    said = 0
-    while said < 2_000 and constraint.allows(token := luck.randrange(2)):
-        constraint.accept(token)
-        said += 1
-    assert constraint.exhausted is None or "lexer error" in constraint.exhausted  # of drafts
-    with pytest.raises(RequestError, match="takes too much to go on with: lexer error"):
-        constraint.allowed()
-    assert "lexer error" in str(constraint.exhausted)
-    return said
-
-
-def test_what_one_text_takes_is_missing_to_no_other(narrow: Grammars):
+def test_a_lexers_states_are_each_texts_own(monkeypatch: pytest.MonkeyPatch):
     """A text that has taken all that it may ends alone: the next of the same grammar goes as far."""
-    far = [tired(narrow.compile(WIDE), random.Random(1)) for _ in range(2)]
+    monkeypatch.setattr(grammar_module, "LIMITS", LLParserLimits(max_lexer_states=1_000, max_grammar_size=200_000))
+    far = [0, 0]
+    with closing(Grammars(Vocabulary((b"a", b"b", b"c", b""), frozenset({3})))) as narrow:
+        for text in range(2):
+            constraint, luck = narrow.compile(WIDE), random.Random(1)
+            while constraint.allows(token := luck.randrange(2)):
+                constraint.accept(token)
+                far[text] += 1
+            with pytest.raises(RequestError, match="takes too much to go on with: lexer error"):
+                constraint.allowed()
     assert far[0] == far[1] < 2_000
 
 

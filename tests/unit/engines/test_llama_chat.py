@@ -8,9 +8,9 @@ import pytest
 
 from specmesh.config import ModelSettings
 from specmesh.core.session_params import ChatMessage
-from specmesh.engines.chat_template import ChatTemplate, read_template
+from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama import LlamaVerifier
-from specmesh.errors import ConfigError, RequestError
+from specmesh.errors import RequestError
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -135,12 +135,3 @@ def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str)
 def test_what_templates_of_models_use(rendered: Callable[[str], str], template: str, text: str):
     """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for HTML."""
     assert rendered(template) == text
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"x" * (2**20 + 1)])
-def test_file_that_is_no_template(tmp_path: Path, content: bytes | None):
-    path = tmp_path / "template.jinja"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match=str(path)):
-        read_template(path)

@@ -1,7 +1,6 @@
 """MLX as drafter: the same model as llama.cpp's, and models that cannot be used."""
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -24,7 +23,7 @@ from specmesh.engines.mlx import MlxDrafter  # noqa: E402
 pytestmark = pytest.mark.models
 
 MODELS = Path(str(files("specmesh") / "models"))
-N_CTX, N_SEQ = 256, 4
+N_CTX, N_SEQ, TEXTS = 256, 4, 4
 
 
 def ids_of(length: int, seed: int = 0) -> list[int]:
@@ -54,30 +53,28 @@ def formats(
     drafter.close()
 
 
+@pytest.mark.fault("E7.78")
 def test_same_vocabulary(formats: tuple[LlamaVerifier, MlxDrafter, str]):
     target, drafter, _ = formats
     assert drafter.vocabulary == target.vocabulary
 
 
 def windows(target: LlamaVerifier, kind: str) -> list[list[int]]:
-    """20 texts of 500 ids: of the standard library for a model that knows it, else random."""
+    """Texts of 500 ids: of the standard library for a model that knows it, else random."""
     if kind == "tiny":
-        return [ids_of(500, seed) for seed in range(20)]
-    texts = [Path(module.__file__).read_text(encoding="utf-8") for module in (argparse, json)]
-    ids = target.encode("".join(texts))
-    assert len(ids) >= 10_000
-    return [ids[start : start + 500] for start in range(0, 10_000, 500)]
+        return [ids_of(500, seed) for seed in range(TEXTS)]
+    ids = target.encode(Path(argparse.__file__).read_text(encoding="utf-8"))
+    return [ids[500 * text : 500 * text + 500] for text in range(TEXTS)]
 
 
-@pytest.mark.parametrize("texts", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str], texts: int):
+def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str]):
     """Of many positions the best token is the same at 99.9 %, and where not it is a near tie in llama.cpp too.
 
     Random weights make near ties ten times as frequent as trained ones do, so that half a per cent may differ there.
     """
     target, drafter, kind = formats
     equal, margins, noise = 0, [], 0.0
-    for ids in windows(target, kind)[:texts]:
+    for ids in windows(target, kind):
         (left,) = target.decode([Span(0, 0, tuple(ids), logits=True)])
         assert left is not None
         right = all_rows(drafter, ids)
@@ -86,7 +83,7 @@ def test_same_choices(formats: tuple[LlamaVerifier, MlxDrafter, str], texts: int
         equal += int((best == other).sum())
         margins += [float(left[row, best[row]] - left[row, other[row]]) for row in np.flatnonzero(best != other)]
         target.trim(0, 0)
-    assert equal >= 500 * texts * (0.999 if kind == "bundled" else 0.995)
+    assert equal >= 500 * TEXTS * (0.999 if kind == "bundled" else 0.995)
     assert noise < 0.1
     assert all(margin < 0.02 for margin in margins)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.engines.sandbox import Child, Limits
+from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed
 
 PROGRAM = """
@@ -59,7 +59,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     made: list[Child] = []
 
     def start(seconds: float = 30.0) -> Child:
-        made.append(Child("under_test", Limits(2**28, seconds)))
+        made.append(Child("under_test", memory=2**28, seconds=seconds))
         return made[-1]
 
     yield start
@@ -125,7 +125,7 @@ def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.Mon
 
 def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
     program = (
-        "import os; from specmesh.engines.sandbox import *; child = Child('under_test', Limits(2**28, 9.0));"
+        "import os; from specmesh.engines.sandbox import *; child = Child('under_test', memory=2**28, seconds=9.0);"
         "print(child.ask({'do': 'echo', 'what': 1})['pid'], flush=True); os.kill(os.getpid(), 9)"
     )
     make()
