@@ -33,14 +33,9 @@ class CacheSizes:
     # sequences. None: no filling, and all sequences share the cells.
     width: int | None = None
 
-    @property
-    def cells(self) -> int:
-        """Rows that fill a step up take cells too."""
-        return (self.n_ctx + (self.width or 0)) * self.n_seq
-
 
 class LlamaCache:
-    """A llama_context: the memory of several sequences. Callers check that it is open, and spans (`Sequences`).
+    """A llama_context: the memory of several sequences. Callers check spans (`Sequences`).
 
     This one takes rows back by removing them from memory; `rollback.Restore` is for models that do not allow it.
 
@@ -61,9 +56,8 @@ class LlamaCache:
         self._address, self._logits = 0, np.empty((0, model.n_vocab), np.float32)
         self._on_gpu = model.on_gpu
         self._handle = _create(model, sizes)
-        self.closed = False
         self._memory = lib.llama_get_memory(self._handle)
-        self._rows = sizes.rows
+        self._rows, self._width = sizes.rows, sizes.width or 0
         self._batch = _Batch(lib, sizes.rows)
         if self._memory is None:
             self.close()
@@ -102,7 +96,7 @@ class LlamaCache:
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
     def close(self) -> None:
-        handle, self._handle, self.closed = self._handle, None, True
+        handle, self._handle = self._handle, None
         if handle is not None:
             self.lib.llama_free(handle)
 
@@ -170,7 +164,7 @@ class LlamaCache:
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
-    params.n_ctx = sizes.cells
+    params.n_ctx = (sizes.n_ctx + (sizes.width or 0)) * sizes.n_seq  # rows that fill a step up take cells too
     params.n_batch = params.n_ubatch = sizes.rows
     params.n_seq_max = sizes.n_seq
     params.n_outputs_max = sizes.outputs

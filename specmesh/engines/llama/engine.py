@@ -85,12 +85,12 @@ class LlamaEngine:
         )
 
     def use_threads(self, threads: int) -> None:
-        self._check_open()
         self._cache.use_threads(threads)
         if not self._model.on_gpu:
             self.info = replace(self.info, threads=threads, backend=_on_cpu(threads))
 
     def close(self) -> None:
+        self._sequences = Sequences(0, 0, 0, 0)  # further calls name none that there is
         self._cache.close()
         self._model.close()
 
@@ -99,7 +99,6 @@ class LlamaEngine:
 
         After an EngineError each sequence holds what it held before, or nothing.
         """
-        self._check_open()
         outputs = self._sequences.check_step(spans)
         try:
             logits = self._cache.run(spans, outputs)
@@ -113,7 +112,6 @@ class LlamaEngine:
 
     def _trim(self, seq: int, length: int) -> bool:
         """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot."""
-        self._check_open()
         held = self._sequences.check_trim(seq, length)
         if length == 0:
             self._cache.clear(seq)
@@ -121,10 +119,6 @@ class LlamaEngine:
             return False
         self._sequences.lengths[seq] = length
         return True
-
-    def _check_open(self) -> None:
-        if self._cache.closed:
-            raise EngineError("the engine is closed")
 
 
 def _on_cpu(threads: int) -> str:
@@ -182,7 +176,6 @@ class LlamaVerifier(LlamaEngine):
             raise EngineError(f"{self.info.model} cannot remove so much of a sequence (cut {seq} to {length})")
 
     def copy(self, seq: int, source: int, length: int) -> None:
-        self._check_open()
         if self.info.reuse != "copied":
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self._sequences.check_copy(seq, source, length)

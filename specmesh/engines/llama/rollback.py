@@ -37,10 +37,6 @@ class FixedWidth(LlamaCache):
     `width` by rows after them, to which no row attends and which are removed.
     """
 
-    def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
-        super().__init__(model, sizes)
-        self._width = sizes.width or 0
-
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         """As in general; also raises LocalProtocolError for a span with logits that is too wide."""
         for span in spans:

@@ -24,7 +24,6 @@ class MlxDrafter:
     def __init__(self, settings: ModelSettings, n_batch: int = 512) -> None:
         """Load the model; n_batch: most ids of one call. Raises ConfigError or EngineError."""
         self._memories: list[MlxSequence] = []
-        self._closed = False
         try:
             self._load(settings, n_batch)
         except BaseException:
@@ -32,7 +31,6 @@ class MlxDrafter:
             raise
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        self._check_open()
         return [self._guess(ask) for ask in asks]
 
     def _guess(self, ask: Ask) -> int | None:
@@ -47,7 +45,6 @@ class MlxDrafter:
 
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
-        self._check_open()
         self._sequences.check_cut(seq, length)
         try:
             self._sequences.lengths[seq] = self._memories[seq].trim(length)
@@ -57,13 +54,8 @@ class MlxDrafter:
         return self._sequences.held(seq)
 
     def close(self) -> None:
-        self._closed = True
-        self._memories = []
+        self._memories, self._sequences = [], Sequences(0, 0, 0, 0)  # further calls name none that there is
         free()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EngineError("the model is closed")
 
     def _load(self, settings: ModelSettings, n_batch: int) -> None:
         model = load(settings)

@@ -32,12 +32,9 @@ class MlxModel:
     @property
     def trained_ctx(self) -> int:
         """Trained context length; a very large number where the config does not say."""
-        texts = self.config.get("text_config") or {}
-        for config in (self.config, texts):
-            for key in ("max_position_embeddings", "n_positions", "max_seq_len"):
-                if isinstance(config.get(key), int):
-                    return int(config[key])
-        return _ANY_LENGTH
+        known = {**self.config, **(self.config.get("text_config") or {})}
+        lengths = (known.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len"))
+        return next((length for length in lengths if isinstance(length, int)), _ANY_LENGTH)
 
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """Return the vocabulary, `n_vocab` ids long. Raises ConfigError where the tokenizer does not tell it."""
@@ -65,10 +62,8 @@ def load(settings: ModelSettings) -> MlxModel:
     device = _device(mx, gpu=bool(settings.gpu_layers), required=settings.gpu_required)
     advice, name = "is it complete, and of an architecture that this mlx-lm knows?", where.resolve().name
     if not where.is_dir():
-        advice, name = (
-            f"no such directory here, and not in the hub's cache: get it by `hf download {where}`",
-            str(where),
-        )
+        name = str(where)
+        advice = f"no such directory here, and not in the hub's cache: get it by `hf download {where}`"
     try:
         folder = where if where.is_dir() else _library("huggingface_hub").snapshot_download(name, local_files_only=True)
         module, tokenizer, config = mlx_lm.load(str(folder), lazy=True, return_config=True)
