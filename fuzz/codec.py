@@ -10,13 +10,10 @@ REASONS = frozenset({"length", "magic", "checksum", "version", "kind", "count", 
 
 
 def run(data: bytes) -> Counter[str]:
-    """Decode the input as it is and, where that makes another frame, with the checksum that it should have.
-
-    Returns what came of it: a message's name, or the reason of the refusal.
-    """
-    seen = Counter([_decoded(data)])
+    """Decode the input as it is and, where that makes another frame, with the checksum that it should have."""
+    seen = Counter([outcome(data)])
     if len(data) >= HEADER.size + CRC.size:
-        seen[_decoded(repaired(data))] += 1
+        seen[outcome(repaired(data))] += 1
     return seen
 
 
@@ -25,7 +22,8 @@ def repaired(frame: bytes) -> bytes:
     return frame[: -CRC.size] + CRC.pack(crc32(frame[: -CRC.size]))
 
 
-def _decoded(frame: bytes) -> str:
+def outcome(frame: bytes) -> str:
+    """A message's name, or the reason of the refusal; raises where something does not hold."""
     try:
         message = decode(frame)
     except FrameError as error:

@@ -14,10 +14,9 @@ from itertools import islice
 from pathlib import Path
 
 from fuzz import CORPUS
-from fuzz.codec import REASONS, repaired
-from specmesh.errors import FrameError
+from fuzz.codec import REASONS, outcome, repaired
 from specmesh.wire import messages as m
-from specmesh.wire.codec import HEADER, decode, encode
+from specmesh.wire.codec import HEADER, encode
 
 VECTORS = Path(__file__).parents[1] / "wire" / "vectors"
 
@@ -71,9 +70,7 @@ def outcomes(count: int, seed: int) -> Counter[str]:
     found = Counter[str]()
     for frame in islice(mutants(seed), count):
         try:
-            found[type(decode(frame)).__name__] += 1
-        except FrameError as error:
-            found[error.reason] += 1
+            found[outcome(frame)] += 1
         except Exception:  # whatever it is, the frame that led to it must not be lost
             (CORPUS / "codec" / f"crash-{sha256(frame).hexdigest()[:16]}").write_bytes(frame)
             raise

@@ -1,5 +1,5 @@
 """Daemons as processes for the end-to-end tests."""
 
-from meshes import daemon, logs, mesh, pair, proxy, role, served, server, shared
+from meshes import beside, daemon, logs, mesh, pair, proxy, role, served, server, shared
 
-__all__ = ["daemon", "logs", "mesh", "pair", "proxy", "role", "served", "server", "shared"]
+__all__ = ["beside", "daemon", "logs", "mesh", "pair", "proxy", "role", "served", "server", "shared"]

@@ -1,6 +1,7 @@
 """Fixtures: daemons as processes, proxies between them, and their logs where a test fails."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import FORKED, STARTED, Daemon, Mesh
+from processes import FORKED, STARTED, Daemon, Mesh, until
 from proxy import Proxy
 from served import CONTEXT, PAGE, Served, serve
 
@@ -52,6 +53,17 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
 def served(shared: Mesh) -> dict[str, Served]:
     """A verifier with a key and a page's origin, and a drafter with that alone, at TCP ports."""
     return serve(shared, f"step_ms=3,n_ctx={CONTEXT}", "--allow-origin", PAGE)
+
+
+@pytest.fixture
+def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
+    """Where a module's own `verifier` runs: it is alone at first, and drafters that a test starts end with it."""
+    until(lambda: not verifier.stats()["peers"] and not verifier.live(), "the verifier is alone")
+    before = len(shared.daemons)
+    yield shared
+    for daemon in shared.daemons[before:]:
+        daemon.signal(signal.SIGCONT)
+        daemon.kill()
 
 
 @pytest.fixture(params=["verifier", "drafter"])

@@ -29,8 +29,7 @@ class Proxy:
     damage:    share of what is sent in which one bit is flipped, once a connection has been greeted. May be changed.
     aim:       the kind of frame that alone is damaged, as its byte, and where in it; None: anywhere in what is sent.
 
-    to_target, to_source: bytes forwarded in each direction. captured: what a listener would have, the bytes to the
-    target and those back.
+    captured: what a listener would have, the bytes forwarded to the target and those back.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Proxy:
         self.bandwidth, self.piece = bandwidth, piece
         self.damage, self.flipped = damage, 0
         self.aim: tuple[bytes, int] | None = None
-        self.to_target = self.to_source = 0
         self.connections = 0
         self.captured = bytearray(), bytearray()
         self._target = target
@@ -66,7 +64,7 @@ class Proxy:
     @property
     def total(self) -> int:
         """Bytes in both directions."""
-        return self.to_target + self.to_source
+        return sum(map(len, self.captured))
 
     def cut(self) -> None:
         """Break every connection as a reset does; new ones are taken."""
@@ -114,18 +112,15 @@ class Proxy:
                 task.add_done_callback(self._tasks.discard)
 
     async def _fetch(self, source: asyncio.StreamReader, queue: "asyncio.Queue[tuple[float, bytes]]") -> None:
+        """Queue what comes with the time when it shall arrive; what was sent before it always comes first."""
         data = b"more"
         while data:
             try:
                 data = await source.read(CHUNK)
             except OSError:
                 data = b""
-            queue.put_nowait((self._loop.time() + self._way(), data))
-
-    def _way(self) -> float:
-        """Seconds that what is sent now takes; what was sent before it always comes first."""
-        lost = RETRANSMISSION if self._random.random() < self.loss else 0.0
-        return self.delay + self._random.uniform(0.0, self.jitter) + lost
+            lost = RETRANSMISSION if self._random.random() < self.loss else 0.0
+            queue.put_nowait((self._loop.time() + self.delay + self._random.uniform(0.0, self.jitter) + lost, data))
 
     async def _deliver(
         self, queue: "asyncio.Queue[tuple[float, bytes]]", sink: asyncio.StreamWriter, to_target: bool
@@ -143,10 +138,6 @@ class Proxy:
                     data = self._flip(data)
                 await self._write(sink, data)
                 self.captured[0 if to_target else 1].extend(data)
-                if to_target:
-                    self.to_target += len(data)
-                else:
-                    self.to_source += len(data)
         sink.transport.abort()
         self._writers.discard(sink)
 

@@ -1,10 +1,12 @@
-"""Daemons asked over HTTP as their clients ask, at a TCP port or at their sockets."""
+"""Daemons asked over HTTP as their clients ask, at a TCP port or a socket; connections that take and do not give."""
 
 import http.client
 import json
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -98,3 +100,28 @@ def serve(mesh: Mesh, model: str, *options: object) -> dict[str, Served]:
     verifier = mesh.verifier(model, *options, "--http", f"127.0.0.1:{ports[0]}", "--api-key-file", keys)
     drafter = mesh.drafter("alpha=0.8", *options, "--http", f"localhost:{ports[1]}")
     return {"verifier": Served(verifier, ports[0], KEY), "drafter": Served(drafter, ports[1])}
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def asking(request: Json) -> bytes:
+    """What a client sends that asks for a completion."""
+    raw = json.dumps(request).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
+
+
+@contextmanager
+def many(
+    address: tuple[str, int] | Path, count: int, sent: bytes = b"", seconds: float = PATIENCE
+) -> Iterator[list[socket.socket]]:
+    """So many connections that send this and no more; one that is not taken in so many seconds says nothing."""
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+    with ExitStack() as opened:
+        made = [opened.enter_context(closing(socket.socket(family))) for _ in range(count)]
+        for one in made:
+            one.settimeout(seconds)
+            with suppress(ConnectionError, BlockingIOError, TimeoutError):
+                one.connect(str(address) if isinstance(address, Path) else address)
+                one.sendall(sent)
+        yield made

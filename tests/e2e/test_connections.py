@@ -12,10 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from connections import HEAD, asking, many
 from harness.ports import free_port
 from processes import PATIENCE, Mesh, Stream, body, complete, few_descriptors, generate, sim_text, until
-from served import Answer, Served
+from served import HEAD, Answer, Served, asking, many
 
 PROMPT = "All good things"
 

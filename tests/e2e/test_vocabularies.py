@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,16 +37,6 @@ def permuted(make_gguf: Make) -> Path:
 def verifier(target: Path, shared: Mesh) -> Daemon:
     """One for all drafters with other vocabularies."""
     return shared.verifier(target, *SMALL, "--reproducible", engine="llama")
-
-
-@pytest.fixture
-def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
-    """Where this verifier runs; the test's drafters end with it."""
-    before = len(shared.daemons)
-    yield shared
-    for daemon in shared.daemons[before:]:
-        daemon.stop()
-    until(lambda: not verifier.stats()["peers"], "the verifier is alone")
 
 
 def drafter(mesh: Mesh, path: Path, *args: object, name: str | None = None) -> Daemon:

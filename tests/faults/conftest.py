@@ -6,11 +6,11 @@ Each test names the cases of docs/faults.md that it shows by the marker `fault`.
 from collections.abc import Iterator
 
 import pytest
-from meshes import logs, mesh, proxy, role, shared
+from meshes import beside, logs, mesh, proxy, role, shared
 from peer import Peer, Wire
 from processes import Daemon, Mesh, until
 
-__all__ = ["logs", "mesh", "proxy", "role", "shared"]
+__all__ = ["beside", "logs", "mesh", "proxy", "role", "shared"]
 
 
 @pytest.fixture(scope="module", params=["open", "keys"])

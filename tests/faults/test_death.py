@@ -1,7 +1,6 @@
 """E3: processes die, freeze, come late and come back, and clocks jump: the text stays the target's own."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 from processes import Daemon, Mesh, Running, Stream, body, drafted, edited, sim_text, until
@@ -16,30 +15,19 @@ def verifier(shared: Mesh) -> Daemon:
     return shared.verifier("step_ms=8")
 
 
-@pytest.fixture
-def drafters(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
-    """Where a test starts its drafters, none attached before it."""
-    until(lambda: not verifier.stats()["peers"] and not verifier.live(), "the verifier is alone")
-    before = len(shared.daemons)
-    yield shared
-    for daemon in shared.daemons[before:]:
-        daemon.signal(signal.SIGCONT)
-        daemon.kill()
-
-
 def drafted_for(stream: Stream) -> bool:
     return bool(stream.accepted) and stream.accepted[-1] > 0
 
 
 @fault("E3.31")
-def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, drafters: Mesh):
-    drafter = drafters.drafter()
+def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, beside: Mesh):
+    drafter = beside.drafter()
     with Stream(verifier, body(PROMPT, 8000)) as stream:
         stream.read(while_=lambda: not drafted_for(stream))
         drafter.kill()
         until(lambda: not verifier.stats()["peers"], "the verifier notices")
         stream.read(10)
-        drafters.drafter(ready=False)
+        beside.drafter(ready=False)
         known = len(stream.accepted)
         stream.read(while_=lambda: not any(stream.accepted[known:]))
     assert any(stream.accepted[known:]), "it did not draft in that session"
@@ -47,9 +35,9 @@ def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, drafter
 
 
 @fault("E3.32")
-def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh):
+def test_drafter_frozen_and_thawed(verifier: Daemon, beside: Mesh):
     """SIGSTOP of the drafter: the text goes on without it; after SIGCONT, late frames and all, it is the same text."""
-    drafter = drafters.drafter()
+    drafter = beside.drafter()
     with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         stream.read(while_=lambda: sum(stream.accepted) < 10)
         drafter.signal(signal.SIGSTOP)
@@ -60,10 +48,10 @@ def test_drafter_frozen_and_thawed(verifier: Daemon, drafters: Mesh):
 
 
 @fault("E3.32")
-def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, drafters: Mesh):
+def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, beside: Mesh):
     """Silence of some seconds in the middle of a text: the verifier gives the drafter up; thawed, with its queue full
     and its connection gone, it attaches again and drafts on in the same session."""
-    drafter = drafters.drafter("draft_ms=0.1,alpha=1")
+    drafter = beside.drafter("draft_ms=0.1,alpha=1")
     before = verifier.stats()["reconnects"]
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
         stream.read(while_=lambda: not drafted_for(stream))
@@ -79,9 +67,9 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, draf
 
 
 @fault("E3.37")
-def test_gone_client_cancels_on_the_verifier(verifier: Daemon, drafters: Mesh):
+def test_gone_client_cancels_on_the_verifier(verifier: Daemon, beside: Mesh):
     """A client of each daemon: one is interrupted, one is killed."""
-    for daemon, number, code in ((verifier, signal.SIGKILL, -signal.SIGKILL), (drafters.drafter(), signal.SIGINT, 130)):
+    for daemon, number, code in ((verifier, signal.SIGKILL, -signal.SIGKILL), (beside.drafter(), signal.SIGINT, 130)):
         running = Running(daemon, PROMPT, "--max-tokens", 4000).read(10)
         until(lambda: verifier.live() == 1, "the session is seen")
         running.process.send_signal(number)

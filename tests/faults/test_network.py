@@ -1,15 +1,17 @@
-"""E4: what a network does between the two: the text stays the same, drafting ends and resumes."""
+"""E4, and E1.16: what a network does between the two: the text stays the same, drafting ends and resumes."""
 
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from processes import SPECMESH, Daemon, Mesh, Stream, body, complete, drafted, sim_text, until
 from proxy import Proxy
 from usage import Usage
+
+from specmesh.security.keys import KeyFolder
 
 PROMPT = "The network is reliable"
 fault = pytest.mark.fault
@@ -24,16 +26,6 @@ def drafted_again(stream: Stream, accepted: int = 8) -> None:
 def verifier(shared: Mesh) -> Daemon:
     """One verifier for the networks that are bad from the start: a step of 4 ms."""
     return shared.verifier("step_ms=4")
-
-
-@pytest.fixture
-def behind(verifier: Daemon, shared: Mesh, proxy: Callable[..., Proxy]) -> Iterator[Callable[..., Daemon]]:
-    """Starts the only drafter of this verifier, behind a proxy with such faults."""
-    until(lambda: not verifier.stats()["peers"], "the verifier is alone")
-    before = len(shared.daemons)
-    yield lambda **faults: shared.drafter("draft_ms=1,alpha=0.75", port=proxy(shared.port, **faults).port)
-    for daemon in shared.daemons[before:]:
-        daemon.stop()
 
 
 SLOW = pytest.mark.slow
@@ -53,8 +45,10 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("faults", NETWORKS)
-def test_bad_networks_change_only_the_time(verifier: Daemon, behind: Callable[..., Daemon], faults: dict[str, float]):
-    drafter = behind(**faults)
+def test_bad_networks_change_only_the_time(
+    verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy], faults: dict[str, float]
+):
+    drafter = beside.drafter("draft_ms=1,alpha=0.75", port=proxy(beside.port, **faults).port)
     gone = len(verifier.events("drafter_gone"))
     for daemon in (verifier, drafter):
         assert complete(daemon, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
@@ -150,3 +144,37 @@ def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
         file.write("127.0.0.1 bigbox.test\n")
     mesh.attached(drafter)
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["open", "keyed"])
+@fault("E1.16")
+def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], keyed: bool):
+    folder = KeyFolder(mesh.folder / "keys")
+    if keyed:
+        folder.new()
+    keys = ("--keys", folder.path) if keyed else ()
+    verifier, link = mesh.verifier("step_ms=1", *keys), proxy(mesh.port)
+    drafter = mesh.drafter("draft_ms=0.2,alpha=0.8", *keys, port=link.port)
+    link.damage, texts = 0.05, 0
+    while link.flipped < (4 if keyed else 16) or texts < 4:
+        for daemon in (drafter, verifier):
+            asked = body(PROMPT, 100 + texts, draft_n=4)
+            stream = until(lambda daemon=daemon, asked=asked: Stream(daemon, asked), "it is attached and begins")
+            assert stream.read().text == sim_text(PROMPT, 100 + texts)
+            texts += 1
+    rejected = [daemon.stats()["wire"]["rejected"] for daemon in (drafter, verifier)]
+    assert keyed or sum(reasons.get("checksum", 0) for reasons in rejected) > 0  # CURVE ends the connection instead
+    assert drafter.process.poll() is verifier.process.poll() is None
+
+
+@fault("E1.16")
+def test_a_flipped_bit_in_a_told_id(mesh: Mesh, proxy: Callable[..., Proxy]):
+    mesh.verifier("step_ms=1")
+    link = proxy(mesh.port)
+    drafter = mesh.drafter("draft_ms=0.2,alpha=0.8", port=link.port)
+    link.aim, link.damage = (b"\x02", 20), 0.2
+    done = Stream(drafter, body(PROMPT, 300, draft_n=4)).read()
+    assert link.flipped > 10
+    assert done.text == sim_text(PROMPT, 300)
+    assert done.result["report"]["exact"] is True
+    assert not drafter.events("verifier_lost")

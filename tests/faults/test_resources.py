@@ -5,9 +5,9 @@ import struct
 from contextlib import closing, suppress
 
 import pytest
-from connections import asking, many
 from peer import greeting
 from processes import PATIENCE, Mesh, body, complete, sim_text, until
+from served import asking, many
 from usage import Usage
 
 from specmesh.security.keys import KeyFolder

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from connections import asking, many
 from peer import Peer
 from processes import PATIENCE, Daemon, Mesh, Stream, body, complete, edited, sim_text, until
+from served import asking, many
 
 from specmesh.client import Json
 from specmesh.errors import Busy, WentAway
