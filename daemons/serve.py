@@ -93,52 +93,35 @@ def serve_verifier(settings: VerifierSettings) -> None:
         def made(engine: VerifyEngine, thread: ModelThread) -> VerifierLoop:
             costs = StepCosts()
             process.wait(thread.do(partial(calibrate, engine, costs)))
-            loop = VerifierLoop(
-                process.name,
-                socket,
-                engine,
-                costs,
-                guard,
-                settings.grace,
-                settings.max_queue,
-                drain=settings.drain,
-                explicit_threads=settings.model.threads is not None,
-                thread=thread,
-            )
+            loop = VerifierLoop(process.name, socket, engine, costs, settings, guard, thread)
             _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
             can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
             _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
             return loop
 
-        _serve(process, "verifier", settings, load_verifier, made)
+        _serve(process, "verifier", settings, settings.bind, load_verifier, made)
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
     with DaemonProcess(settings.drain) as process:
-        keys = _keys(settings)
+        keys, addresses = _keys(settings), ", ".join(settings.connect)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         for route in routes:
             close_dealer(route.open())  # a bad address, or bad keys, are told before loading
 
         def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
-            _log_ready("drafter", settings, engine.info, keys, connect=", ".join(settings.connect))
-            return DrafterLoop(
-                process.name,
-                routes,
-                engine,
-                drain=settings.drain,
-                explicit_threads=settings.model.threads is not None,
-                thread=thread,
-            )
+            _log_ready("drafter", settings, engine.info, keys, connect=addresses)
+            return DrafterLoop(process.name, routes, engine, settings, thread)
 
-        _serve(process, "drafter", settings, load_drafter, made)
+        _serve(process, "drafter", settings, addresses, load_drafter, made)
 
 
 def _serve(
     process: DaemonProcess,
     role: str,
     settings: VerifierSettings | DrafterSettings,
+    address: str,
     load: Callable[[ModelSettings, Progress], En],
     make: Callable[[En, ModelThread], Loop],
 ) -> None:
@@ -153,7 +136,7 @@ def _serve(
     loop = make(engine, thread)
     process.stop.then(loop.stop)
     backend.loop = loop
-    with process.watched(lambda: loop.progress, engine.info.model):
+    with process.watched(lambda: loop.progress, f"{engine.info.model} at {address}"):
         process.idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
     log.info("stopped", role=role)
 

@@ -49,7 +49,7 @@ def decode_body(cls: type[M], raw: bytes) -> M:
     """Parse a body into `cls`; raises FrameError (reason "body") on anything that does not fit its fields."""
     try:
         text = raw.decode()
-        body = _JSON.decode(text)
+        body = json.loads(text)
         if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError) as error:
@@ -64,17 +64,6 @@ def decode_body(cls: type[M], raw: bytes) -> M:
             raise FrameError("body", f"{cls.__name__}.{name}")
     make = cast("Callable[..., M]", cls)
     return make(**{name: body[name] for name in _FIELDS[cls].keys() & body.keys()})
-
-
-def _finite(literal: str) -> float:
-    """A JSON number with a fraction or exponent; raises ValueError for NaN, Infinity and 1e999."""
-    value = float(literal)
-    if not math.isfinite(value):
-        raise ValueError(f"{literal} is not finite")
-    return value
-
-
-_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def _is_u32(value: object) -> bool:
@@ -93,12 +82,12 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_text, value.values()))
 
 
-def _is_flat(value: object, depth: int) -> bool:
-    """Whether containers are fewer than `depth` within each other, a value that is one being the first."""
+def _is_json(value: object, depth: int) -> bool:
+    """Whether numbers are finite, and containers, of which the value may be the first, fewer than `depth` deep."""
     if not isinstance(value, dict | list):
-        return True
+        return not isinstance(value, float) or math.isfinite(value)
     inner = value.values() if isinstance(value, dict) else value
-    return depth > 1 and all(_is_flat(one, depth - 1) for one in inner)
+    return depth > 1 and all(_is_json(one, depth - 1) for one in inner)
 
 
 def _each(check: Check) -> Check:
@@ -114,7 +103,7 @@ _CHECKS: dict[object, Check] = {
     list[float]: _each(_is_number),
     list[str]: _each(_is_text),
     list[dict[str, str]]: _each(_is_texts),
-    dict[str, object]: lambda value: isinstance(value, dict) and _is_flat(value, MAX_DEPTH + 1),
+    dict[str, object]: lambda value: isinstance(value, dict) and _is_json(value, MAX_DEPTH + 1),
 }
 
 

@@ -176,10 +176,7 @@ class Open(_SamplingFields):
 
 @dataclass(frozen=True, slots=True)
 class Opened(_SamplingFields):
-    """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver sent OPEN.
-
-    `stop`, `max_tokens` and `logprobs` are for the client that asked, the rest for drafting as the target samples.
-    """
+    """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver sent OPEN."""
 
     session: int
     ref: int

@@ -8,6 +8,7 @@ from typing import assert_never
 import structlog
 
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
+from specmesh.config import DrafterSettings
 from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats, Traffic
 from specmesh.core.draft_session import DraftLimits
@@ -21,7 +22,6 @@ from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import (
     CLOSING,
-    Crashed,
     DaemonLoop,
     ModelThread,
 )
@@ -63,7 +63,7 @@ class DraftModel:
         return ev.Guesses(held, list(tokens.values()))
 
 
-DraftOrder = ClientOrder | list[ev.CoreEffect] | Crashed
+DraftOrder = ClientOrder | list[ev.CoreEffect] | BaseException
 
 
 class DrafterLoop(DaemonLoop[DraftOrder]):
@@ -74,14 +74,12 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         name: str,
         routes: Sequence[Route],
         engine: DraftEngine,
-        drain: float = 10.0,
-        *,
-        explicit_threads: bool = False,
+        settings: DrafterSettings,
         thread: ModelThread | None = None,
     ) -> None:
-        super().__init__(drain, WentAway("the drafter is stopping"))
+        super().__init__(settings.drain, WentAway("the drafter is stopping"))
         self._engine = engine
-        self._cores = SharedCores(engine, drafts=True, explicit=explicit_threads)
+        self._cores = SharedCores(engine, drafts=True, explicit=settings.model.threads is not None)
         self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
@@ -96,7 +94,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 name,
                 route,
                 (number, len(routes)),
-                VocabularyHandshake(engine, route.address, self.mailbox.wake, self._cores),
+                VocabularyHandshake(engine, route.address, self._cores),
                 self.stats,
                 self._traffic,
                 self._model.speaking,
@@ -144,8 +142,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                     else:
                         self.stats.worked(effect)
                 return
-            case Crashed(error):
-                raise error
+            case BaseException():
+                raise order
             case Submit(request, client) if self._stopping is None:
                 self._router.ask(request, client, now)
             case Submit(_, client):

@@ -14,12 +14,11 @@ from specmesh.core.link import Link
 from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import unflattened
-from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.upstream import ReportedLoad, Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route
-from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, grammar_of, params_of
+from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, params_of
 from specmesh.daemons.link.sockets import UPDATE
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -129,7 +128,7 @@ class UpstreamLink:
             case m.Done(session, reason, length, report):
                 upstream.done(session, ev.Over(reason, length, report), now)
             case m.Opened(session, ref, n_prompt):
-                upstream.opened(session, ref, n_prompt, _session_params(message), now)
+                upstream.opened(session, ref, n_prompt, params_of(message), now)
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
@@ -309,29 +308,14 @@ def open_of(pending: DrafterRequest, ref: int) -> m.Open:
     return m.Open(
         ref,
         request.prompt or "",
-        params.max_tokens,
         draft_n=m.DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
         rounds=request.rounds,
         ids=[*prompt, *request.generated],
         messages=[message.fields() for message in request.messages],
-        stop=list(params.stop),
         name=request.id,
         n_prompt=len(prompt),
         adopt=request.named_only,
         priority=request.priority,
-        logprobs=m.NO_LOGPROBS if params.logprobs is None else params.logprobs,
-        **fields_of(params.sampling, params.grammar),
-        cache_prompt=params.cache_prompt,
+        **fields_of(params),
         continued=request.continued,
-    )
-
-
-def _session_params(message: m.Opened) -> SessionParams:
-    return SessionParams(
-        params_of(message),
-        max(message.max_tokens, 1),
-        stop=tuple(message.stop),
-        logprobs=None if message.logprobs == m.NO_LOGPROBS else message.logprobs,
-        grammar=grammar_of(message),
-        cache_prompt=message.cache_prompt,
     )

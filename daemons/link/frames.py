@@ -7,7 +7,7 @@ from specmesh.core.sampling import proposal
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.wire.messages import WHOLE_WINDOW, Draft, DraftProbs, Nack, Open, Opened, Sync, Truth
+from specmesh.wire.messages import NO_LOGPROBS, WHOLE_WINDOW, Draft, DraftProbs, Nack, Open, Opened, Sync, Truth
 
 
 def frame_of(session: int, effect: ev.Drafted | ev.Nacked) -> Draft | DraftProbs | Nack:
@@ -18,31 +18,36 @@ def frame_of(session: int, effect: ev.Drafted | ev.Nacked) -> Draft | DraftProbs
     return DraftProbs(*place, *proposal.flattened(effect.proposals)) if any(effect.proposals) else Draft(*place)
 
 
-def opened(session: int, ref: int, prompt_tokens: int, params: SessionParams) -> Opened:
-    fields = fields_of(params.sampling, params.grammar)
-    return Opened(session, ref, prompt_tokens, **fields, cache_prompt=params.cache_prompt)
-
-
 def from_verifier(frame: Truth | Sync | Nack) -> ev.Told | ev.Nacked:
     if isinstance(frame, Nack):
         return ev.Nacked(frame.base, frame.prefix_crc)
     return ev.Told(frame.base, frame.prefix_crc, frame.ids, frame.draft_n, isinstance(frame, Sync))
 
 
-def fields_of(params: SamplingParams, grammar: Grammar | None) -> dict[str, Any]:
-    """How a session samples and what its output must match, as fields of OPEN and OPENED."""
-    return params.named() | {
-        "repeat_last_n": WHOLE_WINDOW if params.penalties.window < 0 else params.penalties.window,
-        "biased_ids": [token for token, _ in params.logit_bias],
-        "biases": [bias for _, bias in params.logit_bias],
+def opened(session: int, prompt_tokens: int, params: SessionParams, ref: int = 0) -> Opened:
+    return Opened(session, ref, prompt_tokens, **fields_of(params))
+
+
+def fields_of(params: SessionParams) -> dict[str, Any]:
+    """How a session samples, and what its output must be like, as fields of OPEN and OPENED."""
+    sampling, grammar = params.sampling, params.grammar
+    return sampling.named() | {
+        "max_tokens": params.max_tokens,
+        "stop": list(params.stop),
+        "logprobs": NO_LOGPROBS if params.logprobs is None else params.logprobs,
+        "repeat_last_n": WHOLE_WINDOW if sampling.penalties.window < 0 else sampling.penalties.window,
+        "biased_ids": [token for token, _ in sampling.logit_bias],
+        "biases": [bias for _, bias in sampling.logit_bias],
         "grammar": grammar.text if grammar is not None else "",
         "grammar_kind": grammar.kind.value if grammar is not None else "",
+        "cache_prompt": params.cache_prompt,
     }
 
 
-def params_of(message: Open | Opened) -> SamplingParams:
+def params_of(message: Open | Opened) -> SessionParams:
+    """The same, back; without a grammar where it is of a kind that is unknown here."""
     window = -1 if message.repeat_last_n == WHOLE_WINDOW else message.repeat_last_n
-    return SamplingParams(
+    sampling = SamplingParams(
         message.temperature,
         message.top_k,
         message.top_p,
@@ -53,9 +58,12 @@ def params_of(message: Open | Opened) -> SamplingParams:
         message.strategy,
         message.threshold,
     )
-
-
-def grammar_of(message: Open | Opened) -> Grammar | None:
-    """None without a grammar, or for one of a kind that is unknown here."""
     known = message.grammar_kind in set(GrammarKind)
-    return Grammar(GrammarKind(message.grammar_kind), message.grammar) if known else None
+    return SessionParams(
+        sampling,
+        message.max_tokens,
+        stop=tuple(message.stop),
+        logprobs=None if message.logprobs == NO_LOGPROBS else message.logprobs,
+        grammar=Grammar(GrammarKind(message.grammar_kind), message.grammar) if known else None,
+        cache_prompt=message.cache_prompt,
+    )

@@ -22,8 +22,7 @@ log = structlog.get_logger("specmesh.verifier")
 
 UPDATE = "update specmesh on the machine with the lower version"
 CUT_INTERVAL = 1.0  # seconds until a peer is cut again: what is read of it meanwhile names another's descriptor perhaps
-# seconds between two log lines about peers that were cut off, or speak another version: they must not fill a disk
-LOG_INTERVAL, VERSION_INTERVAL = 1.0, 60.0
+LOG_INTERVAL = 10.0  # seconds between two log lines of peers that do the same: they must not fill a disk
 MAX_FRAMES_PER_TURN = 64
 MAX_REFUSED_PER_TURN = 16  # frames over the limits after which a turn reads no more, and the next do not for PAUSE
 PAUSE = 4e-3  # seconds; ZeroMQ takes from its peers in turn, so a drafter's frames wait no longer beside a flood
@@ -151,8 +150,7 @@ class Router:
         if guard is not None:
             self.traffic.refused = guard.failures
         self._paused_until = 0.0
-        self._cut = Throttle(CUT_INTERVAL)
-        self._logged, self._logged_version = Throttle(LOG_INTERVAL), Throttle(VERSION_INTERVAL)
+        self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
 
     @property
     def guarded(self) -> bool:
@@ -264,7 +262,7 @@ class Router:
         if self._guard is not None:
             self._guard.ban(key, now)
             told = {"key": self.name_of(key) or key, "barred_s": BAN_SECONDS}
-        if self._logged.due(None, now):
+        if self._logged.due("cut off", now):
             log.warning("peer_cut_off", address=self.sender(), meaning="it sent too much", **told)
 
     def _end_connection(self, identity: bytes, now: float) -> bool:
@@ -283,7 +281,7 @@ class Router:
             if error.reason == "version":
                 text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
                 self.send(identity, m.Error("version", text))
-                if self._logged_version.due(None, now):
+                if self._logged.due("version", now):
                     log.warning("other_version", address=self.sender(), error=text, meaning=UPDATE)
             elif may_be_control(frame, error):
                 self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))

@@ -1,6 +1,5 @@
 """The verifier's vocabulary at the drafter: fetched, and compared with the draft model's own."""
 
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
@@ -22,16 +21,10 @@ class VocabularyHandshake:
     """A drafter getting to know its verifier.
 
     `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. Comparing takes
-    seconds for large ones: a thread does it, and calls `wake` when `settle` has something to take over.
+    seconds for large ones: a thread does it, and `settle` takes over what that found.
     """
 
-    def __init__(
-        self,
-        engine: DraftEngine,
-        address: str,
-        wake: Callable[[], None],
-        cores: SharedCores,
-    ) -> None:
+    def __init__(self, engine: DraftEngine, address: str, cores: SharedCores) -> None:
         self._own, self._address = engine, address
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
@@ -39,7 +32,7 @@ class VocabularyHandshake:
         self.comparison: VocabularyMatch | None = None
         self._welcome: Welcome | None = None
         self._fetch: VocabularyFetch | None = None
-        self._wake, self._cores = wake, cores
+        self._cores = cores
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
         self._comparing: Future[tuple[Vocabulary, DraftEngine, VocabularyMatch]] | None = None
         self._asked = 0.0
@@ -103,7 +96,6 @@ class VocabularyHandshake:
             self.vocabulary, self.engine = vocabulary, self._own
             return
         self._comparing = self._executor.submit(self._translated, own, vocabulary, welcome)
-        self._comparing.add_done_callback(lambda _: self._wake())
 
     def _translated(
         self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome

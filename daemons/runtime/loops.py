@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -44,13 +43,6 @@ class Core(Protocol[E_contra, F, S, R_contra]):
 
     def finish(self, step: S, result: R_contra | SpecmeshError, started: float, ended: float, /) -> list[F]:
         """Take in what came of a step, or why nothing did; what happened meanwhile was handled before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed:
-    """The engine's thread has ended by a defect of ours."""
-
-    error: BaseException
 
 
 class ModelThread(threading.Thread):
@@ -92,7 +84,7 @@ class EngineLoop(Generic[E, F, S, R]):
     """Runs `core` and `run`, its engine, on the model's thread.
 
     time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: called on that thread
-    with the effects of a turn, so it must not block.
+    with the effects of a turn, or the defect that has ended it; it must not block.
     """
 
     def __init__(
@@ -100,7 +92,7 @@ class EngineLoop(Generic[E, F, S, R]):
         core: Core[E, F, S, R],
         run: Callable[[S], R],
         time_up: E | None,
-        deliver: Callable[[list[F] | Crashed], None],
+        deliver: Callable[[list[F] | BaseException], None],
         thread: ModelThread,
     ) -> None:
         self._core, self._run, self._time_up = core, run, time_up
@@ -143,7 +135,7 @@ class EngineLoop(Generic[E, F, S, R]):
         try:
             self._turn_until_closed()
         except BaseException as error:
-            self._deliver(Crashed(error))
+            self._deliver(error)
             raise
 
     def _turn_until_closed(self) -> None:

@@ -1,13 +1,17 @@
-"""What the processes of both daemons share: signals, the service manager, ZeroMQ, loading."""
+"""What the processes of both daemons share: signals, the service manager, the watchdog, cores.
+
+A service manager is told: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
+"""
 
 import faulthandler
 import gc
 import os
 import platform
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -18,7 +22,6 @@ import zmq
 
 from specmesh import __version__
 from specmesh.core.scheduling.threads import ThreadShare
-from specmesh.daemons.runtime.notify import Notifier, Watchdog
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
 from specmesh.errors import SpecmeshError
 from specmesh.logs import dropped, flush, leave
@@ -38,6 +41,86 @@ HEARING = 1.0  # seconds after which a signal is heard at last
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
 ENDING = 8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
 MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
+LOADING_EXTENSION = 300.0  # seconds that each sign of progress gives a start more time, at most
+STUCK = 70  # exit code of a process whose loop no longer turns (EX_SOFTWARE)
+
+
+class Notifier:
+    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one does nothing.
+
+    What cannot be sent is lost: a daemon does not depend on who looks after it. watchdog: seconds after which the
+    manager wants to hear something; None where it does not watch this process.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        watched, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+        ours = self._address and watched.isdecimal() and process in ("", str(os.getpid()))
+        self.watchdog = (int(watched) / 1e6 or None) if ours else None
+
+    def loading(self, share: float) -> None:
+        """Ask for more time: `share` of the model is loaded so far."""
+        self._send(f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
+
+    def ready(self, status: str) -> None:
+        self._send("READY=1", f"STATUS={status}")
+
+    def stopping(self, seconds: float) -> None:
+        self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}")
+
+    def heartbeat(self) -> None:
+        if self.watchdog is not None:
+            self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if self._address[:1] not in ("/", "\0"):
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
+                ours.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
+        except OSError as error:
+            log.debug("notify_failed", error=error.strerror)
+
+
+class Watchdog:
+    """Watches on a thread of its own that `progress` changes: tells systemd so, elsewhere ends a process that is stuck.
+
+    It counts its own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes.
+    """
+
+    def __init__(
+        self,
+        progress: Callable[[], int],
+        notifier: Notifier,
+        interval: float = 5.0,
+        checks: int = 24,
+        end: Callable[[int], object] = leave,
+    ) -> None:
+        self._progress, self._notifier = progress, notifier
+        self._interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval
+        self._checks, self._end = checks, end
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        seen, same = -1, 0
+        while not self._closing.wait(self._interval):
+            now = self._progress()
+            if now != seen:
+                self._notifier.heartbeat()
+                seen, same = now, 0
+                continue
+            same += 1
+            if self._notifier.watchdog is None and same >= self._checks:
+                log.critical("stuck", seconds=same * self._interval, meaning="the loop no longer turns: ending")
+                self._end(STUCK)
+                return
 
 
 class StopSignals:
@@ -102,7 +185,6 @@ class DaemonProcess:
     def __exit__(self, *_: object) -> None:
         self.ends.close()
         self.context.term()
-        self.notifier.close()
         flush()  # what went wrong is told after what led there
         if not self.idle:
             leave(0)

@@ -1,8 +1,8 @@
 """The verifier's I/O: frames and requests become events of its core, what the core says becomes frames and answers."""
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from logging import DEBUG
 from typing import assert_never
@@ -12,12 +12,13 @@ import zmq
 
 from specmesh import logs
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
+from specmesh.config import VerifierSettings
 from specmesh.core import verifier_events as vev
-from specmesh.core.admission import GRACE, MAX_QUEUE
-from specmesh.core.clients import Clients, EncodedPrompt
+from specmesh.core.clients import ClientRequest, Clients, EncodedPrompt
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
+from specmesh.core.requests import Request
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
@@ -25,12 +26,12 @@ from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
 from specmesh.core.statistics import RoundCounts
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.sockets import Router
-from specmesh.daemons.runtime.loops import CLOSING, Crashed, DaemonLoop, ModelThread
+from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import process_facts
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
-from specmesh.daemons.verifier.prompts import PromptEncoder
-from specmesh.engines.base import VerifyEngine, limits_of, run_step
-from specmesh.errors import Busy, WentAway
+from specmesh.engines.base import Tokenizer, VerifyEngine, limits_of, run_step
+from specmesh.engines.grammar import Grammars
+from specmesh.errors import Busy, EngineError, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
 
 log = structlog.get_logger("specmesh.verifier")
@@ -41,14 +42,11 @@ NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCo
 
 
 TOKENS = vev.Committed | vev.Ran  # effects that may wait for more of them
-Order = ClientOrder | EncodedPrompt | list[vev.Effect] | Crashed
+Order = ClientOrder | EncodedPrompt | list[vev.Effect] | BaseException
 
 
 class VerifierLoop(DaemonLoop[Order]):
-    """A verifier. All but the core and the engine runs on the event loop.
-
-    grace: seconds that a session is kept for its lost drafter. max_queue: most requests that wait for a session.
-    """
+    """A verifier. All but the core and the engine runs on the event loop."""
 
     def __init__(
         self,
@@ -56,15 +54,11 @@ class VerifierLoop(DaemonLoop[Order]):
         socket: "zmq.Socket[bytes]",
         engine: VerifyEngine,
         costs: StepCosts,
+        settings: VerifierSettings,
         guard: ZapGuard | None = None,
-        grace: float = GRACE,
-        max_queue: int = MAX_QUEUE,
-        *,
-        drain: float = 10.0,
-        explicit_threads: bool = False,
         thread: ModelThread | None = None,
     ) -> None:
-        super().__init__(drain, Busy("the verifier is stopping: try again when it is back"))
+        super().__init__(settings.drain, Busy("the verifier is stopping: try again when it is back"))
         self._router, self._engine = Router(socket, guard), engine
         self._prompts = PromptEncoder(engine, self.mailbox.put)
         self._told_to_stop = False
@@ -72,10 +66,10 @@ class VerifierLoop(DaemonLoop[Order]):
         self._report = NO_REPORT
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
-        core, run = core_of(engine, limits, costs, grace), partial(run_step, engine)
+        core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, max_queue, self._tell)
+        self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, settings.max_queue, self._tell)
         self._drafters = Drafters(
             name,
             engine,
@@ -84,7 +78,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._clients,
             self.stats,
             self._core,
-            explicit_threads=explicit_threads,
+            explicit_threads=settings.model.threads is not None,
         )
 
     # --- the loop
@@ -149,8 +143,8 @@ class VerifierLoop(DaemonLoop[Order]):
             case AskStats():
                 self._asked.append((now + REPORT_PATIENCE, order))
                 self._core.put(vev.Signal.REPORT_ASKED, now)
-            case Crashed(error):
-                raise error
+            case BaseException():
+                raise order
             case _:
                 assert_never(order)
 
@@ -180,7 +174,7 @@ class VerifierLoop(DaemonLoop[Order]):
 
     # --- what the core says
 
-    def _deliver(self, said: list[vev.Effect] | Crashed) -> None:
+    def _deliver(self, said: list[vev.Effect] | BaseException) -> None:
         """Hand over what the core says, on its thread."""
         tokens_only = isinstance(said, list) and all(isinstance(effect, TOKENS) for effect in said)
         self.mailbox.put(said, urgent=not tokens_only)
@@ -254,3 +248,52 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
     slots = KVSlots(info.n_seq, info.reuse, room, part)
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
     return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
+
+
+class PromptEncoder:
+    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread.
+
+    Those with a grammar have another thread: compiling holds up no others.
+    """
+
+    def __init__(self, engine: Tokenizer, deliver: Callable[[EncodedPrompt], None]) -> None:
+        self._engine, self._deliver = engine, deliver
+        self._grammars = Grammars(engine.vocabulary)
+        self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
+
+    def add(self, asked: ClientRequest) -> Callable[[], bool]:
+        """Begin to encode a prompt; return what cancels that. One under way is delivered all the same."""
+        pool = self._plain if asked.request.params.grammar is None else self._guided
+        return pool.submit(lambda: self._deliver(self._encoded(asked))).cancel
+
+    def close(self, timeout: float) -> bool:
+        """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
+        self._grammars.close()
+        under_way = wait([pool.submit(int) for pool in (self._plain, self._guided)], timeout).not_done
+        for pool in (self._plain, self._guided):
+            pool.shutdown(wait=False, cancel_futures=True)
+        return not under_way
+
+    def _encoded(self, asked: ClientRequest) -> EncodedPrompt:
+        request = asked.request
+        try:
+            ids, grammar = prompt_ids(self._engine, request), request.params.grammar
+            return EncodedPrompt(asked, ids, self._grammars.compile(grammar) if grammar is not None else None)
+        except SpecmeshError as error:
+            return EncodedPrompt(asked, error=error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
+            reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
+            return EncodedPrompt(asked, error=EngineError(reason))
+
+
+def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
+    """Return the ids to continue, by the target's tokenizer and chat template; safe from any thread.
+
+    An empty text, where the target begins none with a token of its own, is what ends others, as at OpenAI's. Raises
+    RequestError for text that cannot be encoded, and for a chat where the target has no template.
+    """
+    if request.prompt_ids is not None:
+        return request.prompt_ids
+    if not request.messages:
+        return engine.encode(request.prompt or "") or sorted(engine.vocabulary.end_ids)[:1]
+    return engine.encode_chat(request.messages, continued=request.continued)

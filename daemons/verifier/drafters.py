@@ -19,9 +19,9 @@ from specmesh.core.link import Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
 from specmesh.core.sampling import logprobs as logprob
 from specmesh.core.sampling import proposal
-from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams, TargetLimits, check_params
+from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, TargetLimits, check_params
 from specmesh.core.vocabulary.vocabulary import chunk
-from specmesh.daemons.link.frames import grammar_of, opened, params_of
+from specmesh.daemons.link.frames import opened, params_of
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import SharedCores
@@ -33,8 +33,6 @@ from specmesh.wire import messages as m
 log = structlog.get_logger("specmesh.verifier")
 
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
-Heartbeat = tuple[float, int, int, int, float]
-"""What PING and PONG tell after their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,10 @@ class Drafters:
         gone = {peer.identity: "silent" for peer in self.peers.values() if peer.link.silent(now)}
         for identity, reason in (gone | self._router.take_gone()).items():
             self._peer_gone(identity, reason, now, cut=True)
-        if self._ping(now):
+        due = [peer for peer in self.peers.values() if now >= peer.link.next_ping and not self._core.stuck]
+        for peer in due:
+            self._ping(peer, now)
+        if due:
             self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
         if self._hash_sent != self._stats.model_hash:
             self._hash_sent = self._stats.model_hash
@@ -129,8 +130,7 @@ class Drafters:
     def probe(self, order: PingPeers, now: float) -> None:
         order.sent(peer.end for peer in self.peers.values())
         for peer in self.peers.values():
-            number = peer.link.ping(now, partial(order.answered, peer.end))
-            self._router.send(peer.identity, m.Ping(number, *self._state(now)))
+            self._ping(peer, now, partial(order.answered, peer.end))
 
     # --- what they say
 
@@ -187,7 +187,6 @@ class Drafters:
             return
         known = self.peers.get(identity)
         if known is not None and known.hello == hello:
-            known.link.last_heard = now
             self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, "hello again", now)
@@ -197,7 +196,7 @@ class Drafters:
         except Busy as error:
             self._router.send(identity, m.Error("busy", str(error)))
             return
-        self.peers[identity] = DrafterPeer(
+        self.peers[identity] = peer = DrafterPeer(
             identity,
             hello,
             Link(now),
@@ -210,7 +209,7 @@ class Drafters:
         self._stats.peer_came()
         self._share_cores(now)
         self._router.send(identity, self._welcome(hello))
-        self._ping(now)
+        self._ping(peer, now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
         self._core.put(vev.DrafterJoined(identity, hello.n_ctx), now)
 
@@ -230,7 +229,11 @@ class Drafters:
             self._shared = shared
             self._core.put(shared, now)
 
-    def _state(self, now: float) -> Heartbeat:
+    def _ping(self, peer: DrafterPeer, now: float, answer: Callable[[float], None] | None = None) -> None:
+        self._router.send(peer.identity, m.Ping(peer.link.ping(now, answer), *self._state(now)))
+
+    def _state(self, now: float) -> tuple[float, int, int, int, float]:
+        """What PING and PONG tell after their number."""
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
         return self._stats.busy.share(now), sessions, queued, self._info.n_seq, round(self.step_s * 1e3, 4)
 
@@ -259,13 +262,6 @@ class Drafters:
             return
         self._clients.open(request, client, identity, order.ref, peer.key)
 
-    def _ping(self, now: float) -> bool:
-        """Send the PINGs that are due; return whether there were any."""
-        due = [peer for peer in self.peers.values() if now >= peer.link.next_ping and not self._core.stuck]
-        for peer in due:
-            self._router.send(peer.identity, m.Ping(peer.link.ping(now), *self._state(now)))
-        return bool(due)
-
 
 def from_drafter(frame: m.Draft | m.DraftProbs | m.Nack) -> ev.Drafted | ev.Nacked:
     """What a drafter says, unchecked."""
@@ -288,7 +284,7 @@ def frames_of(session: int, what: vev.Said) -> Iterator[m.Message]:
         case ev.Nacked(base, crc):
             yield m.Nack(session, base, crc)
         case vev.Announced(n_prompt, params):
-            yield opened(session, 0, n_prompt, params)
+            yield opened(session, n_prompt, params)
         case ev.Over(reason, length, report):
             yield m.Done(session, reason, length, report)
         case ev.LogprobsTold(base, logprobs):
@@ -303,13 +299,10 @@ def requested(order: m.Open) -> Request:
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
     if len(order.biased_ids) != len(order.biases):
         raise RequestError(f"{len(order.biased_ids)} biased ids cannot have {len(order.biases)} biases")
-    grammar = grammar_of(order)
-    if grammar is None and order.grammar_kind:
+    params = params_of(order)
+    if params.grammar is None and order.grammar_kind:
         raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
     draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
-    logprobs = None if order.logprobs == m.NO_LOGPROBS else order.logprobs
-    asked = (params_of(order), order.max_tokens, draft_n, tuple(order.stop), logprobs, grammar, order.cache_prompt)
-    params = check_params(SessionParams(*asked))
     chat = tuple(
         ChatMessage(message.get("role", ""), message.get("content", ""), message.get("name", ""))
         for message in order.messages
@@ -318,7 +311,7 @@ def requested(order: m.Open) -> Request:
     return Request(
         order.prompt,
         tuple(order.ids[:n_prompt]) or None,
-        params,
+        check_params(replace(params, draft_n=draft_n)),
         order.rounds,
         chat,
         order.continued,
@@ -342,9 +335,7 @@ class RemoteClient:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
                 self._session = session
-                answer = opened(session, self._ref, prompt_tokens, params)
-                top = m.NO_LOGPROBS if params.logprobs is None else params.logprobs
-                self._say(replace(answer, stop=list(params.stop), max_tokens=params.max_tokens, logprobs=top))
+                self._say(opened(session, prompt_tokens, params, self._ref))
             case Tokens(_, accepted, drafts):
                 if self._rounds:
                     self._say(m.Round(self._session, list(drafts or ()), accepted))

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -18,6 +19,7 @@ import zmq
 from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
+from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core import link
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.draft_length.estimates import StepCosts
@@ -37,6 +39,7 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
 PROMPT = tuple(b"to be or not")
+MODEL = ModelSettings("sim", "step_ms=1")
 PATIENCE = 60.0
 """Seconds that only a hang takes."""
 
@@ -152,14 +155,17 @@ class Bench:
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, address or self.address, insecure=False)
         bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
-        loop = VerifierLoop("v", router, engine, StepCosts(), **bounds)
+        settings = VerifierSettings(model=MODEL, socket=Path(), bind=self.address, **bounds)
+        loop = VerifierLoop("v", router, engine, StepCosts(), settings)
         return self._run(loop, lambda: router.close(linger=100))
 
     def drafter(self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         routes = [Route(self.context, address) for address in addresses or (self.address,)]
-        loop = DrafterLoop("d", routes, engine, drain=0.0)
+        connect = tuple(route.address for route in routes)
+        settings = DrafterSettings(model=MODEL, socket=Path(), connect=connect, drain=0.0)
+        loop = DrafterLoop("d", routes, engine, settings)
         return self._run(loop, lambda: None)
 
     def pair(

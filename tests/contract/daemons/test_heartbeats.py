@@ -4,17 +4,20 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
-from harness.loops import PATIENCE, Bench, Running, Scripted, until, welcomed
+from harness.loops import PATIENCE, Bench, Flaky, Running, Scripted, bear_silence, request, until, welcomed
 
+from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.drafter import upstream_link
 from specmesh.daemons.runtime import loops
-from specmesh.daemons.runtime.notify import Notifier, Watchdog
+from specmesh.daemons.runtime.process import Notifier, Watchdog
 from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
+from specmesh.wire.codec import decode
 
 
 class Beats(Notifier):
@@ -67,6 +70,43 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     engine.go_on.release(10_000)
     until(lambda: running.progress > stood, "it gets on")
     watchdog.close()
+
+
+class HeldTarget(Flaky):
+    """A target whose steps last until the test says that they are over."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def decode(self, spans: Sequence[Span]) -> list[Any]:
+        self.begun.set()
+        assert self.over.wait(PATIENCE)
+        return super().decode(spans)
+
+
+@pytest.mark.fault("E8.91")
+def test_a_verifier_that_hangs_is_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """In a step it answers and welcomes; once that has taken far too long it does neither, until it is over."""
+    engine = HeldTarget(SimSettings())
+    verifier, peer = bench.verifier(engine), bench.dealer()
+    client = verifier.ask(request(20))
+    assert engine.begun.wait(PATIENCE)
+    peer.say(m.Ping(1))
+    assert peer.expect(m.Pong, pong=False).number == 1
+    monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
+    bear_silence(monkeypatch, 1e9)
+    stood = verifier.progress
+    peer.say(m.Ping(2), m.Hello("again", "scripted", "none", "", 0, 4096))
+    while peer.socket.poll(500):  # a PING may have been on its way
+        assert not isinstance(decode(peer.socket.recv()), m.Pong | m.Welcome)
+    assert verifier.progress <= stood + 1
+    engine.over.set()
+    client.whole(20)
+    monkeypatch.undo()
+    peer.say(m.Ping(3))
+    assert peer.expect(m.Pong).number == 3
+    until(lambda: verifier.progress > stood + 1, "it gets on")
 
 
 def answer(router: Scripted, number: int) -> None:

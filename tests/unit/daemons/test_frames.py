@@ -12,7 +12,7 @@ from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
 from specmesh.daemons.drafter.upstream_link import open_of
-from specmesh.daemons.link.frames import fields_of, frame_of, grammar_of, opened, params_of
+from specmesh.daemons.link.frames import fields_of, frame_of, opened, params_of
 from specmesh.daemons.verifier.drafters import frames_of, from_drafter, requested
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
@@ -56,9 +56,9 @@ def test_a_grammar_comes_and_goes_on():
     order = replace(ORDER, grammar=GRAMMAR.text, grammar_kind="json_schema")
     params = requested(decode_one(order)).params
     assert params.grammar == GRAMMAR
-    told = decode_one(opened(3, 9, 12, params))
-    assert grammar_of(told) == GRAMMAR
-    assert grammar_of(opened(3, 9, 12, SessionParams(PARAMS, 20))) is None
+    told = decode_one(opened(3, 12, params, 9))
+    assert params_of(told).grammar == GRAMMAR
+    assert params_of(opened(3, 12, SessionParams(PARAMS, 20), 9)).grammar is None
     for wrong in (
         replace(order, grammar_kind="regex"),
         replace(order, grammar="[]"),
@@ -82,10 +82,10 @@ def decode_one(message):
 )
 def test_sampling_crosses_the_wire(params: SamplingParams):
     """Parameters as the fields of OPEN, through bytes, and of the OPENED that answers, are what they were."""
-    order = m.Open(9, "hi", 20, draft_n=0, **fields_of(params, None))
-    assert params_of(decode(encode(order))) == params
-    assert requested(order).params.sampling == params
-    assert params_of(opened(3, 9, 12, SessionParams(params, 20))) == params
+    asked = SessionParams(params, 20, stop=("x",), logprobs=2, cache_prompt=False)
+    order = decode_one(m.Open(9, "hi", draft_n=0, **fields_of(asked)))
+    assert params_of(order) == params_of(opened(3, 12, asked, 9)) == asked
+    assert requested(order).params == replace(asked, draft_n=0)
 
 
 def test_the_largest_law_fits_a_frame():

@@ -4,7 +4,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from specmesh.daemons.runtime.notify import STUCK, Notifier, Watchdog
+from specmesh.daemons.runtime.process import STUCK, Notifier, Watchdog
 
 PATIENCE = 30.0
 

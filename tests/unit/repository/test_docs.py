@@ -11,7 +11,7 @@ import pytest
 
 from specmesh import errors
 from specmesh.cli import INTERRUPTED, NOT_WRITTEN, SYSTEM_REFUSED, main
-from specmesh.daemons.runtime.notify import STUCK
+from specmesh.daemons.runtime.process import STUCK
 from specmesh.wire import messages
 
 ROOT = Path(__file__).parents[3]
