@@ -2,8 +2,6 @@
 
 from random import Random
 
-from specmesh.daemons.link.router import DrafterPeer
-
 from fuzz.oracle import row
 from harness.sessions import generate, mostly_right, session
 from specmesh.core import events as ev
