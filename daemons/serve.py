@@ -24,7 +24,7 @@ from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.runtime.loops import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import DraftEngine, EngineInfo, Progress, VerifyEngine
+from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
 from specmesh.errors import SpecmeshError, Starting
 from specmesh.security.curve import ZapGuard
@@ -95,35 +95,33 @@ def serve_verifier(settings: VerifierSettings) -> None:
             process.wait(thread.do(partial(calibrate, engine, costs)))
             loop = VerifierLoop(process.name, socket, engine, costs, settings, guard, thread)
             _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
-            can = {"speculation": engine.info.can_trim, "trimming": engine.info.trimming}
-            _log_ready("verifier", settings, engine.info, keys, bind=settings.bind, **can)
             return loop
 
-        _serve(process, "verifier", settings, settings.bind, load_verifier, made)
+        _serve(process, "verifier", settings, load_verifier, made, keys, bind=settings.bind)
 
 
 def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
     with DaemonProcess(settings.drain) as process:
-        keys, addresses = _keys(settings), ", ".join(settings.connect)
+        keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         for route in routes:
             close_dealer(route.open())  # a bad address, or bad keys, are told before loading
 
         def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
-            _log_ready("drafter", settings, engine.info, keys, connect=addresses)
             return DrafterLoop(process.name, routes, engine, settings, thread)
 
-        _serve(process, "drafter", settings, addresses, load_drafter, made)
+        _serve(process, "drafter", settings, load_drafter, made, keys, connect=", ".join(settings.connect))
 
 
 def _serve(
     process: DaemonProcess,
     role: str,
     settings: VerifierSettings | DrafterSettings,
-    address: str,
     load: Callable[[ModelSettings, Progress], En],
     make: Callable[[En, ModelThread], Loop],
+    keys: KeyFolder | None,
+    **address: str,
 ) -> None:
     """Load an engine on its thread, make its loop and run that; the API answers all the while."""
     backend = LoopBackend(role, process)
@@ -136,7 +134,12 @@ def _serve(
     loop = make(engine, thread)
     process.stop.then(loop.stop)
     backend.loop = loop
-    with process.watched(lambda: loop.progress, f"{engine.info.model} at {address}"):
+    info, port = engine.info, settings.port
+    http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)} if port is not None else {}
+    can = {"backend": info.backend, "speculation": info.can_trim, "trimming": info.trimming}
+    told = address | {"socket": str(settings.socket)} | can | http
+    log.info("ready", role=role, encrypted=keys is not None, model=info.model, **told)
+    with process.watched(lambda: loop.progress, f"{info.model} at {', '.join(address.values())}"):
         process.idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
     log.info("stopped", role=role)
 
@@ -148,15 +151,6 @@ def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
         log.warning("wire_not_encrypted", meaning=meaning)
         return None
     return find_keys(settings.keys)
-
-
-def _log_ready(
-    role: str, settings: VerifierSettings | DrafterSettings, info: EngineInfo, keys: KeyFolder | None, **more: object
-) -> None:
-    port, socket, encrypted = settings.port, str(settings.socket), keys is not None
-    if port is not None:
-        more |= {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)}
-    log.info("ready", role=role, encrypted=encrypted, socket=socket, model=info.model, backend=info.backend, **more)
 
 
 def _hash_in_background(model: ModelSettings, tell: Callable[[str], None]) -> None:

@@ -233,10 +233,6 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
 
 
 def ids_in(frame: bytes) -> int:
-    """Return how many ids a frame of drafts has, before it is decoded.
-
-    One whose length does not bear out its count is refused when it is decoded; what else it may have counts in bytes.
-    """
-    if frame[3] == Kind.DRAFT_PROBS:
-        return int.from_bytes(frame[16:18], "little")
-    return (len(frame) - HEADER.size - CRC.size) // 4
+    """Return how many ids a frame of drafts says it has, before it is decoded; where its length does not bear that out
+    it is refused then."""
+    return int.from_bytes(frame[16:18], "little")

@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
@@ -194,7 +196,7 @@ _write.restype = ctypes.c_ssize_t
 
 
 class Mailbox(Generic[T]):
-    """Items in order, which any thread puts. `fileno` is readable from then on until `drain`.
+    """Items in order, which any thread puts. `fileno` is readable from then on until `take`.
 
     dozing: the loop looks soon anyway, so only what is urgent wakes it."""
 
@@ -219,12 +221,9 @@ class Mailbox(Generic[T]):
     def wake(self) -> None:
         _write(self._writer, b"\0", 1)
 
-    def drain(self) -> list[T]:
-        """Take all items; only once `fileno` is readable."""
-        os.read(self._reader, 4096)
-        return self.take()
-
     def take(self) -> list[T]:
+        with suppress(BlockingIOError):
+            os.read(self._reader, 4096)
         items = list[T]()
         while self._items:
             items.append(self._items.popleft())
@@ -297,27 +296,20 @@ class DaemonLoop(ABC, Generic[T]):
         except Exception as error:  # noqa: BLE001  (raised anew by `serve`)
             self._ended.set_exception(error)
 
-    def _hear(self) -> None:
-        items, now = self.mailbox.drain(), time.monotonic()
-        for item in items:
-            self._take(item, now)
-        if not items or self._stopping is not None:  # woken for something else
-            self._due = True
-        if now - self._heard < DOZE and not self.mailbox.dozing:
-            self._doze()
-        self._heard = now
-
-    def _doze(self) -> None:
-        self.mailbox.dozing = True
-        asyncio.get_running_loop().call_later(DOZE, self._turn, self._dozed)
-
-    def _dozed(self) -> None:
-        self.mailbox.dozing = False
+    def _hear(self, *, dozed: bool = False) -> None:
+        """Take what has come. Where that comes fast, look for it after a doze instead of being woken by each."""
+        if dozed:
+            self.mailbox.dozing = False
         items, now = self.mailbox.take(), time.monotonic()
         for item in items:
             self._take(item, now)
-        if items:
-            self._doze()
+        if self._stopping is not None or not (items or dozed):  # woken for something else
+            self._due = True
+        fast = bool(items) if dozed else now - self._heard < DOZE
+        if fast and not self.mailbox.dozing:
+            self.mailbox.dozing = True
+            asyncio.get_running_loop().call_later(DOZE, self._turn, partial(self._hear, dozed=True))
+        self._heard = now
 
     def _look(self) -> None:
         """Do what is due, and see to it that it is looked for again."""
