@@ -150,10 +150,10 @@ def encode(message: Message) -> bytes:
     try:
         header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), getattr(message, "draft_n", 0))
         frame = header + struct.pack(f"<{len(ids)}i", *ids)
+        if isinstance(message, m.DraftProbs):
+            frame += _encode_laws(message)
     except struct.error as error:
         raise ValueError(f"a field does not fit its place in the frame: {error}") from None
-    if isinstance(message, m.DraftProbs):
-        frame += _encode_laws(message)
     return frame + CRC.pack(crc32(frame))
 
 
@@ -174,6 +174,8 @@ def decode(frame: bytes) -> Message:
     cls = _CONTROL.get(kind)
     if cls is not None:
         return decode_body(cls, frame[HEADER.size : -CRC.size])
+    if count > MAX_TOKENS:
+        raise FrameError("count", count)
     if kind is Kind.DRAFT_PROBS:
         return _decode_probs(frame, session, base, crc, count)
     ids = _decode_ids(frame, count)
@@ -195,8 +197,6 @@ def may_be_control(frame: bytes, error: FrameError) -> bool:
 
 
 def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
-    if count > MAX_TOKENS:
-        raise FrameError("count", count)
     if len(frame) != HEADER.size + 4 * count + CRC.size:
         raise FrameError("length", len(frame))
     return struct.unpack_from(f"<{count}i", frame, HEADER.size)
@@ -208,16 +208,11 @@ def _encode_laws(message: m.DraftProbs) -> bytes:
         raise ValueError("each id needs the size of its law, and each token of a law its weight")
     if any(size > MAX_SUPPORT for size in sizes):
         raise ValueError(f"a law of more than {MAX_SUPPORT} tokens")
-    try:
-        return struct.pack(f"<{len(sizes)}H{total}i{total}H", *sizes, *message.support, *message.weights)
-    except struct.error as error:
-        raise ValueError(f"a field does not fit its place in the frame: {error}") from None
+    return struct.pack(f"<{len(sizes)}H{total}i{total}H", *sizes, *message.support, *message.weights)
 
 
 def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -> m.DraftProbs:
     """Ids, the sizes of their laws, then all tokens of these, then all weights."""
-    if count > MAX_TOKENS:
-        raise FrameError("count", count)
     end = HEADER.size + 6 * count
     if len(frame) < end + CRC.size:
         raise FrameError("length", len(frame))
