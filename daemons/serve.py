@@ -128,9 +128,12 @@ def _serve(
     api = serving_api(settings.socket, backend, settings.port, settings.defaults)
     event_loop = process.ends.enter_context(api)
     thread = ModelThread()
-    engine = process.loaded(thread.do(lambda: load(settings.model, backend.progress)))
-    if engine is None:
-        return
+    try:
+        engine = process.wait(thread.do(lambda: load(settings.model, backend.progress)))
+    except SpecmeshError:
+        if process.stop.asked:
+            return
+        raise
     loop = make(engine, thread)
     process.stop.then(loop.stop)
     backend.loop = loop

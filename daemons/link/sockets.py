@@ -67,12 +67,10 @@ def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard 
         if guard is not None:
             guard.protect(socket)
         socket.bind(address)
-    except (ConfigError, zmq.ZMQError) as error:
+    except zmq.ZMQError as error:
         if guard is not None:
             guard.stop()
         socket.close()
-        if isinstance(error, ConfigError):
-            raise
         if error.errno == zmq.EADDRINUSE:
             raise ConfigError(f"{address} is in use: stop what listens there or choose another --bind") from None
         raise ConfigError(f"cannot bind {address}: {error.strerror}") from None

@@ -23,7 +23,6 @@ import zmq
 from specmesh import __version__
 from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
-from specmesh.errors import SpecmeshError
 from specmesh.logs import dropped, flush, leave
 from specmesh.wire.messages import Hello, Welcome
 
@@ -200,14 +199,6 @@ class DaemonProcess:
         while not future.done():
             wait([future], HEARING)
         return future.result()
-
-    def loaded(self, load: Future[T]) -> T | None:
-        try:
-            return self.wait(load)
-        except SpecmeshError:
-            if self.stop.asked:
-                return None
-            raise
 
     @contextmanager
     def watched(self, progress: Callable[[], int], status: str) -> Iterator[None]:
