@@ -34,14 +34,6 @@ class Traffic:
         self.rejected: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
-    def sent(self, frame: bytes) -> None:
-        self.frames_sent += 1
-        self.bytes_sent += len(frame)
-
-    def received(self, frame: bytes) -> None:
-        self.frames_received += 1
-        self.bytes_received += len(frame)
-
     def snapshot(self, stray: int | None = None) -> told.WireSection:
         frames, size = (self.frames_sent, self.frames_received), (self.bytes_sent, self.bytes_received)
         return told.WireSection(*frames, *size, dict(self.rejected), stray)

@@ -159,10 +159,6 @@ class PeerGate:
     def detach(self, identity: bytes) -> None:
         self.keys.pop(identity, None)
 
-    def claims(self, identity: bytes, key: str) -> bool:
-        """Return True if whoever has proved `key` speaks as a drafter that has another."""
-        return self.keys.get(identity, key) != key
-
     def limits(self, identity: bytes, key: str | None = None) -> PeerLimits:
         """Return the limits that a peer uses up: its key's, so that more connections bring no more, or its own.
 
