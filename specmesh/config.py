@@ -11,7 +11,7 @@ import structlog
 
 from specmesh.errors import ConfigError
 from specmesh.paths import read_text
-from specmesh.security import check_rpc, endpoint, is_loopback
+from specmesh.security import check_rpc, is_loopback
 
 log = structlog.get_logger("specmesh.api")
 
@@ -130,8 +130,6 @@ class ModelSettings:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and not self.gpu_layers:
             raise ConfigError("--rpc puts layers on other machines, --gpu-layers 0 allows none: leave one out")
-        if self.stretch and self.engine != "llama":
-            raise ConfigError("--stretch is for the demo's models: give --engine llama")
         if self.engine not in ("auto", "ngram") and not self.model:
             raise ConfigError("no model: give --model FILE, a name of `specmesh models list`, or bundled")
 
@@ -183,7 +181,3 @@ class DrafterSettings(DaemonSettings):
         DaemonSettings.__post_init__(self)
         if not self.connect:
             raise ConfigError("no verifier: give --connect tcp://HOST:PORT")
-        ends = [endpoint(address) for address in self.connect]
-        for number, address in enumerate(self.connect):
-            if ends[number] in ends[:number] and ends[number][1] is not None:
-                raise ConfigError(f"--connect {address} is given twice: leave one out")

@@ -4,7 +4,6 @@ import atexit
 import logging
 import os
 import queue
-import select
 import sys
 import threading
 from typing import NoReturn
@@ -49,13 +48,11 @@ class LogWriter:
 
 def _written(line: str) -> bool:
     left = memoryview(f"{line}\n".encode(errors="backslashreplace"))
-    while left:
-        try:
+    try:
+        while left:
             left = left[os.write(_STDERR, left) :]
-        except BlockingIOError:  # whoever shares a terminal or pipe may have made it so
-            select.select([], [_STDERR], [])
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
 
 

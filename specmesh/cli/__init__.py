@@ -21,7 +21,9 @@ class _Commands(click.Group):
     """Turns our errors, and the system's, into one line on stderr and their exit code."""
 
     def main(self, *args: object, **options: object) -> object:  # type: ignore[override]
-        _hold_standard_streams()
+        if None in (sys.stdin, sys.stdout, sys.stderr):  # the next file opened would take its descriptor
+            click.echo("specmesh: a standard stream is closed: give /dev/null instead", err=True)
+            raise SystemExit(NOT_WRITTEN)
         try:
             try:
                 return super().main(*args, **options)  # type: ignore[call-overload]
@@ -60,16 +62,6 @@ def _end(error: Exception) -> NoReturn:
         code, told = NOT_WRITTEN, f"cannot write the output: {error.strerror}"
     click.echo(f"specmesh: {told}", err=True)
     raise SystemExit(code)
-
-
-def _hold_standard_streams() -> None:
-    """Open /dev/null in place of a closed standard stream, or the next file opened would take its descriptor."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR if name == "stderr" else os.O_RDONLY)  # takes the lowest one that is free
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 @click.group(cls=_Commands, context_settings=_CONTEXT)

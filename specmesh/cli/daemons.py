@@ -26,37 +26,36 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound="DaemonSettings | ModelSettings")
 LEVELS = ["debug", "info", "warning", "error"]
+ADDRESS = "tcp://127.0.0.1:7071"
 
 
 def _addresses(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[str, ...]:
-    """Each may have several, separated by commas."""
-    return tuple(one.strip() for text in told for one in text.split(",") if one.strip())
+    """Return each address once; commas separate several in one text."""
+    return tuple(dict.fromkeys(one.strip() for text in told for one in text.split(",") if one.strip()))
+
+
+_SEVERAL = {"multiple": True, "callback": _addresses}
 
 
 def _choice(flag: str, values: list[str], default: str, told: str) -> Decorator:
     return click.option(flag, type=click.Choice(values), default=default, help=told)
 
 
-_threads_option = click.option(
-    "--threads", type=COUNT, metavar="N", help="Number of CPU threads (default: one per core)."
-)
+def _text(flag: str, metavar: str, told: str, **more: Any) -> Decorator:
+    return click.option(flag, metavar=metavar, help=told, **more)
+
+
+def _model(metavar: str, told: str) -> Decorator:
+    return _text("--model", metavar, told, shell_complete=complete_model)
+
+
+_threads_option = number("--threads", COUNT, None, "N", "Number of CPU threads (default: one per core).")
 _daemon_options = combined(
     path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
-    click.option(
-        "--http",
-        metavar="HOST:PORT",
-        help="Serve the OpenAI-compatible API there too; beyond this machine only with --api-key-file.",
-    ),
+    _text("--http", "HOST:PORT", "Serve the OpenAI-compatible API there too; beyond this machine with keys only."),
     path_option("--api-key-file", "FILE", "API keys for --http, one per line; the file must be readable by you only."),
-    click.option(
-        "--allow-origin",
-        multiple=True,
-        metavar="ORIGIN",
-        help="Let web pages of this origin use --http; '*' for any, with --api-key-file only.",
-    ),
-    path_option(
-        "--keys", "DIR", "Folder with this machine's keys (default: the user's, then the system's; see `keys`)."
-    ),
+    _text("--allow-origin", "ORIGIN", "Let web pages of it use --http; '*' for any, with keys only.", multiple=True),
+    path_option("--keys", "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
     click.option(
         "--insecure-no-auth",
         is_flag=True,
@@ -88,13 +87,8 @@ _insecure_rpc_option = click.option(
 
 
 @click.command()
-@click.option(
-    "--model",
-    metavar="FILE",
-    shell_complete=complete_model,
-    help="Target model: a GGUF file, a name in `models list`, or `bundled`.",
-)
-@click.option("--bind", default="tcp://127.0.0.1:7071", metavar="ADDRESS", help="Address to listen on for drafters.")
+@_model("FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.")
+@_text("--bind", "ADDRESS", "Address to listen on for drafters.", default=ADDRESS)
 @path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
 @number("--grace", SECONDS, 30.0, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).")
 @number("--max-queue", click.IntRange(0), 256, "N", "Maximum number of waiting requests; more exit with 75.")
@@ -104,13 +98,7 @@ _insecure_rpc_option = click.option(
     help="Give every step the same number of rows: the text is then the same to the last bit with and without drafts, "
     "whatever else runs. Steps cost more, see docs/usage.md.",
 )
-@click.option(
-    "--rpc",
-    multiple=True,
-    metavar="HOST:PORT,...",
-    callback=_addresses,
-    help="Put layers on these machines too, which run `specmesh rpc-server` or llama.cpp's ggml-rpc-server.",
-)
+@_text("--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`.", **_SEVERAL)
 @_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
@@ -120,14 +108,13 @@ def verifier(**values: Any) -> None:
 
 
 @click.command()
-@click.option(
+@_text(
     "--connect",
-    multiple=True,
-    default=["tcp://127.0.0.1:7071"],
-    metavar="ADDRESS,...",
-    callback=_addresses,
-    help="Address of the verifier. With several, each request goes to the one with the least to do, and on to "
-    "another if one is busy or goes away.",
+    "ADDRESS,...",
+    "Address of the verifier. With several, each request goes to the one with the least to do, and on to another if "
+    "one is busy or goes away.",
+    default=[ADDRESS],
+    **_SEVERAL,
 )
 @click.option(
     "--engine",
@@ -137,12 +124,7 @@ def verifier(**values: Any) -> None:
     help="mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before in the text; "
     "auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
 )
-@click.option(
-    "--model",
-    metavar="FILE|DIR|HUB_ID",
-    shell_complete=complete_model,
-    help="Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
-)
+@_model("FILE|DIR|HUB_ID", "Draft model: a GGUF file, MLX's directory or hub id, a name in `models list`, `bundled`.")
 @_daemon_options
 def drafter(**values: Any) -> None:
     """Run a drafter: its draft model proposes the next tokens."""

@@ -108,19 +108,12 @@ def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool =
     return click.option(flag, default=default, metavar=metavar, callback=counts, help=told)
 
 
-def _draft_n(_: click.Context, __: click.Parameter, value: str) -> int | str:
-    if value == "auto":
-        return value
-    if value.isdecimal() and int(value) <= MAX_DRAFT_N:
-        return int(value)
-    raise click.BadParameter(f"give auto or a number from 0 to {MAX_DRAFT_N}")
-
-
 draft_n_option = click.option(
     "--draft-n",
+    type=click.Choice(["auto", *map(str, range(MAX_DRAFT_N + 1))]),
     default="auto",
     metavar="auto|N",
-    callback=_draft_n,
+    callback=lambda _ctx, _option, value: value if value == "auto" else int(value),
     help=f"Number of drafts per step, at most {MAX_DRAFT_N}; auto adapts it.",
 )
 

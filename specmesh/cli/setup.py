@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.cli.config import ROLE, daemon_context
-from specmesh.cli.options import aligned, combined, json_option, path_option, print_result
+from specmesh.cli.options import FILE, aligned, json_option, path_option, print_result
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import check_one_network, endpoint, host_of, is_loopback
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
@@ -24,24 +24,23 @@ def keys() -> None:
     """Make this machine's key, and list which others may connect. Running daemons follow within a second."""
 
 
-_folder_options = combined(
-    path_option("--keys", "DIR", "Use this folder of keys, as with the daemons' --keys.", "path"),
-    click.option("--system", is_flag=True, help="Use the keys of the machine's own service instead of this user's."),
+_folder_option = click.option(
+    "--keys",
+    "folder",
+    type=FILE,
+    metavar="DIR",
+    callback=lambda _ctx, _option, path: KeyFolder(path or key_folders()[0]),
+    help="Use this folder of keys, as with the daemons' --keys (default: the user's).",
 )
-
-
-def _folder_of(path: Path | None, system: bool) -> KeyFolder:
-    return KeyFolder(path or key_folders()[int(system)])
 
 
 @keys.command()
 @click.option(
     "--force", is_flag=True, help="Replace an existing key; peers that know the old one will refuse this machine."
 )
-@_folder_options
-def new(force: bool, path: Path | None, system: bool) -> None:
+@_folder_option
+def new(force: bool, folder: KeyFolder) -> None:
     """Make this machine's key pair and print the public key."""
-    folder = _folder_of(path, system)
     made = folder.new(replace=force, owner=_owner(folder))
     click.echo(f"wrote {folder.path}", err=True)
     if force:
@@ -50,35 +49,33 @@ def new(force: bool, path: Path | None, system: bool) -> None:
 
 
 @keys.command()
-@_folder_options
-def show(path: Path | None, system: bool) -> None:
+@_folder_option
+def show(folder: KeyFolder) -> None:
     """Print this machine's public key."""
-    click.echo(_folder_of(path, system).identity().public.hex())
+    click.echo(folder.identity().public.hex())
 
 
 @keys.command()
 @click.argument("key")
 @click.option("--name", metavar="NAME", help="Name for the drafter (default: the beginning of its key).")
 @click.option("--verifier", metavar="tcp://HOST:PORT", help="Trust KEY as the key of the verifier at this address.")
-@_folder_options
-def allow(key: str, name: str | None, verifier: str | None, path: Path | None, system: bool) -> None:
+@_folder_option
+def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
     if name and verifier:
         raise click.UsageError("--name is for a drafter's key, --verifier for a verifier's: leave one out")
-    told, folder = parse_key(key), _folder_of(path, system)
     if verifier is not None:
         host_of(verifier, "--verifier")
-        folder.allow(Listing.VERIFIERS, told, verifier)
-    else:
-        folder.allow(Listing.DRAFTERS, told, name or told[:8])
+    listing = Listing.DRAFTERS if verifier is None else Listing.VERIFIERS
+    told = parse_key(key)
+    folder.allow(listing, told, verifier or name or told[:8])
 
 
 @keys.command()
 @click.argument("who", metavar="NAME|KEY")
-@_folder_options
-def revoke(who: str, path: Path | None, system: bool) -> None:
+@_folder_option
+def revoke(who: str, folder: KeyFolder) -> None:
     """Revoke what was allowed, by name, address or key; open connections are cut."""
-    folder = _folder_of(path, system)
     gone = folder.revoke(who)
     if not gone:
         raise ConfigError(f"{who} is not on the lists in {folder.path}: see `specmesh keys list`")
@@ -88,10 +85,9 @@ def revoke(who: str, path: Path | None, system: bool) -> None:
 
 @keys.command("list")
 @json_option
-@_folder_options
-def list_command(json: bool, path: Path | None, system: bool) -> None:
+@_folder_option
+def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
-    folder = _folder_of(path, system)
     found = {str(listing): folder.entries(listing) for listing in Listing}
     told = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
     rows = [(listing.removesuffix("s"), label, key) for listing, one in found.items() for key, label in one]
@@ -124,8 +120,8 @@ def _owner(folder: KeyFolder) -> tuple[int, int] | None:
     help="On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
     "machine's address in its network; port 7072).",
 )
-@_folder_options
-def pair(host: str | None, code: str | None, address: str | None, path: Path | None, system: bool) -> None:
+@path_option("--keys", "DIR", "Use this folder of keys (default: as the daemon on this machine does).", "path")
+def pair(host: str | None, code: str | None, address: str | None, path: Path | None) -> None:
     """Introduce two machines to each other.
 
     Without arguments on the verifier's machine, which shows a HOST and CODE; then with these on the drafter's machine.
@@ -134,7 +130,7 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
     settings = daemon_context("verifier" if host is None else "drafter").params
-    folder = _folder_of(path or (None if system else settings["keys"]), system)
+    folder = KeyFolder(path or settings["keys"] or key_folders()[0])
     try:
         folder.identity()
         folder.make(_owner(folder))
