@@ -73,7 +73,7 @@ def main() -> None:
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script that completes commands, options and model names in your shell."""
+    """Print a script that completes commands, options and files in your shell."""
     kind = get_completion_class(shell)
     assert kind is not None, "click has all three"
     click.echo(kind(main, {}, "specmesh", "_SPECMESH_COMPLETE").source())

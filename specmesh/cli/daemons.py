@@ -7,7 +7,7 @@ import click
 
 from specmesh import paths
 from specmesh.cli.config import config_option
-from specmesh.cli.models import complete_model, model_path
+from specmesh.cli.models import model_path
 from specmesh.cli.options import (
     COUNT,
     SAMPLING,
@@ -43,10 +43,6 @@ def _choice(flag: str, values: list[str], default: str, told: str) -> Decorator:
 
 def _text(flag: str, metavar: str, told: str, **more: Any) -> Decorator:
     return click.option(flag, metavar=metavar, help=told, **more)
-
-
-def _model(metavar: str, told: str) -> Decorator:
-    return _text("--model", metavar, told, shell_complete=complete_model)
 
 
 _threads_option = number("--threads", COUNT, None, "N", "Number of CPU threads (default: one per core).")
@@ -87,7 +83,7 @@ _insecure_rpc_option = click.option(
 
 
 @click.command()
-@_model("FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.")
+@_text("--model", "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.", type=click.Path())
 @_text("--bind", "ADDRESS", "Address to listen on for drafters.", default=ADDRESS)
 @path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
 @number("--grace", SECONDS, 30.0, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).")
@@ -124,7 +120,12 @@ def verifier(**values: Any) -> None:
     help="mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before in the text; "
     "auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
 )
-@_model("FILE|DIR|HUB_ID", "Draft model: a GGUF file, MLX's directory or hub id, a name in `models list`, `bundled`.")
+@_text(
+    "--model",
+    "FILE|DIR|HUB_ID",
+    "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
+    type=click.Path(),
+)
 @_daemon_options
 def drafter(**values: Any) -> None:
     """Run a drafter: its draft model proposes the next tokens."""

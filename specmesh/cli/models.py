@@ -3,7 +3,6 @@
 import re
 
 import click
-from click.shell_completion import CompletionItem
 
 from specmesh.cli.options import json_option, print_json, table
 from specmesh.errors import ConfigError
@@ -27,15 +26,6 @@ def model_path(value: str | None, engine: str) -> str | None:
         if engine in {"auto", "mlx"} and _HUB_ID.fullmatch(value):
             return value
         raise
-
-
-def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return what a shell offers behind --model: the names in `models list`, `bundled`, and files."""
-    from specmesh.models import entries
-
-    names = ["bundled", *(entry.name for entry in entries(models_dir().absolute()))]
-    fitting = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return [CompletionItem(incomplete, "file"), *fitting]  # bash forgets what stands before a file
 
 
 @click.group()

@@ -41,25 +41,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_flag_beats_all(tmp_path: Path, started: list[VerifierSettings]):
-    """What the daemon itself gets, with a flag, the environment and a file at odds."""
+    """What the daemon itself gets, with a flag, the environment and a file at odds; None where nobody chose."""
     file = tmp_path / "verifier.toml"
     file.write_text('ctx = 20\nengine = "sim"\nmodel = "step_ms=1"\n')
     env = {"SPECMESH_VERIFIER_CTX": "40"}
     for flags, variables in ((["--ctx", 30], env), ([], env), ([], {})):
         done = specmesh("verifier", "--config", file, *flags, env=variables)
         assert done.exit_code == 0, done.output
-    assert [settings.model.ctx for settings in started] == [30, 40, 20]
-
-
-def test_a_chosen_context(tmp_path: Path, started: list[VerifierSettings]):
-    """Only a context that somebody chose, wherever, is kept to; the default may be cut to what suits the model."""
-    file = tmp_path / "verifier.toml"
-    file.write_text("ctx = 4096\n")
-    chosen = [(["--ctx", 4096], {}), ([], {"SPECMESH_VERIFIER_CTX": "4096"}), (["--config", file], {})]
-    for options, env in [*chosen, ([], {})]:
-        done = specmesh("verifier", "--engine", "sim", "--model", "step_ms=1", *options, env=env)
-        assert done.exit_code == 0, done.output
-    assert [settings.model.ctx for settings in started] == [4096, 4096, 4096, None]
+    assert specmesh("verifier", "--engine", "sim", "--model", "step_ms=1").exit_code == 0
+    assert [settings.model.ctx for settings in started] == [30, 40, 20, None]
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
@@ -81,11 +71,8 @@ BOX, SPARK = "tcp://127.0.0.1:7071", "tcp://127.0.0.1:7072"
     ("options", "env", "text", "addresses"),
     [
         ([], "", "", [BOX]),
-        ([], "", f'connect = "{SPARK}"', [SPARK]),
-        ([], "", f'connect = ["{SPARK}", "{BOX}"]', [SPARK, BOX]),
         ([], "", f'connect = "{SPARK}, {BOX}"', [SPARK, BOX]),
         ([], f"{BOX},{SPARK}", f'connect = "{SPARK}"', [BOX, SPARK]),
-        (["--connect", SPARK, "--connect", BOX], BOX, "", [SPARK, BOX]),
         (["--connect", f"{SPARK},{BOX}"], "", f'connect = ["{BOX}"]', [SPARK, BOX]),
     ],
 )
