@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh import paths
-from specmesh.errors import ConfigError
+from specmesh.errors import Busy, ConfigError
 
 
 def test_candidates_user_first(monkeypatch: pytest.MonkeyPatch):
@@ -33,14 +33,6 @@ def test_without_a_runtime_folder(monkeypatch: pytest.MonkeyPatch):
     assert paths.user_runtime_dir() == Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
 
 
-def test_on_a_mac(monkeypatch: pytest.MonkeyPatch):
-    """On macOS the folder is in the user's library, and its sockets fit for a name of 29 letters."""
-    monkeypatch.setattr(paths.sys, "platform", "darwin")
-    monkeypatch.setenv("HOME", "/Users/" + "n" * 29)
-    for role in paths.ROLES:
-        paths.check_socket_path(paths.default_socket(role))
-
-
 def test_length_is_counted_in_bytes():
     """103 bytes are the most, and a letter may have several."""
     paths.check_socket_path(Path("/" + "x" * 102))
@@ -51,19 +43,21 @@ def test_length_is_counted_in_bytes():
 
 
 def test_folder_is_made_private(tmp_path: Path):
-    """A missing folder is made for this user alone; an existing one is taken as it is."""
+    """A missing folder is made for this user alone; an existing one is taken as it is; a file in the way is told."""
     path = tmp_path / "a" / "b" / "v.sock"
     paths.prepare_folder(path)
     assert path.parent.stat().st_mode & 0o777 == 0o700
     paths.prepare_folder(path)
+    path.touch()
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        paths.prepare_folder(path / "v.sock")
 
 
-def test_folder_that_cannot_be(tmp_path: Path):
-    """A file in the way is a ConfigError with the folder."""
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "v.sock", tmp_path / "file" / "deeper" / "v.sock"):
-        with pytest.raises(ConfigError, match="cannot make the folder"):
-            paths.prepare_folder(path)
+def test_one_instance_per_socket(tmp_path: Path):
+    """A second one is told who runs; once the first has ended the next may begin."""
+    with paths.InstanceLock(tmp_path / "s"), pytest.raises(Busy, match=r"pid \d+"):
+        paths.InstanceLock(tmp_path / "s")
+    paths.InstanceLock(tmp_path / "s").close()
 
 
 @pytest.mark.parametrize("trap", ["symlink", "open to others"])

@@ -65,15 +65,6 @@ def foreign(path, *packages):
     return {name for name in imports(path) if not within(name, *PURE_STDLIB, *packages)}
 
 
-def test_a_violation_is_seen(tmp_path):
-    """The reader itself sees imports in functions, from-imports and aliases."""
-    path = tmp_path / "module.py"
-    path.write_text("import numpy as np\nif np:\n    from os import path\ndef f():\n    import zmq.asyncio\n")
-    assert imports(path) == {"numpy", "os.path", "zmq.asyncio"}
-    assert imports(path, everywhere=False) == {"numpy", "os.path"}
-    assert foreign(path, "numpy") == {"os.path", "zmq.asyncio"}
-
-
 PURE = {"specmesh/core": ("numpy", "specmesh.core", "specmesh.errors"), "wire": ("specmesh.wire", "specmesh.errors")}
 
 
