@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from specmesh.errors import ConfigError
-from specmesh.paths import read_text
+from specmesh.paths import file_stamp, read_text
 from specmesh.security import check_rpc, is_loopback
 
 log = structlog.get_logger("specmesh.api")
@@ -29,7 +29,7 @@ class Keys:
 
     def newest(self) -> tuple[str, ...]:
         """Return the keys as the file has them now; where it cannot be used, those it had before."""
-        if self.file is not None and (stamp := _stamp(self.file)) != self._stamp:
+        if self.file is not None and (stamp := file_stamp(self.file)) != self._stamp:
             try:
                 before, self.current = self.current, read_keys(self.file)
             except (ConfigError, OSError) as error:  # perhaps there was no descriptor: it is tried again
@@ -41,15 +41,6 @@ class Keys:
                 if self.current != before:
                     log.info("api_keys_read", keys=len(self.current))
         return self.current
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file does."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,15 @@ def prepare_folder(path: Path) -> None:
         raise ConfigError(f"{folder} is not a private folder of this user: remove it or choose another --socket")
 
 
+def file_stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file does; empty where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+
 def read_text(path: Path, limit: int, what: str) -> str:
     """Return the text of a file that a person wrote; raise ConfigError where it is none, or has more bytes."""
     try:

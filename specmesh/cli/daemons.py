@@ -17,6 +17,7 @@ from specmesh.cli.options import (
     default_options,
     number,
     path_option,
+    text_option,
 )
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
@@ -41,16 +42,14 @@ def _choice(flag: str, values: list[str], default: str, told: str) -> Decorator:
     return click.option(flag, type=click.Choice(values), default=default, help=told)
 
 
-def _text(flag: str, metavar: str, told: str, **more: Any) -> Decorator:
-    return click.option(flag, metavar=metavar, help=told, **more)
-
-
 _threads_option = number("--threads", COUNT, None, "N", "Number of CPU threads (default: one per core).")
 _daemon_options = combined(
     path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
-    _text("--http", "HOST:PORT", "Serve the OpenAI-compatible API there too; beyond this machine with keys only."),
+    text_option("--http", "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
     path_option("--api-key-file", "FILE", "API keys for --http, one per line; the file must be readable by you only."),
-    _text("--allow-origin", "ORIGIN", "Let web pages of it use --http; '*' for any, with keys only.", multiple=True),
+    text_option(
+        "--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only.", multiple=True
+    ),
     path_option("--keys", "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
     click.option(
         "--insecure-no-auth",
@@ -83,8 +82,8 @@ _insecure_rpc_option = click.option(
 
 
 @click.command()
-@_text("--model", "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.", type=click.Path())
-@_text("--bind", "ADDRESS", "Address to listen on for drafters.", default=ADDRESS)
+@text_option("--model", "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.", type=click.Path())
+@text_option("--bind", "ADDRESS", "Address to listen on for drafters.", default=ADDRESS)
 @path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
 @number("--grace", SECONDS, 30.0, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).")
 @number("--max-queue", click.IntRange(0), 256, "N", "Maximum number of waiting requests; more exit with 75.")
@@ -94,7 +93,7 @@ _insecure_rpc_option = click.option(
     help="Give every step the same number of rows: the text is then the same to the last bit with and without drafts, "
     "whatever else runs. Steps cost more, see docs/usage.md.",
 )
-@_text("--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`.", **_SEVERAL)
+@text_option("--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`.", **_SEVERAL)
 @_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
@@ -104,7 +103,7 @@ def verifier(**values: Any) -> None:
 
 
 @click.command()
-@_text(
+@text_option(
     "--connect",
     "ADDRESS,...",
     "Address of the verifier. With several, each request goes to the one with the least to do, and on to another if "
@@ -120,7 +119,7 @@ def verifier(**values: Any) -> None:
     help="mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before in the text; "
     "auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
 )
-@_text(
+@text_option(
     "--model",
     "FILE|DIR|HUB_ID",
     "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",

@@ -77,6 +77,10 @@ def path_option(flag: str, metavar: str, told: str, name: str | None = None) -> 
     return click.option(flag, *([name] if name else []), type=FILE, metavar=metavar, help=told)
 
 
+def text_option(flag: str, metavar: str, told: str, **more: Any) -> Decorator:
+    return click.option(flag, metavar=metavar, help=told, **more)
+
+
 # --- asking a daemon
 
 socket_option = click.option(
@@ -163,12 +167,8 @@ def _options_of_sampling(defaults: Mapping[str, object], before: str = "") -> li
     ]
 
 
-default_options = combined(
-    *_options_of_sampling(
-        {"max_tokens": "128 for a completion; a chat may fill its context"},
-        "For requests that do not set it: ",
-    )
-)
+_BODY = {"max_tokens": "128 for a completion; a chat may fill its context"}
+default_options = combined(*_options_of_sampling(_BODY, "For requests that do not set it: "))
 """Options of a daemon for what requests leave out, named as the fields."""
 
 
@@ -201,15 +201,7 @@ def request_options(temperature: float, max_tokens: object) -> Decorator:
     return combined(
         sampling_options(temperature, max_tokens),
         path_option("--grammar-file", "FILE", "Generate only text of this GBNF grammar.", "grammar"),
-        click.option(
-            "--json-schema",
-            metavar="FILE|JSON",
-            help="Generate only JSON of this schema: the schema itself, or a file.",
-        ),
-        click.option(
-            "--model",
-            metavar="NAME",
-            help="Model to ask, as `specmesh ps` names it, where a drafter has verifiers for several (default: first).",
-        ),
+        text_option("--json-schema", "FILE|JSON", "Generate only JSON of this schema: the schema itself, or a file."),
+        text_option("--model", "NAME", "Model to ask, as `specmesh ps` names it, where a drafter has several."),
         socket_option,
     )

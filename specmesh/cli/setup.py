@@ -133,7 +133,6 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     folder = KeyFolder(path or settings["keys"] or key_folders()[0])
     try:
         folder.identity()
-        folder.make(_owner(folder))
     except InsecureKeys:
         raise
     except ConfigError:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from specmesh.errors import ConfigError, InsecureKeys
-from specmesh.paths import config_folders, write_whole
+from specmesh.paths import config_folders, file_stamp, write_whole
 from specmesh.security import endpoint, host_of, is_loopback
 
 MAX_KEY_FILE_BYTES = 2**20
@@ -153,11 +153,7 @@ class KeyFolder:
 
     def stamp(self, name: str) -> tuple[int, ...]:
         """Changes when a list, or SECRET, does; asks the file system only for its entry."""
-        try:
-            found = os.lstat(self.path / name)
-        except OSError:
-            return ()
-        return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+        return file_stamp(self.path / name)
 
     def verifier_at(self, address: str) -> bytes | None:
         """Return the public key that the verifier at an address must prove: the one listed for it, else our own on this
