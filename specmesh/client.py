@@ -142,9 +142,9 @@ def _note(chunk: Json, body: Json, resume: Json) -> None:
     told = chunk.get("specmesh", {})
     resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
     resume["token_ids"] += told.get("token_ids") or []
-    if "seed" in told and "resume" not in body:
+    if "request" in told and "resume" not in body:
         resume["prompt_token_ids"] = told["prompt_token_ids"]
-        body |= {"resume": resume, "seed": told["seed"]}
+        body |= told["request"] | {"resume": resume}
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -189,7 +189,7 @@ def parse_messages(value: object) -> tuple[ChatMessage, ...]:
 def _continues(fields: BodyFields, messages: tuple[ChatMessage, ...]) -> bool:
     """Whether the last message is to be continued, which only an assistant's can."""
     own = messages[-1].role == "assistant"
-    wanted = not fields.flag("add_generation_prompt", not own)
+    wanted = not fields.flag("add_generation_prompt", not fields.flag("continue_final_message", own))
     if wanted and not own:
         raise RequestError("only an assistant's message at the end can be continued", "messages")
     if wanted and "assistant" in [message.role for message in messages[-2:-1]]:

@@ -27,7 +27,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of length_penalty num_beams repetition_penalty typ_p typical_p": (1,),
     "adaptive_target n_predict": (-1,),
     "t_max_predict_ms top_n_sigma": (-1, 0),
-    "continue_final_message do_sample skip_special_tokens": (True,),
+    "do_sample skip_special_tokens": (True,),
     "function_call tool_choice": ("none", "auto"),
     "modalities": (["text"],),
     "samplers": (),

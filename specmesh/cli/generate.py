@@ -50,7 +50,8 @@ class GeneratedText:
         self.finish_reason = choice["finish_reason"] or self.finish_reason
         if "report" in told:
             self.report, self.prompt_ids = told["report"], told.get("prompt_token_ids", ())
-        self.seed = told.get("seed", self.seed)
+        if "request" in told:
+            self.seed = told["request"]["seed"]
         return drafted, text[len(drafted) :]
 
     def as_json(self) -> Json:

@@ -110,6 +110,7 @@ def test_a_trailing_assistant_message_goes_on(server: Served):
     assert server.chat(*SAID, begun, continue_final_message=True, add_generation_prompt=False).texts == goes_on
     parts = {"role": "assistant", "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "sky  "}]}
     assert server.chat(*SAID, parts).texts == goes_on
+    assert server.chat(*SAID, begun, continue_final_message=False).texts == begins
     assert server.chat(*SAID, begun, add_generation_prompt=True).texts == begins
     assert server.chat(*SAID, {"role": "assistant"}).texts == [sim_text("user: Hi\nassistant: ", 12)]
     streamed = server.chat(*SAID, begun, stream=True).chunks()

@@ -7,6 +7,7 @@ import pytest
 from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
 
 from specmesh.api import answer as api_answer
+from specmesh.api.body import parse_body
 from specmesh.api.requests import Submit
 from specmesh.core.requests import Started, Tokens
 from specmesh.core.sampling.sampler import FORBIDDEN, SamplingParams
@@ -87,12 +88,13 @@ NAME = "cmpl-" + 32 * "a"
 
 
 def test_resumable_stream_says_what_is_needed_to_go_on():
-    """The prompt's ids and the seed; and its id cannot be guessed."""
+    """The prompt's ids and what the text is sampled with; and its id cannot be guessed."""
     started = Started(7, 2, (104, 105), PARAMS)
     answers = [post(FakeDaemon(started, DONE), stream=True, resumable=True) for _ in range(2)]
     first, again = (json.loads(answer.events()[0]) for answer in answers)
-    plain = {"session": 7, "prompt_tokens": 2}
-    assert first["specmesh"] == plain | {"prompt_token_ids": [104, 105], "seed": 7}
+    plain, request = {"session": 7, "prompt_tokens": 2}, first["specmesh"].pop("request")
+    assert parse_body({"prompt": "x", "stop": "D", "draft_n": 4} | request, {}, chat=False).requests[0].params == PARAMS
+    assert first["specmesh"] == plain | {"prompt_token_ids": [104, 105]}
     assert len(first["id"]) == len(NAME)
     assert first["id"] != again["id"]
     assert json.loads(post(FakeDaemon(started, DONE), stream=True).events()[0])["specmesh"] == plain

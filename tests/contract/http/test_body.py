@@ -20,18 +20,17 @@ MESSAGE = {"role": "user", "content": "Hi"}
 
 
 def test_every_field():
-    own = {"draft_n": 3, "rounds": True, "cache_prompt": False, "model": "m", "user": "u"}
+    own = {"draft_n": 3, "rounds": True, "cache_prompt": False, "model": "m"}
     sampled = {"max_tokens": 7, "temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 9}
     body = parse_completion(
         {"prompt": [1, 2], "stream": True, "stream_options": {"include_usage": True}} | own | sampled
     )
-    assert body.stream
-    assert body.requests[0].rounds
-    assert body.requests[0].reconnect_timeout == 30.0
-    assert (body.requests[0].prompt, body.requests[0].prompt_ids) == (None, (1, 2))
-    params = body.requests[0].params
+    [request] = body.requests
+    params = request.params
+    assert (body.stream, body.tells_usage, body.model, body.ignored) == (True, True, "m", "")
+    assert (request.rounds, request.reconnect_timeout, request.prompt_ids) == (True, 30.0, (1, 2))
     assert (params.max_tokens, params.draft_n, params.cache_prompt) == (7, 3, False)
-    assert body.requests[0].params.sampling == SamplingParams(0.0, 5, 0.5, 9)
+    assert params.sampling == SamplingParams(0.0, 5, 0.5, 9)
 
 
 REFUSED: dict[str, list[object]] = {
@@ -220,7 +219,8 @@ USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
     [
         ([USER, BEGUN, BEGUN], {}, "messages"),
         ([USER], {"add_generation_prompt": False}, "messages"),
-        ([USER, BEGUN], {"continue_final_message": False}, "continue_final_message"),
+        ([USER], {"continue_final_message": True}, "messages"),
+        ([USER, BEGUN], {"continue_final_message": "yes"}, "continue_final_message"),
     ],
 )
 def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], param: str):
@@ -228,7 +228,7 @@ def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], pa
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": messages} | fields)
     assert refused.value.param == param
-    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "add_generation_prompt": True}).requests[0].continued
+    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).requests[0].continued
 
 
 def test_several_answers():
