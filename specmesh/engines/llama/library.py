@@ -3,10 +3,8 @@
 import ctypes
 import functools
 import importlib
-import logging
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -139,7 +137,7 @@ def add_servers(addresses: Sequence[str]) -> None:
     child = Child(__name__, memory=2**32, seconds=20.0)
     try:
         for address in addresses:
-            _log.info("rpc_server_found", address=address, devices=child.ask({"address": address}).get("devices"))
+            child.ask({"address": address})
     except ChildFailed as error:
         raise ConfigError(
             f"no RPC server of llama.cpp {PINNED} answers at {address} ({error}): start one there with "
@@ -152,17 +150,12 @@ def add_servers(addresses: Sequence[str]) -> None:
 
 
 def answer(request: Json) -> Json:
-    """In the child: return the `devices` at an `address`; the process ends where no RPC server answers there."""
-    # The reason of an abort alone, as this process's last words.
+    """In the child: add the server at an `address`; the process ends where none answers there."""
+    # ggml itself writes the reason of an abort, alone, as this process's last words.
     os.environ["GGML_NO_BACKTRACE"] = "1"
-    structlog.configure(
-        processors=[lambda _logger, _method, event: str(event.get("reason"))],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    before = set(gpu_devices())
+    _ggml("ggml_set_abort_callback", None, ctypes.c_void_p)(None)
     _add_server(str(request["address"]))
-    return {"devices": [device for device in gpu_devices() if device not in before]}
+    return {}
 
 
 def _add_server(address: str) -> None:

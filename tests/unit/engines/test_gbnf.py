@@ -9,20 +9,6 @@ from specmesh.errors import RequestError
 examples = pytest.importorskip("llama_cpp.llama_grammar")
 BYTES = LLTokenizer("byte")
 
-CHESS = r"""# Specifies chess moves as a list in algebraic notation, using PGN conventions
-
-# Force first move to "1. ", then any 1-2 digit number after, relying on model to follow the pattern
-root    ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")+
-move    ::= (pawn | nonpawn | castle) [+#]?
-
-# piece type, optional file/rank, optional capture, dest file & rank
-nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]
-
-# optional file & capture, dest file & rank, optional promotion
-pawn    ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?
-
-castle  ::= "O-O" "-O"?
-"""
 MUNCH = r'''root ::= [a-z]+ "b"'''
 MUNCH2 = """root ::= word tail
 word ::= [a-z]+
@@ -55,11 +41,6 @@ CASES = {
     ),
     "arithmetic": (examples.ARITHMETIC_GBNF, ["a=b\n", "(a +12)*c_1 = 3\n", "1+2=3\nx= y\n"], ["a", "a=b", "A=b\n"]),
     "list": (examples.LIST_GBNF, ["- one\n", "- one\n- tŵo x\n"], ["-x\n", "- \n"]),
-    "chess": (
-        CHESS,
-        ["1. e4 e5\n2. Nf3 Nc6\n", "1. e4 e5\n2. Nbxd7+ O-O-O\n10. exd8=Q# a1\n"],
-        ["1. e4 e5\n", "1. e9 e5\n2. e4 e5\n"],
-    ),
     "other letters": ("root ::= ([ぁ-ゟ] | [一-鿿])+", ["こんにちは世界"], ["hello", "ア"]),
     "a run and one more": (MUNCH, ["ab", "abb", "bb", "bbab"], ["b", "aba"]),
     "a run before another rule": (MUNCH2, ["ac", "bbb(xc)", "abcb(cc)"], ["a"]),
