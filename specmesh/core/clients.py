@@ -107,7 +107,7 @@ class Clients:
             return
         self._requests[asked.number], asked.waits = asked, True
         if request.named_only:
-            self._tell(_opening(asked))
+            self._tell(vev.Opening(asked.number, request, (), 0, None, owner, key))
         elif ready:
             self.encoded(EncodedPrompt(asked, request.prompt_ids or ()))
         else:
@@ -137,7 +137,8 @@ class Clients:
         except SpecmeshError as error:
             self.refuse(asked.number, error)
             return
-        self._tell(_opening(asked, known, len(encoded.ids), encoded.constraint))
+        place = asked.number, asked.request, known, len(encoded.ids)
+        self._tell(vev.Opening(*place, encoded.constraint, asked.owner, asked.key))
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> None:
         """Forget requests; those that have a session hear its end."""
@@ -226,10 +227,3 @@ class Clients:
         if traffic is not None:
             report = report | {"bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received}
         asked.client.on_event(Finished(end.reason, end.prompt_ids, report))
-
-
-def _opening(
-    asked: ClientRequest, ids: Sequence[int] = (), n_prompt: int = 0, constraint: Constraint | None = None
-) -> vev.Opening:
-    """Return a request as the core takes it; without a prompt it asks for the session of its name."""
-    return vev.Opening(asked.number, asked.request, tuple(ids), n_prompt, constraint, asked.owner, asked.key)
