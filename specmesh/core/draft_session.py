@@ -17,8 +17,10 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.errors import SpecmeshError
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
-# seconds that one step may go on guessing, and hear nothing; and between two frames of drafts beyond those asked for
-BURST = 1.5e-3
+# Seconds that one step may go on guessing, and hear nothing; and between two frames of drafts beyond those asked for,
+# which keeps them within a verifier's limits. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3 made texts 8 %
+# slower, 6e-4 8 % faster, with more calls and frames.
+BURST = 1e-3
 CHUNK = 128  # most ids of a prompt that are taken in at once: sessions take turns in between
 NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 

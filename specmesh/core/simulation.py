@@ -251,8 +251,8 @@ class _Simulation:
             return
         while isinstance(step := drafter.core.next_step(now), ev.DraftStep):
             if any(row.sampler is not None for row in step.rows):
-                drafter.busy = True
-                self._at(now + self._site.draft, partial(self._drafted, drafter, step, now))
+                drafter.busy, seconds = True, self._site.draft * max(row.drafts for row in step.rows)
+                self._at(now + seconds, partial(self._drafted, drafter, step, now))
                 return
             self._send(drafter, self._guessed(drafter, step, now, now), now)
 
@@ -264,8 +264,11 @@ class _Simulation:
     def _guessed(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> list[ev.CoreEffect]:
         """The effects of a step, which is free but for its guesses."""
         held = {cut.seq: cut.length for cut in step.cuts}
-        ends = [(row.position + len(row.ids),) if row.sampler is not None else () for row in step.rows]
-        tokens = [[RIGHT if self._right(end) else WRONG for end in of_row] for of_row in ends]
+        tokens = list[list[int]]()
+        for row in step.rows:
+            end = row.position + len(row.ids)
+            positions = range(end, end + row.drafts) if row.sampler is not None else ()
+            tokens.append([RIGHT if self._right(position) else WRONG for position in positions])
         return drafter.core.finish(step, ev.Guesses(held, tokens), started, now)
 
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
