@@ -54,11 +54,11 @@ class ClientSession:
     def _prompt_ids(self) -> tuple[int, ...]:
         return tuple(self._truth[: self.n_prompt])
 
-    def learned(self, news: Learned) -> int:
-        """Take in committed ids, the prompt first; return how many generated ones are new to the client."""
+    def learned(self, news: Learned) -> None:
+        """Take in committed ids, the prompt first."""
         begin, self.n_truth = self.n_truth, self.n_truth + len(news.ids)
         if self.pending is None:
-            return self.n_truth - max(begin, min(self.n_prompt, self.n_truth))
+            return
         self._truth += news.ids
         if begin < self.n_prompt <= self.n_truth:
             self._start(self.pending)
@@ -66,7 +66,6 @@ class ClientSession:
         ids = news.ids[base - begin :]
         if ids:
             self._take(self.pending, base, ids, news)
-        return len(ids)
 
     def _take(self, pending: DrafterRequest, base: int, ids: tuple[int, ...], news: Learned) -> None:
         """Send ids to the client, at once or with what belongs to them: this follows them, or never comes."""
