@@ -33,8 +33,6 @@ def answer(request):
             sys.exit(3)
         case "take":
             return {"length": len(b"x" * 2**30)}
-        case "size":
-            return {"text": "x" * request["size"]}
         case "variables":
             return {"names": sorted(os.environ)}
         case "garbage":
