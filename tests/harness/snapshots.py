@@ -51,6 +51,6 @@ def verifier(sessions=1, drafters=1, now=152.0):
 def drafter(now=152.0):
     stats, traffic = DrafterStats(0.0), Traffic()
     traffic.rejected["magic"] += 1
-    stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, {}))
+    stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.reuse = REUSE
     return stats.snapshot(INFO.named(), INFO.n_seq, [0], traffic, now, verifiers=[], **TOLD)
