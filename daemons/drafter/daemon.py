@@ -17,7 +17,7 @@ from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import Failed, RequestState
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot
-from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink, note
+from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import (
@@ -25,7 +25,7 @@ from specmesh.daemons.runtime.loops import (
     DaemonLoop,
     ModelThread,
 )
-from specmesh.daemons.runtime.process import SharedCores, process_facts
+from specmesh.daemons.runtime.process import note, process_facts, thread_share
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import ConfigError, RemoteProtocolError, SpecmeshError, WentAway
 from specmesh.wire import messages as m
@@ -79,7 +79,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     ) -> None:
         super().__init__(settings.drain, WentAway("the drafter is stopping"))
         self._engine = engine
-        self._cores = SharedCores(engine, drafts=True, explicit=settings.model.threads is not None)
+        self._cores = thread_share(engine, drafts=True, explicit=settings.model.threads is not None)
         self._traffic = Traffic()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
@@ -168,9 +168,10 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._router.look(now)
         welcomes = [one.welcome for one in self._links if one.upstream.info is not None and one.welcome is not None]
         if welcomes != self._welcomes:
-            self._welcomes = welcomes
-            if (threads := self._cores.beside(welcomes)) is not None:
-                self._core.put(ev.UseThreads(threads), now)
+            self._welcomes, before = welcomes, self._cores.threads
+            note(self._cores.beside(welcomes))
+            if self._cores.threads != before:
+                self._core.put(ev.UseThreads(self._cores.threads), now)
 
     def _drained(self, now: float) -> bool:
         assert self._stopping is not None, "asked only once it is to end"

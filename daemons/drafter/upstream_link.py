@@ -22,6 +22,7 @@ from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, par
 from specmesh.daemons.link.sockets import UPDATE
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
+from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import Busy, ConfigError, RequestError, SpecmeshError
@@ -296,10 +297,6 @@ class DraftGrammars:
             log.warning("grammar_unknown", session=key, error=str(error), meaning="its drafts go without")
         else:
             self._core.put(ev.CompiledGrammar(key, compiled), time.monotonic())
-
-
-def note(noted: ev.Noted) -> None:
-    getattr(log, noted.level)(noted.name, **noted.fields)
 
 
 def open_of(pending: DrafterRequest, ref: int) -> m.Open:

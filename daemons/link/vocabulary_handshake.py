@@ -4,9 +4,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
+from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyFetch
-from specmesh.daemons.runtime.process import SharedCores
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.load import RemappedDrafter
 from specmesh.errors import ConfigError
@@ -24,7 +24,7 @@ class VocabularyHandshake:
     seconds for large ones: a thread does it, and `settle` takes over what that found.
     """
 
-    def __init__(self, engine: DraftEngine, address: str, cores: SharedCores) -> None:
+    def __init__(self, engine: DraftEngine, address: str, cores: ThreadShare) -> None:
         self._own, self._address = engine, address
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
@@ -41,7 +41,7 @@ class VocabularyHandshake:
         info, vocabulary = self._own.info, self._own.vocabulary
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
         n_vocab = len(vocabulary) if vocabulary is not None else 0
-        host, threads = self._cores.host, self._cores.taken.share(1)
+        host, threads = self._cores.host, self._cores.share(1)
         return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -21,10 +21,10 @@ import structlog
 import zmq
 
 from specmesh import __version__
+from specmesh.core.events import Noted
 from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
 from specmesh.logs import dropped, flush, leave
-from specmesh.wire.messages import Hello, Welcome
 
 log = structlog.get_logger("specmesh")
 
@@ -215,30 +215,17 @@ class DaemonProcess:
                 leave_within(ENDING)
 
 
-class SharedCores:
-    """Threads of this process's engine beside those that its peers on this host tell of; 0 off the CPU.
+def thread_share(engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool) -> ThreadShare:
+    """Return what this process's engine takes of its host's cores; 0 off the CPU.
 
-    `explicit` ones stay, and a reproducible target's, since some kernels' sums depend on them.
+    `explicit` threads stay, and a reproducible target's, since some kernels' sums depend on them.
     """
+    info = engine.info
+    follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
+    return ThreadShare(info.threads, physical_cores(), host_id(), drafts=drafts, follows=follows)
 
-    def __init__(self, engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool = False) -> None:
-        info = engine.info
-        self.host, self._cores = host_id(), physical_cores()
-        follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
-        self.taken = ThreadShare(info.threads, self._cores, drafts=drafts, follows=follows)
 
-    def shared_with(self, peer: Hello | Welcome) -> bool:
-        return bool(self.host) and peer.host == self.host and peer.cpu_threads > 0
-
-    def beside(self, peers: Iterable[Hello | Welcome]) -> int | None:
-        """Return the threads that the engine is to take beside these peers; None for as many as now."""
-        others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
-        if self.taken.changed(others):
-            why = f"others of this host take {others}" if others else "nobody else of this host computes on it"
-            log.info("cpu_threads", threads=self.taken.threads, cores=self._cores, why=why)
-            return self.taken.threads
-        if self.taken.too_many(others):
-            meaning = "drafter and verifier of this host slow each other down: give fewer by --threads"
-            numbers = {"threads": self.taken.threads, "others": others, "cores": self._cores}
-            log.warning("more_threads_than_cores", **numbers, meaning=meaning)
-        return None
+def note(noted: Noted | None) -> None:
+    """Tell the log, if there is something."""
+    if noted is not None:
+        getattr(log, noted.level)(noted.name, **noted.fields)

@@ -27,7 +27,7 @@ from specmesh.core.statistics import RoundCounts
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
-from specmesh.daemons.runtime.process import process_facts
+from specmesh.daemons.runtime.process import note, process_facts
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import Tokenizer, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
@@ -213,8 +213,8 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._drafters.step_s = effect.step_s
                 if self._asked:
                     self._asked.pop(0)[1].tell(self.snapshot(now))
-            case vev.Noted(name, fields, level):
-                getattr(log, level)(name, **fields)
+            case vev.Noted():
+                note(effect)
             case _:
                 assert_never(effect)
 

@@ -24,7 +24,7 @@ from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.frames import opened, params_of
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
-from specmesh.daemons.runtime.process import SharedCores
+from specmesh.daemons.runtime.process import note, thread_share
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, RequestError, SpecmeshError
 from specmesh.security.curve import TcpConnection
@@ -88,8 +88,8 @@ class Drafters:
     ) -> None:
         self._name, self._engine, self._info, self._limits = name, engine, engine.info, limits
         self._fingerprint = engine.vocabulary.fingerprint()
-        self._cores = SharedCores(engine, drafts=False, explicit=explicit_threads)
-        self._shared = vev.ThreadsShared(self._cores.taken.alone, self._cores.taken.alone)
+        self._cores = thread_share(engine, drafts=False, explicit=explicit_threads)
+        self._shared = vev.ThreadsShared(self._cores.alone, self._cores.alone)
         self._router, self._clients, self._stats, self._core = router, clients, stats, core
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
@@ -218,13 +218,13 @@ class Drafters:
         limits, sha256 = self._limits, self._stats.model_hash or ""
         host = self._cores.host if hello.host == self._cores.host else ""
         return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), host, self._cores.taken.threads)  # fmt: skip
+                         sorted(limits.end_ids), host, self._cores.threads)  # fmt: skip
 
     def _share_cores(self, now: float) -> None:
         cores, peers = self._cores, self.peers
-        cores.beside(peer.hello for peer in peers.values())
+        note(cores.beside(peer.hello for peer in peers.values()))
         here = frozenset(identity for identity, peer in peers.items() if cores.shared_with(peer.hello))
-        shared = vev.ThreadsShared(cores.taken.alone, cores.taken.threads, here)
+        shared = vev.ThreadsShared(cores.alone, cores.threads, here)
         if shared != self._shared:
             self._shared = shared
             self._core.put(shared, now)
