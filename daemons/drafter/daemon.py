@@ -10,13 +10,13 @@ import structlog
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.config import DrafterSettings
 from specmesh.core import events as ev
-from specmesh.core.daemon_statistics import DrafterStats, Traffic
+from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.draft_session import DraftLimits
 from specmesh.core.drafter import DrafterCore
 from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import Failed, RequestState
 from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.snapshot import DrafterSnapshot
+from specmesh.core.snapshot import DrafterSnapshot, WireSection
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
@@ -80,7 +80,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         super().__init__(settings.drain, WentAway("the drafter is stopping"))
         self._engine = engine
         self._cores = thread_share(engine, drafts=True, explicit=settings.model.threads is not None)
-        self._traffic = Traffic()
+        self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)

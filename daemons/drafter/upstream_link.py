@@ -9,12 +9,12 @@ import structlog
 
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
-from specmesh.core.daemon_statistics import DrafterStats, Traffic
+from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.link import Link
 from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import unflattened
-from specmesh.core.snapshot import Json
+from specmesh.core.snapshot import Json, WireSection
 from specmesh.core.upstream import ReportedLoad, Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route
@@ -52,7 +52,7 @@ class UpstreamLink:
         place: tuple[int, int],
         introduction: VocabularyHandshake,
         stats: DrafterStats,
-        traffic: Traffic,
+        traffic: WireSection,
         speaking: dict[int, DraftEngine],
         core: CoreLoop,
     ) -> None:
@@ -148,7 +148,7 @@ class UpstreamLink:
                 round_trip = self.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
-                    upstream.round_trip = self.link.round_trips.percentile(0.5) or 0.0
+                    upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
             case _:
                 self.dealer.traffic.rejected["direction"] += 1
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from specmesh.core.daemon_statistics import Traffic
+from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.sockets import OPTIONS, Inlet, open_socket
 from specmesh.errors import ConfigError, FrameError
 from specmesh.security import check_connect
@@ -96,12 +96,12 @@ class Dealer:
     which the verifier does not know who this is; or it had no room for a CLOSE, which nobody repeats.
     """
 
-    def __init__(self, route: Route, traffic: Traffic | None = None) -> None:
+    def __init__(self, route: Route, traffic: WireSection | None = None) -> None:
         self._route = route
         self.socket = route.open()
         self.inlet = Inlet(self.socket)
         self._heard: Callable[[], None] | None = None
-        self.traffic = traffic or Traffic()
+        self.traffic = traffic or WireSection()
         self.refusal: str | None = None
         self.cut = False
         self.next_look = 0.0
@@ -137,7 +137,7 @@ class Dealer:
         if ended is Handshake.DONE:
             self.refusal = None
             return None
-        self.traffic.refused[ended] += 1
+        self.traffic.handshake_failures[ended] += 1
         self._leave()
         before, self.refusal = self.refusal, f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
         return self.refusal if self.refusal != before else None

@@ -4,13 +4,14 @@ speak, and how much. The receiving side of a socket is the drafter's, too.
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import structlog
 import zmq
 
-from specmesh.core.daemon_statistics import Traffic
 from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, PeerGate, Throttle
+from specmesh.core.snapshot import WireSection
 from specmesh.errors import ConfigError, FrameError
 from specmesh.security import check_bind
 from specmesh.security.curve import BAN_SECONDS, Context, Socket, TcpConnection, ZapGuard
@@ -142,11 +143,10 @@ class Router:
     def __init__(self, socket: Socket, guard: ZapGuard | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
-        self.traffic = Traffic()
+        self.traffic = WireSection(handshake_failures=Counter() if guard is None else guard.failures)
+        self.traffic.handshake_failures["hello"] = 0  # scrapers see a counter from the start
         self.encrypted, self._guard = guard is not None, guard
         self.gate, self.gone = PeerGate(), dict[bytes, str]()
-        if guard is not None:
-            self.traffic.refused = guard.failures
         self._paused_until = 0.0
         self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
 

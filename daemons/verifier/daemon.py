@@ -22,8 +22,7 @@ from specmesh.core.requests import Request
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
-from specmesh.core.snapshot import ReuseSection, VerifierSnapshot
-from specmesh.core.statistics import RoundCounts
+from specmesh.core.snapshot import VerifierSnapshot
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
@@ -37,9 +36,6 @@ from specmesh.security.curve import ZapGuard
 log = structlog.get_logger("specmesh.verifier")
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
-
-NO_REPORT = vev.CoreReport([], {}, 0, 0, 0, 0, None, ReuseSection(0, 0), RoundCounts(), 0.0, {})
-
 
 TOKENS = vev.Committed | vev.Ran  # effects that may wait for more of them
 Order = ClientOrder | EncodedPrompt | list[vev.Effect] | BaseException
@@ -63,7 +59,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._prompts = PromptEncoder(engine, self.mailbox.put)
         self._told_to_stop = False
         self.stats = VerifierStats(time.monotonic())
-        self._report = NO_REPORT
+        self._report = vev.CoreReport()
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)

@@ -148,7 +148,7 @@ class Drafters:
                 case m.Bye():
                     self._peer_gone(identity, "stopped", now)
                 case _ if peer is None:
-                    self._stats.strangers += 1
+                    self._router.traffic.handshake_failures["hello"] += 1
                     self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
                 case _:
                     self._message(peer, message, size, now)

@@ -13,7 +13,7 @@ from prometheus_client.utils import floatToGoString
 
 from specmesh import __version__
 from specmesh.core.snapshot import DrafterSnapshot, LoadingSnapshot, Snapshot, VerifierSnapshot
-from specmesh.core.statistics import HistogramCounts, MetricSpec
+from specmesh.core.statistics import Histogram, MetricSpec
 
 PREFIX = "specmesh_"
 
@@ -47,7 +47,7 @@ def _families(snapshot: object) -> list[Metric]:
     families: dict[str, Any] = {}
     for spec, value in _metrics(snapshot):
         name, labels = PREFIX + spec.name, [*spec.labels, *([spec.by] if spec.by else [])]
-        if isinstance(value, HistogramCounts):
+        if isinstance(value, Histogram):
             buckets = list(zip([*map(floatToGoString, value.bounds), "+Inf"], value.counts, strict=True))
             families[name] = HistogramMetricFamily(name, spec.help, buckets, value.sum)
             continue

@@ -24,6 +24,7 @@ from specmesh.cli.options import (
     request_fields,
     sampling_options,
     socket_option,
+    table,
 )
 from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
@@ -45,10 +46,10 @@ def bench() -> None:
 @json_option
 def steps(socket_path: Path | None, json: bool) -> None:
     """Show how long the running verifier's steps take by number of rows."""
-    from specmesh.bench.steps import lines, report
+    from specmesh.bench.steps import report, table_of
 
     told = report(daemon.Client(socket_path).get("/stats"))
-    print_result(told, lines(told), as_json=json)
+    print_result(told, table(table_of(told)), as_json=json)
 
 
 @bench.command()

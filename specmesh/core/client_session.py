@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned, LogprobsTold, RoundTold
-from specmesh.core.report import Report, with_drafting
+from specmesh.core.report import Report
 from specmesh.core.requests import DrafterRequest, Finished, RequestState, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.errors import SpecmeshError
@@ -98,8 +98,8 @@ class ClientSession:
         if self.pending is None:
             return
         self._send_waiting()
-        report = with_drafting(report, self.drafted, self.draft_seconds)
-        report |= {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
+        own = {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
+        report = report | own | {"draft_ms": round(self.draft_seconds * 1e3, 3)}
         self._finish(self.pending, Finished(reason, self._prompt_ids, report))
 
     def cancelled(self) -> None:

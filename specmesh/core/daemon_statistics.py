@@ -1,9 +1,7 @@
-"""What the daemons count, and the verifier's snapshot."""
+"""What the daemons count, and the snapshots made of it."""
 
-from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 from specmesh.core import events as ev
@@ -12,40 +10,16 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.statistics import LONG, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
 
 SERVED = ("stop", "length")
-
-UNMEASURED = {
-    "draft_interval_ms": None,
-    "acceptance": None,
-    "promised_tokens_per_second": None,
-    "sessions": 0,
-}
-PERCENTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
-
-
-class Traffic:
-    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted).
-
-    rejected: frames by reason. refused: failed handshakes by reason.
-    """
-
-    def __init__(self) -> None:
-        self.frames_sent = self.frames_received = 0
-        self.bytes_sent = self.bytes_received = 0
-        self.rejected: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-
-    def snapshot(self, stray: int | None = None) -> told.WireSection:
-        frames, size = (self.frames_sent, self.frames_received), (self.bytes_sent, self.bytes_received)
-        return told.WireSection(*frames, *size, dict(self.rejected), stray)
+UNMEASURED = {"draft_interval_ms": None, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
 
 
 class DaemonStats:
     """Counters of either daemon."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, histograms: told.HistogramsSection) -> None:
         self._started, self._missing = now, 0
-        self.busy = BusyShare()
-        self.round_trips = Histogram(SHORT)
+        self.busy = BusyShare(now)
+        self._histograms, self.round_trips = histograms, histograms.round_trip_s
         self.opened = self.resumed = self.reconnects = 0
 
     def peer_lost(self) -> None:
@@ -61,17 +35,18 @@ class DaemonStats:
             "uptime_s": round(now - self._started, 1),
             "busy": round(self.busy.share(now), 3),
             "reconnects": self.reconnects,
+            "histograms": deepcopy(self._histograms),
         }
 
 
 class VerifierStats(DaemonStats):
     def __init__(self, now: float) -> None:
-        super().__init__(now)
+        self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
+        own = self._first_tokens, self._between, self._latencies
+        super().__init__(now, told.HistogramsSection(Histogram(SHORT), *own))
         self.totals, self._ended = told.RoundTotals(), told.Ended()
         self.throughput = Throughput()
         self.drafter_changes = dict.fromkeys(vev.ATTACH_REASONS, 0)
-        self.strangers = 0
-        self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         self.model_hash: str | None = None
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
@@ -112,7 +87,7 @@ class VerifierStats(DaemonStats):
         n_seq: int,
         core: vev.CoreReport,
         peers: dict[vev.DrafterId, told.Json],
-        traffic: Traffic,
+        traffic: told.WireSection,
         now: float,
         live: int,
         queued: int = 0,
@@ -122,11 +97,10 @@ class VerifierStats(DaemonStats):
 
         core: how it stood there of late. peers: what is known of each drafter elsewhere. others: fields that are.
         """
-        totals = deepcopy(self.totals)
+        totals, wire = deepcopy(self.totals), deepcopy(traffic)
         totals.add(core.totals)
-        totals.stale_drafts = core.stale
+        totals.stale_drafts, wire.stray = core.stale, core.stray_frames
         names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
-        tables = {least: _table_ms(table) for least, table in core.steps.items()}
         return told.VerifierSnapshot(
             **self.common(now),
             **others,
@@ -140,13 +114,7 @@ class VerifierStats(DaemonStats):
                 kept=core.kept,
                 queued=queued,
                 rows=[row | {"drafter": names.get(row["drafter"])} for row in core.sessions],
-                ended=replace(self._ended),
-            ),
-            histograms=told.HistogramsSection(
-                round_trip_s=self.round_trips.snapshot(),
-                time_to_first_token_s=self._first_tokens.snapshot(),
-                inter_token_latency_s=self._between.snapshot(),
-                request_latency_s=self._latencies.snapshot(),
+                ended=deepcopy(self._ended),
             ),
             acceptance={
                 "total": round(totals.acceptance_rate, 4) if totals.drafted else None,
@@ -156,37 +124,34 @@ class VerifierStats(DaemonStats):
             totals=totals,
             draft_n=core.draft_n,
             tokens_per_second=round(self.throughput.per_second(), 2),
-            gap_ms={name: milliseconds(self.throughput.gaps.percentile(share)) for name, share in PERCENTILES},
+            gap_ms=self.throughput.gaps.percentiles_ms(50, 90, 99),
             one_token_step_ms=milliseconds(core.step_s),
-            steps_ms=tables[min(tables)] if tables else {},
-            steps_ms_by_context={str(least): table for least, table in tables.items()},
+            steps_ms={str(least): _table_ms(table) for least, table in core.steps.items()},
             peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
             drafter_changes={str(reason): count for reason, count in self.drafter_changes.items()},
-            handshake_failures=dict(traffic.refused)
-            | {"hello": self.strangers, "version": traffic.rejected["version"]},
-            wire=traffic.snapshot(core.stray_frames),
+            wire=wire,
             reuse=core.reuse,
         )
 
 
 class DrafterStats(DaemonStats):
     def __init__(self, now: float) -> None:
-        super().__init__(now)
-        self.reuse = told.ReuseSection(0, 0)
-        self.draft_seconds = RecentSamples()
-        self.drafts = Histogram(SHORT)
-        self.totals = told.DraftTotals()
+        self._drafts = Histogram(SHORT)
+        super().__init__(now, told.HistogramsSection(Histogram(SHORT), draft_s=self._drafts))
+        self.reuse = told.ReuseSection()
+        self._draft_seconds = RecentSamples()
+        self._totals = told.DraftTotals()
 
     def worked(self, work: ev.Worked) -> None:
         """Count steps and their drafts, which share their time, and the rounds that were heard of."""
         self.busy.record(work.ended, work.seconds)
-        self.totals.drafted += work.drafts
-        self.totals.rounds += work.rounds
-        self.totals.accepted += work.accepted
-        self.totals.committed += work.committed
+        self._totals.drafted += work.drafts
+        self._totals.rounds += work.rounds
+        self._totals.accepted += work.accepted
+        self._totals.committed += work.committed
         if work.drafts:
-            self.draft_seconds.record(work.draft_seconds / work.drafts)
-            self.drafts.record(work.draft_seconds / work.drafts, work.drafts)
+            self._draft_seconds.record(work.draft_seconds / work.drafts)
+            self._drafts.record(work.draft_seconds / work.drafts, work.drafts)
         self.reuse = work.reuse or self.reuse
 
     def snapshot(
@@ -194,7 +159,7 @@ class DrafterStats(DaemonStats):
         model: told.Json,
         n_seq: int,
         asked: Sequence[int],
-        traffic: Traffic,
+        traffic: told.WireSection,
         now: float,
         interrupted: int = 0,
         **others: Any,
@@ -210,11 +175,9 @@ class DrafterStats(DaemonStats):
                 opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
             ),
             draft_n=asked[-1] if asked else None,
-            totals=replace(self.totals),
-            histograms=told.HistogramsSection(round_trip_s=self.round_trips.snapshot(), draft_s=self.drafts.snapshot()),
-            draft_ms=milliseconds(self.draft_seconds.percentile(0.5)),
-            handshake_failures=dict(traffic.refused),
-            wire=traffic.snapshot(),
+            totals=deepcopy(self._totals),
+            draft_ms=self._draft_seconds.percentiles_ms(50)["p50"],
+            wire=deepcopy(traffic),
             reuse=self.reuse,
         )
 

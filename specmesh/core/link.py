@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from specmesh.core.statistics import RecentSamples, milliseconds
+from specmesh.core.statistics import RecentSamples
 
 PING_INTERVAL = 1.0  # seconds between PINGs
 FIRST_INTERVAL, FIRST_PINGS = 0.1, 5  # one alone may meet a peer that is still getting ready
@@ -57,4 +57,4 @@ class Link:
 
     def round_trip_ms(self) -> dict[str, float | None]:
         """Median and 99th percentile of the recent round trips, in milliseconds."""
-        return {name: milliseconds(self.round_trips.percentile(share)) for name, share in (("p50", 0.5), ("p99", 0.99))}
+        return self.round_trips.percentiles_ms(50, 99)

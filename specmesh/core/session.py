@@ -298,9 +298,9 @@ class SessionContext:
     the verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was
     told of it.
 
-    The drafter pool's: why it got its newest drafter, since when and for how many rounds; at which of them that is
-    compared with others; how often it moved to a better one; and whether drafts were asked for when drafters' loads
-    were last counted."""
+    The drafter pool's: why it got its newest drafter, and for how many rounds; at which of them that is compared with
+    others; how often it moved to a better one; and whether drafts were asked for when drafters' loads were last
+    counted."""
 
     id: int
     machine: VerifierSession
@@ -313,7 +313,6 @@ class SessionContext:
     end: vev.SessionEnded | None = None
     kept_until: float = 0.0
     reason: vev.AttachReason | None = None
-    since: float = 0.0
     rounds: int = 0
     compare_at: int = 0
     moves: int = 0

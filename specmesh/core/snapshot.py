@@ -3,10 +3,11 @@
 Sections that only one role has are None by default. No metric's label says anything of a request, a prompt or a peer.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Any
 
-from specmesh.core.statistics import HistogramCounts, RoundCounts, counter, gauge, histogram
+from specmesh.core.statistics import Histogram, RoundCounts, counter, gauge, histogram
 
 Json = dict[str, Any]
 
@@ -59,35 +60,42 @@ class SessionsSection:
     ended: Ended | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HistogramsSection:
-    round_trip_s: Annotated[HistogramCounts, histogram("draft_rtt_seconds", "From a PING to its PONG.")]
+    round_trip_s: Annotated[Histogram, histogram("draft_rtt_seconds", "From a PING to its PONG.")]
     time_to_first_token_s: Annotated[
-        HistogramCounts | None, histogram("time_to_first_token_seconds", "From the request to the first token.")
+        Histogram | None, histogram("time_to_first_token_seconds", "From the request to the first token.")
     ] = None
     inter_token_latency_s: Annotated[
-        HistogramCounts | None, histogram("inter_token_latency_seconds", "Seconds per token after the first round.")
+        Histogram | None, histogram("inter_token_latency_seconds", "Seconds per token after the first round.")
     ] = None
     request_latency_s: Annotated[
-        HistogramCounts | None, histogram("e2e_request_latency_seconds", "From the request to its last token.")
+        Histogram | None, histogram("e2e_request_latency_seconds", "From the request to its last token.")
     ] = None
-    draft_s: Annotated[HistogramCounts | None, histogram("draft_seconds", "Seconds per draft.")] = None
+    draft_s: Annotated[Histogram | None, histogram("draft_seconds", "Seconds per draft.")] = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WireSection:
-    frames_sent: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "sent"})]
-    frames_received: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "received"})]
-    bytes_sent: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "sent"})]
-    bytes_received: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "received"})]
-    rejected: Annotated[dict[str, int], counter("frames_rejected", "Frames refused.", by="reason")]
+    """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
+
+    frames_sent: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "sent"})] = 0
+    frames_received: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "received"})] = 0
+    bytes_sent: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "sent"})] = 0
+    bytes_received: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "received"})] = 0
+    rejected: Annotated[Counter[str], counter("frames_rejected", "Frames refused.", by="reason")] = field(
+        default_factory=Counter
+    )
+    handshake_failures: Annotated[Counter[str], counter("handshake_failures", "Peers refused.", by="reason")] = field(
+        default_factory=Counter
+    )
     stray: Annotated[int | None, counter("stray_frames", "Frames for sessions that are over or another's.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseSection:
-    hits: Annotated[int, counter("prefix_cache_hit_requests", "Sessions that found some there.")]
-    tokens_saved: Annotated[int, counter("prefix_cache_hits", "Tokens found in the prefix cache.")]
+    hits: Annotated[int, counter("prefix_cache_hit_requests", "Sessions that found some there.")] = 0
+    tokens_saved: Annotated[int, counter("prefix_cache_hits", "Tokens found in the prefix cache.")] = 0
     kept_sequences: int = 0
     kept_tokens: Annotated[int, gauge("prefix_cache_kept_tokens", "Tokens in the prefix cache.")] = 0
 
@@ -105,7 +113,6 @@ class RunningSnapshot(Snapshot):
     busy: Annotated[float, gauge("busy_ratio", "Share of the last minute that the engine worked.")]
     reconnects: Annotated[int, counter("drafter_reconnects", "Connections of drafter and verifier after one was lost.")]
     log_lines_dropped: Annotated[int, counter("log_lines_dropped", "Log lines that could not be written.")]
-    handshake_failures: Annotated[dict[str, int], counter("handshake_failures", "Peers refused.", by="reason")]
     wire: WireSection
     reuse: ReuseSection
 
@@ -121,7 +128,7 @@ class RoundTotals(RoundCounts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSnapshot(RunningSnapshot):
-    """steps_ms: by rows; steps_ms_by_context: such tables by the least context of each."""
+    """steps_ms: by rows, by the least context of each table."""
 
     acceptance: Json
     totals: RoundTotals
@@ -130,8 +137,7 @@ class VerifierSnapshot(RunningSnapshot):
     one_token_step_ms: Annotated[
         float | None, gauge("one_token_step_seconds", "Time of a step of one token.", scale=1e-3)
     ]
-    steps_ms: dict[str, float]
-    steps_ms_by_context: dict[str, dict[str, float]]
+    steps_ms: dict[str, dict[str, float]]
     peers: list[Json]
     drafter_changes: Annotated[dict[str, int], counter("drafter_changes", "Sessions' changes of drafter.", by="reason")]
 

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import accumulate
-from math import floor
+from math import exp
 from typing import Annotated, NamedTuple
 
 
@@ -93,8 +92,7 @@ class RoundCounts:
 
 @dataclass(slots=True)
 class SessionTimes:
-    """Times of events, and seconds spent: in verification steps, waiting for drafts, and between a correction and the
-    first draft on it (`restart`, over `restarts` corrections)."""
+    """Times of events, and seconds spent in verification steps and waiting for drafts."""
 
     opened: float
     decoding: float | None = None
@@ -102,8 +100,6 @@ class SessionTimes:
     last_token: float | None = None
     verify: float = 0.0
     wait: float = 0.0
-    restart: float = 0.0
-    restarts: int = 0
 
     def generating(self, now: float) -> float:
         """Seconds from the first verification step to the newest token, or `now` before that."""
@@ -120,12 +116,14 @@ class RecentSamples:
     def record(self, value: float) -> None:
         self._samples.append(value)
 
-    def percentile(self, share: float) -> float | None:
-        """The sample below which `share` (0..1) of the window lies (nearest rank); None when empty."""
-        if not self._samples:
-            return None
-        ordered = sorted(self._samples)
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+    def percentile(self, percent: int) -> float | None:
+        """The sample below which so many percent of the window lie (nearest rank); None when empty."""
+        ordered, at = sorted(self._samples), percent * len(self._samples) // 100
+        return ordered[min(at, len(ordered) - 1)] if ordered else None
+
+    def percentiles_ms(self, *percents: int) -> dict[str, float | None]:
+        """The same of seconds, in milliseconds, by name."""
+        return {f"p{each}": milliseconds(self.percentile(each)) for each in percents}
 
 
 # seconds: once per token or frame
@@ -134,57 +132,39 @@ SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0)
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramCounts:
-    """counts: samples up to each bound, then all of them."""
-
-    bounds: list[float]
-    counts: list[int]
-    sum: float
-
-
+@dataclass(slots=True)
 class Histogram:
-    """Samples up to each of the ascending `bounds`, in all, and their sum."""
+    """counts: samples up to each of the ascending `bounds`, then all of them."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)  # the last one: beyond every bound
-        self._sum = 0.0
+    bounds: Sequence[float]
+    counts: list[int] = field(default_factory=list)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
 
     def record(self, value: float, times: int = 1) -> None:
         """Add `times` samples of this value; below 0 counts as 0, so that the sum never falls."""
         value = max(value, 0.0)
-        self._counts[bisect_left(self._bounds, value)] += times
-        self._sum += value * times
-
-    def snapshot(self) -> HistogramCounts:
-        return HistogramCounts(list(self._bounds), list(accumulate(self._counts)), round(self._sum, 9))
+        for at in range(bisect_left(self.bounds, value), len(self.counts)):
+            self.counts[at] += times
+        self.sum += value * times
 
 
 class BusyShare:
-    """How much of the last minute an engine worked."""
+    """How much an engine worked of late: a mean in which a second counts half after 40."""
 
-    SECONDS = 60
+    MEMORY = 60.0
 
-    def __init__(self) -> None:
-        self._bins: deque[list[float]] = deque(maxlen=self.SECONDS + 1)  # second, how much of it
-        self._born: float | None = None
+    def __init__(self, now: float) -> None:
+        self._share, self._since = 0.0, now
 
     def record(self, now: float, seconds: float) -> None:
         """Count work that ends now."""
-        if self._born is None:
-            self._born = now - seconds
-        second = floor(now)
-        if not self._bins or self._bins[-1][0] < second:
-            self._bins.append([second, 0.0])
-        self._bins[-1][1] += seconds
+        self._share, self._since = self.share(now) + seconds / self.MEMORY, max(now, self._since)
 
     def share(self, now: float) -> float:
-        """Return busy seconds / seconds, since the first record where that is less than a minute ago."""
-        if self._born is None or now <= self._born:
-            return 0.0
-        busy = sum(seconds for second, seconds in self._bins if second > now - self.SECONDS)
-        return min(busy / min(self.SECONDS, now - self._born), 1.0)
+        return min(self._share * exp(min(self._since - now, 0.0) / self.MEMORY), 1.0)
 
 
 class Throughput:

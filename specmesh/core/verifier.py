@@ -13,7 +13,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool
-from specmesh.core.report import core_report, session_report
+from specmesh.core.report import session_report, session_row
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
 from specmesh.core.session import SessionContext, VerifierSession
@@ -127,9 +127,21 @@ class VerifierCore:
             self._stray_frames += 1
 
     def _report(self, now: float) -> vev.CoreReport:
-        lives, drafters = list(self.sessions.values()), self._drafters.reports()
-        counts = len(self._kept), len(self._waiting.openings), self._stray_frames
-        return core_report(lives, drafters, *counts, self._slots, self._over, self._stale, self._costs, now)
+        lives, totals, costs = list(self.sessions.values()), RoundCounts(), self._costs
+        for counts in (self._over, *(live.machine.counts for live in lives)):
+            totals.add(counts)
+        return vev.CoreReport(
+            sessions=[session_row(live, now) for live in lives],
+            drafters=self._drafters.reports(),
+            kept=len(self._kept),
+            stray_frames=self._stray_frames,
+            stale=self._stale + sum(live.machine.drafts.stale for live in lives),
+            draft_n=lives[-1].machine.draft_n if lives else None,
+            reuse=self._slots.snapshot(),
+            totals=totals,
+            step_s=costs.seconds(1),
+            steps=costs.tables(),
+        )
 
     # --- steps
 

@@ -1,6 +1,6 @@
 """Events into the verifier's core, and effects out of it. Clients are numbers to it, drafters identities."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal, get_args
 
@@ -217,17 +217,16 @@ class Ran:
 class CoreReport:
     """How it stands, for `stats`. sessions: a row for each; drafters: by identity, what was measured of each."""
 
-    sessions: list[dict[str, object]]
-    drafters: dict[DrafterId, dict[str, object]]
-    kept: int
-    waiting: int
-    stray_frames: int
-    stale: int  # drafts, of all sessions ever
-    draft_n: int | None  # of the newest session
-    reuse: ReuseSection
-    totals: RoundCounts  # of all sessions ever
-    step_s: float
-    steps: dict[int, dict[int, float]]  # seconds by rows, by the least context of each table
+    sessions: list[dict[str, object]] = field(default_factory=list)
+    drafters: dict[DrafterId, dict[str, object]] = field(default_factory=dict)
+    kept: int = 0
+    stray_frames: int = 0
+    stale: int = 0  # drafts, of all sessions ever
+    draft_n: int | None = None  # of the newest session
+    reuse: ReuseSection = field(default_factory=ReuseSection)
+    totals: RoundCounts = field(default_factory=RoundCounts)  # of all sessions ever
+    step_s: float = 0.0
+    steps: dict[int, dict[int, float]] = field(default_factory=dict)  # seconds by rows, by each table's least context
 
 
 Noted = ev.Noted

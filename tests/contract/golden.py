@@ -12,7 +12,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "golden"
 REWRITE = bool(os.environ.get("REWRITE_GOLDEN"))
-MAPPINGS = {"steps_ms", "steps_ms_by_context", "drafters", "rejected", "handshake_failures", "top_logprobs"}
+MAPPINGS = {"steps_ms", "drafters", "rejected", "handshake_failures", "top_logprobs"}
 """Objects whose keys are data: numbers of rows, names of peers, reasons, tokens."""
 
 TYPES = {str: "string", bool: "boolean", int: "number", float: "number", type(None): "null"}

@@ -34,7 +34,7 @@ def test_bench_run(mesh: Mesh):
     steps = command("bench", "steps", "--socket", verifier.socket, "--json")
     file = mesh.folder / "steps.json"
     file.write_text(steps.out)
-    assert read_costs(file).seconds(1) == pytest.approx(steps.json["steps_ms"]["1"] / 1e3)
+    assert read_costs(file).seconds(1) == pytest.approx(steps.json["steps_ms"]["0"]["1"] / 1e3)
     verifier.stop()
     assert command("bench", "run", "--socket", verifier.socket).code == 69
 

@@ -70,9 +70,8 @@ def test_json_has_sane_values(daemon: Daemon, role: str):
     assert r["bytes_received"] > 0
     if daemon.role == "drafter":
         assert r["draft_ms"] > 0
-        assert r["network_ms"] >= 0
     else:  # only its drafter knows
-        assert r["draft_ms"] is r["network_ms"] is None
+        assert r["draft_ms"] is None
     assert 0 < r["verify_ms"] <= r["time_s"] * 1e3
     assert 0 < r["time_to_first_token_s"] <= r["time_s"]
     assert r["tokens_per_second"] >= r["generated_tokens"] / r["time_s"]

@@ -88,12 +88,12 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str, said: str):
     }
     drafter = mesh.drafter("", *options[reason], ready=False)
     until(lambda: drafter.verifier().get("refusal"), "it knows why")
-    until(lambda: drafter.stats()["handshake_failures"].get(reason, 0) > 1, "it is refused, and tries again")
+    until(lambda: drafter.stats()["wire"]["handshake_failures"].get(reason, 0) > 1, "it is refused, and tries again")
     generate(drafter, PROMPT).refused(69, said)
     assert peers(verifier) == []
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
     if reason == "key":
-        assert verifier.stats()["handshake_failures"]["key"] > 1
+        assert verifier.stats()["wire"]["handshake_failures"]["key"] > 1
         [refused] = verifier.events("drafter_refused")
         keys.run("allow", refused["key"], "--name", "mac")
         mesh.attached(drafter)

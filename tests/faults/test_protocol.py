@@ -47,10 +47,10 @@ def told(peer: Peer) -> Iterator[int]:
 @fault("E2.17")
 def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: m.Message):
     sessions = len(verifier.events("session_opened"))
-    before = verifier.stats()["handshake_failures"]["hello"]
+    before = verifier.stats()["wire"]["handshake_failures"]["hello"]
     peer.say(message)
     assert peer.expect(m.Error).code == "hello"
-    until(lambda: verifier.stats()["handshake_failures"]["hello"] > before, "it is counted")
+    until(lambda: verifier.stats()["wire"]["handshake_failures"]["hello"] > before, "it is counted")
     assert len(verifier.events("session_opened")) == sessions
 
 

@@ -104,5 +104,5 @@ def test_strangers_throw_everything(mesh: Mesh):
     assert stream.text == sim_text(PROMPT, len(stream.ids))
     assert len(verifier.events("drafter_attached")) == 1
     stats = verifier.stats()
-    assert stats["handshake_failures"]["hello"] == 0
+    assert stats["wire"]["handshake_failures"]["hello"] == 0
     assert stats["wire"]["rejected"] == {}

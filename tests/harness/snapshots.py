@@ -6,13 +6,13 @@ from fuzz.oracle import row
 from harness.sessions import generate, mostly_right, session
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.daemon_statistics import DrafterStats, Traffic, VerifierStats
+from specmesh.core.daemon_statistics import DrafterStats, VerifierStats
 from specmesh.core.link import Link
 from specmesh.core.report import session_row
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import SessionContext
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.snapshot import LoadingSnapshot, ReuseSection
+from specmesh.core.snapshot import LoadingSnapshot, ReuseSection, WireSection
 from specmesh.daemons.runtime.process import process_facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo
@@ -34,22 +34,23 @@ def peer(name="mac:7"):
 
 def verifier(sessions=1, drafters=1, now=152.0):
     """A verifier with so many drafters, and so many sessions that all have said the same."""
-    stats, traffic = VerifierStats(0.0), Traffic()
+    stats, traffic = VerifierStats(0.0), WireSection()
     traffic.rejected["magic"] += 1
+    traffic.handshake_failures["hello"] += 1
     machine = session(range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset()))
     generate(machine, row, mostly_right(row, Random(1)))
     rows = [session_row(SessionContext(5088330, machine, 0, 1, None), now)] * sessions
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
     measured = {"draft_interval_ms": 2.0, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
     drafting = dict.fromkeys(peers, measured)
-    report = vev.CoreReport(rows, drafting, 2, 0, 0, 0, machine.draft_n, REUSE, machine.counts, 0.034, {0: {1: 0.034}})
+    report = vev.CoreReport(rows, drafting, 2, 0, 0, machine.draft_n, REUSE, machine.counts, 0.034, {0: {1: 0.034}})
     known = {identity: one.describe() for identity, one in peers.items()}
     model = INFO.named() | {"reproducible": False}
     return stats.snapshot(model, INFO.n_seq, report, known, traffic, now, sessions, queued=3, **TOLD)
 
 
 def drafter(now=152.0):
-    stats, traffic = DrafterStats(0.0), Traffic()
+    stats, traffic = DrafterStats(0.0), WireSection()
     traffic.rejected["magic"] += 1
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.reuse = REUSE

@@ -41,7 +41,7 @@ class DraftLengthController:
         self._company = company  # sessions that shared the newest step
         self._frontier = 0
         self._accepted = 0
-        self.estimate = ArrivalEstimate(Arrivals(), times)  # of the newest drafter
+        self.estimate = ArrivalEstimate(Arrivals())  # of the newest drafter
         self._waiting: tuple[float, float] | None = None  # since when, and until when
         self._looked = float("-inf")  # when it was last seen whether estimates have moved
         self._asked = 0  # the frontier when the drafter was last asked for drafts
@@ -50,7 +50,7 @@ class DraftLengthController:
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> None:
         """Take another drafter. acceptance: of all its sessions."""
-        self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals, self._times)
+        self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, acceptance)
         self.policy, self._looked = None, float("-inf")
         self._ask()

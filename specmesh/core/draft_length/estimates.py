@@ -9,7 +9,6 @@ from collections import deque
 from statistics import median
 
 from specmesh.core.draft_length.gate import SpeculationGate
-from specmesh.core.statistics import SessionTimes
 
 POSITIONS = 16  # positions with a rate of their own
 PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and rounds that it counts for
@@ -19,7 +18,7 @@ class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
 
     memory: rounds after which one counts half. parent: hears what is recorded here, as a drafter's does of its
-    sessions, and one of all drafters; its rate is expected while nothing is known."""
+    sessions; its rate is expected while nothing is known."""
 
     def __init__(self, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
         self._tested = [0.0] * POSITIONS
@@ -108,16 +107,15 @@ class Arrivals:
 
 
 UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is not known
-SILENCE, SILENT_RESTARTS = 0.25, 8  # seconds, and restarts besides, that a drafter may say nothing
+SILENCE, SILENT_RESTARTS = 2.0, 8  # seconds, and restarts besides, that a drafter may say nothing
 
 
 class ArrivalEstimate:
-    """One drafter and one session, from when it took that over. What arrives is learned in the drafter's `arrivals` and
-    the session's `times`. `frontier`: committed ids; `lead`: drafts in hand beyond it; `asked`: drafts it is asked
-    for."""
+    """One drafter and one session, from when it took that over. What arrives is learned in the drafter's `arrivals`.
+    `frontier`: committed ids; `lead`: drafts in hand beyond it; `asked`: drafts it is asked for."""
 
-    def __init__(self, arrivals: Arrivals, times: SessionTimes) -> None:
-        self._arrivals, self._times = arrivals, times
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
         self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
         self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
         self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
@@ -145,9 +143,9 @@ class ArrivalEstimate:
         return (self._arrivals.interval or UNKNOWN_INTERVAL) + 0.25 * self._arrivals.round_trip + 2e-4
 
     def silent(self, now: float) -> bool:
-        """Whether it says nothing for much longer than it takes to begin anew, although it is asked for drafts."""
-        since, restart = self._silent_since, self._arrivals.restart
-        return since is not None and restart is not None and now - since > SILENCE + SILENT_RESTARTS * restart
+        """Whether it says nothing for much longer than it takes to begin anew, although steps could have drafts."""
+        since, restart = self._silent_since, self._arrivals.restart or 0.0
+        return since is not None and now - since > SILENCE + SILENT_RESTARTS * restart
 
     def alive(self) -> None:
         self.drafting, self._silent_since = True, None
@@ -157,8 +155,6 @@ class ArrivalEstimate:
         if self._flush is not None and end > self._flush[1]:
             sent_at, position = self._flush
             self._arrivals.record_restart(now - sent_at, end - position)
-            self._times.restart += now - sent_at
-            self._times.restarts += 1
             self._flush = None
         elif self._arrived is not None and self._arrived[1] < end <= frontier + asked:
             time, position = self._arrived

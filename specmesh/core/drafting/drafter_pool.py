@@ -17,7 +17,6 @@ from specmesh.core.statistics import milliseconds
 
 STINT = 16  # rounds until a session may leave its drafter, doubled each time that it went to a better one
 LOOK_ROUNDS = 64  # from one comparison to the next where a session stays
-FIRST_DRAFTS = 2.0  # seconds that the first drafts of all may take
 CLEAR_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
 MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
 DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
@@ -25,12 +24,12 @@ CERTAIN = 0.999  # no chain of drafts stands more surely than this
 
 
 class RemoteDrafter:
-    """A drafter attached to the verifier, and what was measured of it. others: acceptance of all there were."""
+    """A drafter attached to the verifier, and what was measured of it."""
 
-    def __init__(self, identity: vev.DrafterId, n_ctx: int, others: RollingAcceptance | None = None) -> None:
+    def __init__(self, identity: vev.DrafterId, n_ctx: int) -> None:
         self.id, self.n_ctx = identity, n_ctx
         self.silent = False  # a session has waited for its drafts in vain
-        self.acceptance = RollingAcceptance(DRAFTER_MEMORY, others)
+        self.acceptance = RollingAcceptance(DRAFTER_MEMORY)
         self.arrivals = Arrivals()
         self.rate: float | None = None  # tokens per second to expect, when it was last compared
         self.measured: float | None = None  # when it last drafted, or should have
@@ -62,12 +61,11 @@ class DrafterPool:
     ) -> None:
         self.drafters: dict[vev.DrafterId, RemoteDrafter] = {}
         self._sessions, self._tell, self._carry_out = sessions, tell, carry_out
-        self._acceptance = RollingAcceptance()
 
     # --- drafters come and go
 
     def join(self, identity: vev.DrafterId, n_ctx: int, now: float) -> None:
-        self.drafters[identity] = RemoteDrafter(identity, n_ctx, self._acceptance)
+        self.drafters[identity] = RemoteDrafter(identity, n_ctx)
         self.find_all(now)
 
     def gone(self, identity: vev.DrafterId) -> None:
@@ -106,7 +104,7 @@ class DrafterPool:
         machine, why = live.machine, why or ("first" if live.reason is None else "alone")
         if identity != live.owner:  # that one has just got OPENED
             self._tell(vev.ToDrafter(identity, live.id, vev.Announced(machine.n_prompt, machine.params)))
-        live.drafter, live.reason, live.since, live.rounds = identity, why, now, 0
+        live.drafter, live.reason, live.rounds = identity, why, 0
         live.moves += why == "better"
         live.compare_at = STINT << live.moves
         if drafter.measured is not None and drafter.unmeasured(now):
@@ -146,19 +144,9 @@ class DrafterPool:
         if live.owner is None and len(self.drafters) > 1:
             self._look(live, drafter, now)
 
-    def _says_nothing(self, live: SessionContext, now: float) -> bool:
-        """Whether a drafter that was never heard has let its first drafts wait for too long; prompts have no drafts."""
-        machine, begun = live.machine, live.machine.times.decoding
-        if begun is None or not machine.drafting or machine.pacing.estimate.drafting:
-            return False
-        return now - max(live.since, begun) > FIRST_DRAFTS
-
     def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> None:
-        if present.arrivals.restart is None:
-            due, silent = False, self._says_nothing(live, now)
-        else:
-            due, silent = live.rounds >= live.compare_at, live.machine.pacing.estimate.silent(now)
-        if not (due or silent):
+        silent = live.machine.pacing.estimate.silent(now)
+        if live.rounds < live.compare_at and not silent:
             return
         live.compare_at = live.rounds + LOOK_ROUNDS
         others = [one for one in self._fitting(live) if one is not present]
@@ -168,6 +156,8 @@ class DrafterPool:
         if silent:
             present.silent = True
             self._move(live, present, unmeasured or self._best(live, others), "silent", now)
+        elif present.arrivals.restart is None:
+            return  # it has drafted nothing yet
         elif unmeasured is not None:
             self._move(live, present, unmeasured, "trial", now)
         else:

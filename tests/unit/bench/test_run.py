@@ -53,8 +53,8 @@ def test_bad_prompts(tmp_path: Path, content: bytes, why: str):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "5", "[]", "[0]", "[1, -1]", '["a"]', "[NaN]", '{"a": 1}', '{"steps_ms": []}', '{"steps_ms": {"2": 1}}',
-     '{"steps_ms": {"1": null}}', '{"steps_ms": {"one": 1}}'],
+    ["", "5", "[]", "[0]", "[1, -1]", '["a"]', "[NaN]", '{"a": 1}', '{"steps_ms": []}', '{"steps_ms": {"1": 1}}',
+     '{"steps_ms": {"0": {"2": 1}}}', '{"steps_ms": {"0": {"1": null}}}', '{"steps_ms": {"0": {"one": 1}}}'],
 )  # fmt: skip
 def test_no_steps(text: str, tmp_path: Path):
     """Anything else is refused by the file's name."""
