@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -77,7 +76,5 @@ def exposition(snapshot: Snapshot, accept: str, *, healthy: bool) -> tuple[bytes
 
     healthy: requests can be served now.
     """
-    registry = CollectorRegistry()
-    registry.register(_SnapshotCollector(snapshot, healthy=healthy))
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return encode(_SnapshotCollector(snapshot, healthy=healthy)), content_type

@@ -1,7 +1,7 @@
 """`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways."""
 
 from collections.abc import Callable
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from specmesh.bench import BenchText, generate
@@ -62,8 +62,6 @@ def _outcome(iterations: list[list[BenchText]], alone: list[list[BenchText]]) ->
         "tokens_per_second": {"median": round(median(rates), 3), "low": round(min(rates), 3), "high": max(rates)},
         "acceptance_rate": round(accepted / drafted, 4) if drafted else None,
         "mean_draft_n": round(drafted / rounds, 4) if rounds else 0.0,
-        "latency_ms": round(fmean(text.ended - text.begun for text in texts) * 1e3, 3),
-        **{name: round(_total(texts, name) / len(texts), 3) for name in ("verify_ms", "wait_ms")},
         "bytes_per_token": round(_total(texts, "bytes_sent", "bytes_received") / tokens, 2) if tokens else 0.0,
         "identical": sum(
             text.ids == truth.ids for own in iterations for text, truth in zip(own, alone[0], strict=True)

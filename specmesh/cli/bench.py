@@ -213,7 +213,7 @@ def plan(
         texts = Workload(asked["prompt_tokens"], asked["tokens"], draft_n=draft_n)
         found = simulate(site, texts, count, lambda _: chance.random() < alpha)
         advance()
-        return {key: value and round(value, 4) for key, value in asdict(found).items() if key != "users"}
+        return {key: value and round(value, 4) for key, value in asdict(found).items()}
 
     if steps is not None:
         costs = read_costs(steps)

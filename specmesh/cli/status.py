@@ -1,4 +1,4 @@
-"""`specmesh stats`, `ps`, `ping` and `doctor`: what daemons do, which run here, who their peers are, what is wrong."""
+"""`specmesh stats`, `ps`, `ping` and `doctor`: what daemons do, which run here, how far peers are, what is wrong."""
 
 import os
 import re
@@ -138,9 +138,7 @@ def ps(ctx: click.Context, json: bool) -> None:
     if json:
         print_json({"schema_version": 1, "daemons": told})
     elif told:
-        links = [{"daemon": one["pid"], **peer} for one in told for peer in one["neighbours"]]
-        own = [{name: value for name, value in one.items() if name != "neighbours"} for one in told]
-        click.echo("\n".join([*table(own), *(["", *table(links)] if links else [])]))
+        click.echo("\n".join(table(told)))
     if not found:
         click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
         ctx.exit(DaemonUnreachable.exit_code)
@@ -171,8 +169,6 @@ class Found:
             "uptime_s": at(self.stats, "uptime_s"),
             "version": at(self.stats, "version"),
             "socket": str(self.socket),
-            "neighbours": [_neighbour(one, one.get("name")) for one in at(self.stats, "verifiers") or []]
-            + [_neighbour(one, one.get("drafter")) for one in at(self.stats, "peers") or []],
         }
 
 
@@ -189,12 +185,6 @@ def find() -> list[Found]:
             continue
         found.append(Found(path, f"loading {stats['loading']:.0%}" if "loading" in stats else "running", stats))
     return found
-
-
-def _neighbour(peer: Json, name: str | None) -> dict[str, Any]:
-    state = "attached" if name else "refused" if peer.get("refusal") else "away"
-    model, address = peer.get("model") or peer.get("engine"), peer.get("address")
-    return {"name": name, "state": state, "model": model, "address": address}
 
 
 # --- ping

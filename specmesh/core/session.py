@@ -299,8 +299,7 @@ class SessionContext:
     told of it.
 
     The drafter pool's: why it got its newest drafter, and for how many rounds; at which of them that is compared with
-    others; how often it moved to a better one; and whether drafts were asked for when drafters' loads were last
-    counted."""
+    others; and whether drafts were asked for when drafters' loads were last counted."""
 
     id: int
     machine: VerifierSession
@@ -315,7 +314,6 @@ class SessionContext:
     reason: vev.AttachReason | None = None
     rounds: int = 0
     compare_at: int = 0
-    moves: int = 0
     asked: bool = False
 
     @property

@@ -11,7 +11,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from statistics import fmean
 
 import numpy as np
 
@@ -63,13 +62,8 @@ class Workload:
 class Forecast:
     """What the users got while each, on average, had one whole text, after a warm-up."""
 
-    users: int
-    seconds: float
     total: float  # tokens per second of all users
-    mean: float  # per user
     slowest: float  # of the slowest user
-    rows: float  # mean of a step
-    drafts: float  # verified per token
     acceptance: float | None  # None without drafts
     busy: float  # share of time spent in steps
 
@@ -99,8 +93,6 @@ class _Drafter:
 class _Counts:
     begun: float
     tokens: list[int]
-    steps: int = 0
-    rows: int = 0
     seconds: float = 0.0
     drafted: int = 0
     accepted: int = 0
@@ -142,13 +134,8 @@ class _Simulation:
         counts = self._counts
         seconds = now - counts.begun
         return Forecast(
-            users=self._users,
-            seconds=seconds,
             total=sum(counts.tokens) / seconds,
-            mean=fmean(counts.tokens) / seconds,
             slowest=min(counts.tokens) / seconds,
-            rows=counts.rows / counts.steps,
-            drafts=counts.drafted / sum(counts.tokens),
             acceptance=counts.accepted / counts.drafted if counts.drafted else None,
             busy=counts.seconds / seconds,
         )
@@ -191,8 +178,7 @@ class _Simulation:
         self._at(now + seconds, partial(self._stepped, step, seconds))
 
     def _stepped(self, step: ev.Step, seconds: float, now: float) -> None:
-        counts = self._counts
-        counts.steps, counts.rows, counts.seconds = counts.steps + 1, counts.rows + step.rows, counts.seconds + seconds
+        self._counts.seconds += seconds
         rows = [ROWS[: len(span.ids)] if span.logits else None for span in step.spans]
         self._carry_out(self._verifier.finish(step, rows, now - seconds, now), now)
         self._at(now + self._site.pause, self._next_turn)

@@ -78,17 +78,14 @@ def test_nobody_there(mesh: Mesh):
 
 
 def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
-    """A row for each, with its process id; below, each as the other's neighbour."""
-    until(lambda: pair["drafter"].verifier().get("name"), "the drafter's snapshot knows its verifier")
+    """A row for each, with its process id."""
     told = {one["role"]: one for one in command("ps", "--json", env=found).json["daemons"]}
     assert {role: told[role]["pid"] for role in told} == {role: daemon.pid for role, daemon in pair.items()}
     assert told["verifier"]["max_sessions"] == 8
     assert all(one["state"] == "running" for one in told.values())
     heading, *rows = command("ps", env=found).out.splitlines()
     assert heading.split()[:4] == ["role", "pid", "state", "model"]
-    daemons, neighbours = rows[: rows.index("")], rows[rows.index("") + 2 :]
-    assert (len(daemons), len(neighbours)) == (2, 2)
-    assert all("attached" in row for row in neighbours)
+    assert len(rows) == 2
 
 
 def test_ps_without_daemons(tmp_path: Path):

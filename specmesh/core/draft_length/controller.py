@@ -7,7 +7,14 @@ A client's own draft_n is taken in every step, waited for as long as the drafter
 from itertools import accumulate
 from operator import mul
 
-from specmesh.core.draft_length.estimates import ArrivalEstimate, Arrivals, RollingAcceptance, StepCosts
+from specmesh.core.draft_length.estimates import (
+    LONGEST_PROBE_INTERVAL,
+    PROBE_INTERVAL,
+    ArrivalEstimate,
+    Arrivals,
+    RollingAcceptance,
+    StepCosts,
+)
 from specmesh.core.draft_length.gate import DraftBid, SpeculationGate, allocate_drafts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.statistics import SessionTimes
@@ -16,7 +23,6 @@ SESSION_MEMORY = 16.0  # rounds after which what a session saw of acceptance cou
 FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
 WAIT_SHARE = 0.01  # of the verification time, that may be waited away for nothing when drafts are late
 SOLVE_INTERVAL = 0.1  # seconds between two policies of a session, at least
-PROBE_INTERVAL = 32  # ids after which a drafter that is off is asked for drafts once, to see whether they would stand
 
 
 class DraftLengthController:
@@ -196,10 +202,13 @@ class DraftLengthController:
     def _ask(self) -> None:
         """Decide what the drafter is asked for next."""
         self.draft_n, self.probing = self._wanted_drafts(), False
+        if self.arrivals is None:
+            return
         if self.draft_n:
-            self._asked = self._frontier
-        elif self._frontier - self._asked >= PROBE_INTERVAL and not self.withheld and self._fixed is None:
+            self._asked, self.arrivals.probe_interval = self._frontier, PROBE_INTERVAL
+        elif self._frontier - self._asked >= self.arrivals.probe_interval and not self.withheld and self._fixed is None:
             self.draft_n, self.probing, self._asked = FIRST_DRAFT_N, True, self._frontier
+            self.arrivals.probe_interval = min(2 * self.arrivals.probe_interval, LONGEST_PROBE_INTERVAL)
 
     def _wanted_drafts(self) -> int:
         if self._fixed is not None:

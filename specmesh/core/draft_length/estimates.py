@@ -18,7 +18,7 @@ class RollingAcceptance:
     """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
 
     memory: rounds after which one counts half. parent: hears what is recorded here, as a drafter's does of its
-    sessions; its rate is expected while nothing is known."""
+    sessions, and one of all drafters; its rate is expected while nothing is known."""
 
     def __init__(self, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
         self._tested = [0.0] * POSITIONS
@@ -51,6 +51,9 @@ class RollingAcceptance:
 
 LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each
 WINDOW = 31  # newest measurements of a kind that count
+# ids after which a drafter that is off is asked for drafts once, to see whether they would stand; doubled each time,
+# since its drafting may slow the verifier's host
+PROBE_INTERVAL, LONGEST_PROBE_INTERVAL = 32, 256
 
 
 class Arrivals:
@@ -65,6 +68,7 @@ class Arrivals:
         self._round_trips, self._restarts = deque[float](maxlen=WINDOW), deque[float](maxlen=WINDOW)
         self._intervals: dict[int, deque[float]] = {}  # by load
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
+        self.probe_interval = PROBE_INTERVAL
         self.load = 1
         self.round_trip = 0.0
         self.interval: float | None = None

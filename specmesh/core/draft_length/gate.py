@@ -1,12 +1,11 @@
 """Whether drafting pays, measured: tokens per second with drafts against tokens per second without, per batch size.
 
-What drafting costs this host, such as frames to read or cores that a drafter shares, shows there only. What was faster
-goes on until the next comparison, for longer each time that the verdict stays.
+What drafting costs this host, such as frames to read or cores that a drafter shares, shows there only.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 
 LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
 
@@ -46,13 +45,14 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
 
 
 SETTLE_STEPS = 4  # after a change, that count for nothing: drafts are in hand still, or on their way
-COLD_STEPS = 32  # for which the first drafts are waited for: drafters may have prompts to read
-# rounds of each kind, one for each session of a step: how many drafts stand is luck, the rest is not
-ROUNDS_WITH, ROUNDS_WITHOUT, STEPS_WITHOUT = 320, 96, 16
-GLANCE = 8  # steps with drafts between two looks whether they are slower for certain
-CERTAIN = 2.0  # standard errors by which they are; a few more rounds of luck are assumed than were seen
-CLEAR_GAIN = 1.15  # times the rate to expect without drafts, from which on there is no need to withhold them
-PAUSE_STEPS, LONGEST_PAUSE = 256, 8192  # until the next comparison; doubled while it says the same, up to so many
+FIRST_BUDGET, MOST_BUDGET = 8.0, 64.0  # tokens that drafting may lose at first, and of what each session has gained
+DEBT = 8.0  # tokens for each session that it may lose beyond its budget, and has to earn before it goes on
+EARNED, LEAST_EARNED = 1 / 100, 1 / 800  # tokens for each that comes without drafts; halved each time that it fails
+STEPS_WITHOUT = 16  # that tell how fast it is without drafts
+ROUNDS_WITH, MOST_ROUNDS_WITH = 512, 8192  # until that is measured anew; doubled each time that drafts pay
+CLEAR_GAIN = 1.15  # times the rate without drafts, from which on there is no need to withhold them
+
+SHORTEST = 1e-9  # seconds; a step too fast to measure took some all the same
 
 
 @dataclass(slots=True)
@@ -60,37 +60,38 @@ class _Rate:
     steps: int = 0
     rounds: int = 0
     tokens: int = 0
-    squares: int = 0
     seconds: float = 0.0
 
-    def add(self, rounds: int, tokens: int, seconds: float) -> None:
+    def add(self, sessions: int, tokens: int, seconds: float) -> None:
         self.steps += 1
-        self.rounds += rounds
+        self.rounds += sessions
         self.tokens += tokens
-        self.squares += tokens**2
         self.seconds += seconds
 
     @property
     def per_token(self) -> float:
-        return self.seconds / self.tokens if self.tokens else inf
+        return max(self.seconds, SHORTEST) / max(self.tokens, 1)
 
-    def slower(self, per_token: float) -> bool:
-        """Whether steps of so many seconds a token would certainly have been faster, whatever luck these had."""
-        spread = sqrt(max(self.squares - self.tokens**2 / max(self.steps, 1), 0.0) + GLANCE)
-        return self.steps > 0 and (self.tokens + CERTAIN * spread) * per_token < self.seconds
+    def gain(self, per_token: float) -> float:
+        """Times as fast as with so many seconds a token."""
+        return per_token / self.per_token
 
 
 class SpeculationGate:
-    """`drafts` is what to do with batches of one size; `verdict` whether drafting pays, None before it was measured."""
+    """`drafts` is what to do with batches of one size; `verdict` whether drafting pays, None before it was measured.
+
+    Its budget is what drafting may lose, in tokens that would have come without it in the same time: a few at first,
+    then what it has gained, and a small share of what comes without it. While that is spent it is suspended: its cost
+    is bounded, also where it pays for some texts only."""
 
     def __init__(self) -> None:
         self.drafts = True
         self.verdict: bool | None = None
-        self._expected = inf  # seconds a token without drafts: the least estimate since they were withheld last
+        self._budget, self._earned = FIRST_BUDGET, EARNED
         self._rest = SETTLE_STEPS  # steps that are not measured
-        self._cold = 0  # that asked for drafts, before any had some
-        self._with, self._without = _Rate(), _Rate()
-        self._pause = PAUSE_STEPS
+        self._alone = inf  # seconds a token without drafts: the least estimate, until it was measured
+        self._without, self._interval = _Rate(), ROUNDS_WITH
+        self._with = _Rate()  # since that was measured
 
     def stepped(self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float) -> None:
         """Learn from a step that committed so many tokens, and ended `seconds` after the one before.
@@ -99,34 +100,28 @@ class SpeculationGate:
         if self._rest:
             self._rest -= 1
         elif self.drafts and asked:
-            self._cold = COLD_STEPS if had else self._cold + 1
-            if self._cold >= COLD_STEPS:
-                self._with.add(sessions, tokens, seconds)
-                if not self._without.steps:
-                    self._expected = min(self._expected, alone)
-                if self._with.steps % GLANCE == 0:
-                    self._compare()
+            if not self._without.steps:
+                self._alone = min(self._alone, max(alone, SHORTEST))
+            self._with.add(sessions, tokens, seconds)
+            self._budget = min(self._budget + tokens - seconds / self._alone, MOST_BUDGET * sessions)
+            if self._with.rounds >= self._interval and self._with.gain(self._alone) >= CLEAR_GAIN:
+                self._decide(pays=True)
+            elif self._budget < -DEBT * sessions or self._with.rounds >= self._interval or self._alone == inf:
+                self.drafts, self._rest, self._without = False, SETTLE_STEPS, _Rate()
         elif not self.drafts and not had:  # else some of before were in hand still
             self._without.add(sessions, tokens, seconds)
-            if self._without.steps >= STEPS_WITHOUT or self._without.rounds >= ROUNDS_WITHOUT:
-                self._expected = self._without.per_token
-                self._compare()
-
-    def _compare(self) -> None:
-        """Decide where enough was measured, else measure the other kind of steps if it is time for that."""
-        enough = self._with.rounds >= ROUNDS_WITH
-        if enough or self._with.slower(self._expected):
-            if self._without.steps:
-                self._decide(pays=self._with.per_token * LEAST_GAIN <= self._expected)
-            elif enough and self._with.per_token * CLEAR_GAIN <= self._expected < inf:
-                self._decide(pays=True)
-            else:
-                self.drafts, self._rest = False, SETTLE_STEPS
-        elif not self.drafts:
-            self.drafts, self._rest = True, SETTLE_STEPS
+            self._budget += self._earned * tokens
+            if self._without.steps == STEPS_WITHOUT:
+                self._alone = self._without.per_token
+                self._decide(pays=self._with.gain(self._alone) >= LEAST_GAIN)
+            if self._without.steps >= STEPS_WITHOUT and self._budget >= 0:
+                self.drafts, self._rest = True, SETTLE_STEPS
 
     def _decide(self, *, pays: bool) -> None:
-        self._pause = min(2 * self._pause, LONGEST_PAUSE) if pays == self.verdict else PAUSE_STEPS
-        self.drafts = self.verdict = pays
-        self._rest, self._cold = SETTLE_STEPS + self._pause, 0
-        self._with, self._without = _Rate(), _Rate()
+        if pays:
+            self.verdict, self._budget, self._earned = True, max(self._budget, 0.0), EARNED
+            self._interval = min(2 * self._interval, MOST_ROUNDS_WITH)
+        elif self._budget < 0:
+            self._earned = max(self._earned / 2, LEAST_EARNED) if self.verdict is False else EARNED
+            self.verdict, self._interval = False, ROUNDS_WITH
+        self._with = _Rate()

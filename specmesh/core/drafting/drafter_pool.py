@@ -15,8 +15,7 @@ from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.session import SessionContext
 from specmesh.core.statistics import milliseconds
 
-STINT = 16  # rounds until a session may leave its drafter, doubled each time that it went to a better one
-LOOK_ROUNDS = 64  # from one comparison to the next where a session stays
+LOOK_ROUNDS = 32  # from one comparison of a session's drafter with the others to the next
 CLEAR_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
 MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
 DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
@@ -24,12 +23,12 @@ CERTAIN = 0.999  # no chain of drafts stands more surely than this
 
 
 class RemoteDrafter:
-    """A drafter attached to the verifier, and what was measured of it."""
+    """A drafter attached to the verifier, and what was measured of it. others: acceptance of all there were."""
 
-    def __init__(self, identity: vev.DrafterId, n_ctx: int) -> None:
+    def __init__(self, identity: vev.DrafterId, n_ctx: int, others: RollingAcceptance) -> None:
         self.id, self.n_ctx = identity, n_ctx
         self.silent = False  # a session has waited for its drafts in vain
-        self.acceptance = RollingAcceptance(DRAFTER_MEMORY)
+        self.acceptance = RollingAcceptance(DRAFTER_MEMORY, others)
         self.arrivals = Arrivals()
         self.rate: float | None = None  # tokens per second to expect, when it was last compared
         self.measured: float | None = None  # when it last drafted, or should have
@@ -61,11 +60,12 @@ class DrafterPool:
     ) -> None:
         self.drafters: dict[vev.DrafterId, RemoteDrafter] = {}
         self._sessions, self._tell, self._carry_out = sessions, tell, carry_out
+        self._acceptance = RollingAcceptance()
 
     # --- drafters come and go
 
     def join(self, identity: vev.DrafterId, n_ctx: int, now: float) -> None:
-        self.drafters[identity] = RemoteDrafter(identity, n_ctx)
+        self.drafters[identity] = RemoteDrafter(identity, n_ctx, self._acceptance)
         self.find_all(now)
 
     def gone(self, identity: vev.DrafterId) -> None:
@@ -105,8 +105,7 @@ class DrafterPool:
         if identity != live.owner:  # that one has just got OPENED
             self._tell(vev.ToDrafter(identity, live.id, vev.Announced(machine.n_prompt, machine.params)))
         live.drafter, live.reason, live.rounds = identity, why, 0
-        live.moves += why == "better"
-        live.compare_at = STINT << live.moves
+        live.compare_at = LOOK_ROUNDS
         if drafter.measured is not None and drafter.unmeasured(now):
             drafter.arrivals.forget()
         drafter.silent = False

@@ -5,17 +5,18 @@ from pathlib import Path
 import pytest
 
 from specmesh.bench import BenchText, read_prompts
+from specmesh.bench.load import level
 from specmesh.bench.run import ALONE, outcomes
 from specmesh.bench.steps import read_costs
 from specmesh.errors import ConfigError
 
-TIMES = {"verify_ms": 120, "wait_ms": 70, "bytes_sent": 300, "bytes_received": 500}
+SIZES = {"bytes_sent": 300, "bytes_received": 500}
 
 
 def text(rate: float, rounds: int = 40, drafted: int = 0, accepted: int = 0) -> BenchText:
     """A text of 40 tokens in 0.3 s."""
     counts = {"tokens_per_second": rate, "rounds": rounds, "drafted": drafted, "accepted": accepted}
-    return BenchText(1.0, [1.3], ids=[*range(40)], report=TIMES | counts)
+    return BenchText(1.0, [1.3], ids=[*range(40)], report=SIZES | counts)
 
 
 def test_outcomes():
@@ -25,9 +26,19 @@ def test_outcomes():
     assert alone["tokens_per_second"] == {"median": 80, "low": 50, "high": 100}
     assert fixed["tokens_per_second"] == {"median": 160, "low": 80, "high": 200}
     told = {"variant": "draft_n 4", "texts": 3, "tokens": 120, "acceptance_rate": 0.75, "mean_draft_n": 4}
-    times = {"latency_ms": 300, "verify_ms": 120, "wait_ms": 70, "bytes_per_token": 20, "identical": 3}
-    assert fixed | told | times == fixed
+    assert fixed | told | {"bytes_per_token": 20, "identical": 3} == fixed
     assert (alone["speedup"], fixed["speedup"], alone["acceptance_rate"]) == (1, 2, None)
+
+
+def test_one_text_of_a_client():
+    """The rate is over the whole time, the first wait included; gaps are between arrivals."""
+    text = BenchText(10.0, [10.1, 10.2, 10.5], ids=[1, 2, 3, 4], report={"drafted": 0, "accepted": 0})
+    counts = {"sessions": 1, "texts": 1, "tokens": 4, "acceptance_rate": None}
+    rates = {"tokens_per_second": 8.0, "mean": 8.0, "slowest": 8.0, "fairness": 1.0}
+    assert level([[text]]) == counts | rates | {
+        "first_token_ms": {"p50": 100.0, "p99": 100.0},
+        "gap_ms": {"p50": 100.0, "p99": 300.0},
+    }
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,20 @@ def test_longer_pauses_while_it_stays():
     assert shares[-1] < 0.02
 
 
+def test_texts_for_which_drafts_pay_and_others_in_turn():
+    """What drafting loses with some texts is bounded by what it has gained, and by a share of what comes without it."""
+    for tokens in ((3.0, 1.0), (1.8, 1.2), (1.0, 1.0)):
+        gate, now, said = SpeculationGate(), 0.0, 0
+        luck = random.Random(3)
+        for step in range(20_000):
+            mean = tokens[step // 100 % 2]
+            stood = sum(luck.random() < (mean - 1) / 4 for _ in range(4)) if gate.drafts else 0
+            spent = 1.9 if gate.drafts else 1.0
+            gate.stepped(1, 1 + stood, spent, asked=gate.drafts, had=gate.drafts, alone=1.0)
+            now, said = now + spent, said + 1 + stood
+        assert said > 0.985 * now
+
+
 def test_no_drafts_no_verdict():
     """Where no session asks for drafts nothing is measured, and nothing withheld."""
     gate = SpeculationGate()
