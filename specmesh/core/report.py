@@ -29,7 +29,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Re
         "forced_accepted": counts.forced_accepted,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "mean_acceptance_length": round(counts.mean_acceptance_length, 4),
-        "accept_histogram": list(counts.accept_histogram),
+        "accept_histogram": counts.accept_histogram,
         "draft_n_last": session.draft_n,
         "time_s": round(now - times.opened, 6),
         "time_to_first_token_s": round(times.first_token - times.opened, 6) if times.first_token is not None else None,

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import pairwise
 from math import exp
 from typing import Annotated, NamedTuple
 
@@ -43,7 +44,6 @@ class RoundCounts:
     accepted_at: Annotated[
         list[int], counter("spec_decode_num_accepted_tokens_per_pos", "Drafts accepted.", by="position")
     ] = field(default_factory=list)
-    accept_histogram: list[int] = field(default_factory=list)
     forced_drafted: int = 0
     forced_accepted: int = 0
 
@@ -59,9 +59,6 @@ class RoundCounts:
         self.drafted += drafted
         self.accepted += accepted
         self.generated += generated
-        if len(self.accept_histogram) <= accepted:
-            self.accept_histogram += [0] * (accepted + 1 - len(self.accept_histogram))
-        self.accept_histogram[accepted] += 1
         for bins, size in ((self.tested_at, tested), (self.accepted_at, accepted)) if tested else ():
             bins.extend([0] * (size - len(bins)))
             for index in range(size):
@@ -84,6 +81,11 @@ class RoundCounts:
     @property
     def mean_acceptance_length(self) -> float:
         return 1 + self.accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def accept_histogram(self) -> list[int]:
+        """Rounds with 0, 1, ... accepted drafts."""
+        return [more - fewer for more, fewer in pairwise((self.rounds, *self.accepted_at, 0))]
 
     def acceptance_per_position(self) -> list[float]:
         accepted = self.accepted_at + [0] * (len(self.tested_at) - len(self.accepted_at))

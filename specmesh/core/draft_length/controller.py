@@ -148,7 +148,7 @@ class DraftLengthController:
         if inputs is None:
             return None
         self._looked = now
-        return inputs if self.policy is None or moved(self.policy.inputs, inputs) > 1.0 else None
+        return inputs if self.policy is None or moved(self.policy.inputs, inputs) else None
 
     def adopt(self, policy: Policy) -> None:
         self.policy = policy

@@ -15,7 +15,7 @@ own estimates the policy is never slower than the target alone.
 """
 
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,27 +79,22 @@ def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
     return Policy(inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values)
 
 
-def moved(old: PolicyInputs, new: PolicyInputs) -> float:
-    """How far estimates have moved; beyond 1 a policy may change."""
-    rates = max(abs(a - b) for a, b in zip(old.rates, new.rates, strict=True))
+def moved(old: PolicyInputs, new: PolicyInputs) -> bool:
+    """Whether estimates have moved so far that the policy may change."""
     before, after = (
         (*old.steps, old.interval, old.restart, old.alone),
         (*new.steps, new.interval, new.restart, new.alone),
     )
-    times = max(_apart(a, b) for a, b in zip(before, after, strict=True))
-    return max(rates / RATES_MOVED, times / TIMES_MOVED)
-
-
-def _apart(before: float, after: float) -> float:
-    """Relative difference of two times; a step too fast to measure took 0 s."""
-    if before == after:
-        return 0.0
-    return abs(after - before) / before if before > 0 else inf
+    return any(abs(a - b) > RATES_MOVED for a, b in zip(old.rates, new.rates, strict=True)) or any(
+        abs(a - b) > TIMES_MOVED * a for a, b in zip(before, after, strict=True)
+    )
 
 
 class _Grid:
     def __init__(self, inputs: PolicyInputs) -> None:
-        steps = _without_bad_widths(inputs.steps)
+        steps = np.asarray(inputs.steps)
+        dearer = steps > np.minimum.accumulate(steps[::-1])[::-1]  # than a wider step: never worth taking
+        self._seconds = np.where(dearer & (np.arange(len(steps)) > 0), np.inf, steps)
         behind = min(inputs.restart / inputs.interval - 1.0, MAX_BEHIND)
         self.lowest = -float(ceil(max(behind, 1.0) * QUARTERS)) / QUARTERS
         size = round((MAX_LEAD - self.lowest) * QUARTERS) + 1
@@ -109,7 +104,6 @@ class _Grid:
         most = len(steps) - 1
         alive = np.cumprod(np.asarray(inputs.rates[: most + 1]))
         self._tokens = 1.0 + np.concatenate(([0.0], np.cumsum(alive[:-1])))
-        self._seconds = np.asarray(steps)
         self._stands = alive
         after = self._leads[:, None] + self._seconds / inputs.interval - (np.arange(most + 1) + 1)
         place = np.clip((after - self.lowest) * QUARTERS, 0, size - 1)
@@ -188,12 +182,3 @@ class _Grid:
             lead += float(self._leads[step] - self._leads[at]) + self._seconds[taken] / self._interval - (taken + 1)
             lead = max(lead, self.lowest)
         return most
-
-
-def _without_bad_widths(steps: tuple[float, ...]) -> list[float]:
-    """Steps that cost more than a wider one are never worth taking: infinite."""
-    cheapest, kept = float("inf"), list[float]()
-    for seconds in reversed(steps):
-        kept.append(seconds if seconds <= cheapest or len(kept) + 1 == len(steps) else float("inf"))
-        cheapest = min(cheapest, seconds)
-    return kept[::-1]
