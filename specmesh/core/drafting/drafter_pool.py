@@ -25,7 +25,7 @@ CERTAIN = 0.999  # no chain of drafts stands more surely than this
 class RemoteDrafter:
     """A drafter attached to the verifier, and what was measured of it. others: acceptance of all there were."""
 
-    def __init__(self, identity: vev.DrafterId, n_ctx: int, others: RollingAcceptance) -> None:
+    def __init__(self, identity: vev.DrafterId, n_ctx: int, others: RollingAcceptance | None = None) -> None:
         self.id, self.n_ctx = identity, n_ctx
         self.silent = False  # a session has waited for its drafts in vain
         self.acceptance = RollingAcceptance(DRAFTER_MEMORY, others)
