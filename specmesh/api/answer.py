@@ -94,9 +94,12 @@ class Answer(Response):
 
     def _take(self, choice: Choice) -> None:
         """Take what has come for a choice; raise the daemon's error after what came before it."""
+        joins = not self._stream or not choice.request.rounds
         for event in choice.events():
-            joins = not self._stream or (isinstance(event, Tokens) and not choice.request.rounds)
-            if not joins:
+            if joins and isinstance(event, Tokens):
+                choice.add(event)
+                continue
+            if self._stream:
                 self._text += choice.chunk()
             if isinstance(event, Failed):
                 self._live.remove(choice)
@@ -105,7 +108,7 @@ class Answer(Response):
             if isinstance(event, Finished):
                 self._live.remove(choice)
                 break  # what is said after it came too late
-            if not joins:
+            if self._stream:
                 self._text += choice.chunk()
         if self._stream:
             self._text += choice.chunk()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent
+from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent, written
 from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
@@ -44,6 +44,7 @@ class Choice:
         self.heard: Callable[[], None] = nothing
         self._vocabulary, self._resumable, self._echo = vocabulary, resumable, echo
         self._events: list[ClientEvent] = []
+        self._before, self._between = shape.frame()
         self._offset, self.generated = 0, request.known
         self._text, self._accepted = "", 0
         self._ids: list[int] = []
@@ -156,6 +157,8 @@ class Choice:
         if not (text or extra):
             return ""
         self._text, self._ids, self._tokens, self._extra = "", [], [], {}
+        if text and not tokens and end is None:
+            return f"data: {self._before}{written(text)}{self._between}{written(extra)}}}\n\n"
         return server_sent(self.shape.chunk(text, end.reason if end is not None else None, extra, tokens))
 
     def whole(self) -> Json:

@@ -17,6 +17,7 @@ Json = dict[str, object]
 SCHEMA_VERSION = 1
 
 written = json.JSONEncoder(ensure_ascii=False).encode
+_MARK = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,12 @@ class Shape:
         delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
         content: Json = {"delta": delta} if self.chat else {"text": text}
         return self._answer("chat.completion.chunk", content, finish, extra, tokens or None)
+
+    def frame(self) -> tuple[str, str]:
+        """Return what stands before the text, and before `extra`, in every chunk of text alone."""
+        same = written(self.chunk(_MARK, None, {})).removesuffix("{}}")
+        before, between = same.split(written(_MARK))
+        return before, between
 
     def whole(self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None) -> Json:
         message = {"role": "assistant", "content": text, "refusal": None}
