@@ -5,8 +5,10 @@ says. The output depends on the target's logits, the sampler and the prompt only
 `SessionContext` is the session with its client and its drafters, and what these and the log hear of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +38,26 @@ from specmesh.core.sampling.stop import StopScan
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
-from specmesh.errors import RequestError, SpecmeshError
+from specmesh.errors import LocalProtocolError, RequestError, SpecmeshError
+
+
+class SessionState(Enum):
+    """Of a session that has a KV slot."""
+
+    PREFILLING = "prefilling"
+    GENERATING = "generating"
+    ENDED = "ended"
+
+
+STEPS: Mapping[SessionState, type[ev.Prefill | ev.Verify] | None] = MappingProxyType(
+    {
+        SessionState.PREFILLING: ev.Prefill,  # generating once the whole prompt is in the KV slot
+        SessionState.GENERATING: ev.Verify,  # ended by an end token, a stop string, its length, its grammar
+        SessionState.ENDED: None,  # and changed by nothing
+    }
+)
+"""What a step may have done for a session, by its state: anything else is refused. Peers and clients speak at any
+time."""
 
 
 class VerifierSession:
@@ -92,6 +113,17 @@ class VerifierSession:
         return "length" if len(self.prefix) >= self._end else None
 
     # --- what happened
+
+    @property
+    def state(self) -> SessionState:
+        if self.finished is not None:
+            return SessionState.ENDED
+        whole = self._held >= len(self.prefix.ids) - 1
+        return SessionState.GENERATING if whole else SessionState.PREFILLING
+
+    def _refuse_unless(self, part: type[ev.Prefill | ev.Verify]) -> None:
+        if STEPS[self.state] is not part:
+            raise LocalProtocolError(f"{part.__name__} while {self.state.value}")
 
     def heard(self, said: ev.Drafted | ev.Nacked, now: float) -> list[ev.VerifierEffect]:
         """Take what a drafter says: nothing of it can move the text."""
@@ -213,14 +245,16 @@ class VerifierSession:
     # --- steps
 
     def prefilled(self, count: int) -> None:
-        """Note that so many more ids are in the target's memory."""
+        """Note that so many more ids are in the target's memory. Raises LocalProtocolError, as `STEPS` has it."""
+        self._refuse_unless(ev.Prefill)
         self._held += count
 
     def stepped(
         self, drafts: tuple[int, ...], logits: NDArray[np.float32], now: float, seconds: float, sessions: int = 1
     ) -> list[ev.VerifierEffect]:
         """Take in a step over [last committed id, *drafts], which `sessions` had rows in: a row of logits for each,
-        float32 (k + 1, n_vocab)."""
+        float32 (k + 1, n_vocab). Raises LocalProtocolError, as `STEPS` has it."""
+        self._refuse_unless(ev.Verify)
         base = len(self.prefix.ids)
         forced = self._count_forced(drafts) if self.constraint is not None else 0
         try:

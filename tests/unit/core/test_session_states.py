@@ -1,0 +1,42 @@
+"""The states of a verifier's session are a table: what it does not list is refused, and changes nothing."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from harness.sessions import session
+
+from specmesh.core import events as ev
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.session import STEPS, SessionState
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.errors import LocalProtocolError
+
+PROMPT = (1, 2, 3)
+
+
+@pytest.mark.parametrize("state", SessionState)
+@pytest.mark.parametrize("part", [ev.Prefill, ev.Verify])
+def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefill | ev.Verify]):
+    """Each kind of step in each state; what peers and clients say has no effect at the end."""
+    made = session(PROMPT, SessionParams(SamplingParams(), 9), TargetLimits(64, 8, frozenset({7})))
+    if state is not SessionState.PREFILLING:
+        made.prefilled(len(PROMPT) - 1)
+    if state is SessionState.ENDED:
+        made.cancel("cancelled")
+        assert made.heard(ev.Drafted(0, 0, (1,)), 1.0) == made.heard(ev.Nacked(0, 0), 1.0) == made.cancel("again") == []
+    assert made.state is state
+    before = deepcopy((made.prefix.ids, made.counts, made.finished))
+
+    def take() -> None:
+        if part is ev.Prefill:
+            made.prefilled(1)
+        else:
+            made.stepped((), np.eye(8, dtype=np.float32)[[4]], 1.0, 0.1)
+
+    if STEPS[state] is part:
+        take()
+    else:
+        with pytest.raises(LocalProtocolError, match=f"{part.__name__} while {state.value}"):
+            take()
+        assert (made.prefix.ids, made.counts, made.finished) == before
