@@ -121,10 +121,6 @@ class VerifierSession:
         whole = self._held >= len(self.prefix.ids) - 1
         return SessionState.GENERATING if whole else SessionState.PREFILLING
 
-    def _refuse_unless(self, part: type[ev.Prefill | ev.Verify]) -> None:
-        if STEPS[self.state] is not part:
-            raise LocalProtocolError(f"{part.__name__} while {self.state.value}")
-
     def heard(self, said: ev.Drafted | ev.Nacked, now: float) -> list[ev.VerifierEffect]:
         """Take what a drafter says: nothing of it can move the text."""
         if self.finished is not None:
@@ -246,7 +242,8 @@ class VerifierSession:
 
     def prefilled(self, count: int) -> None:
         """Note that so many more ids are in the target's memory. Raises LocalProtocolError, as `STEPS` has it."""
-        self._refuse_unless(ev.Prefill)
+        if STEPS[self.state] is not ev.Prefill:
+            raise LocalProtocolError(f"Prefill while {self.state.value}")
         self._held += count
 
     def stepped(
@@ -254,7 +251,8 @@ class VerifierSession:
     ) -> list[ev.VerifierEffect]:
         """Take in a step over [last committed id, *drafts], which `sessions` had rows in: a row of logits for each,
         float32 (k + 1, n_vocab). Raises LocalProtocolError, as `STEPS` has it."""
-        self._refuse_unless(ev.Verify)
+        if STEPS[self.state] is not ev.Verify:
+            raise LocalProtocolError(f"Verify while {self.state.value}")
         base = len(self.prefix.ids)
         forced = self._count_forced(drafts) if self.constraint is not None else 0
         try:

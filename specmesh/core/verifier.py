@@ -49,7 +49,7 @@ class VerifierCore:
         self._scheduler = Scheduler(n_batch, costs, prefill_rows, constant=limits.width is not None)
         self._meter = StepMeter(costs, limits.width)
         self._batch: Batch | None = None  # of the step that runs
-        self._late: list[vev.Happened] = []  # what happened while the step ran
+        self._late: list[vev.Change] = []  # what happened while the step ran
         self._effects: list[vev.Effect] = []
         self._drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
         self._waiting = WaitingRequests(n_seq)
@@ -79,16 +79,16 @@ class VerifierCore:
         """Take what happened. While a step runs only what drafters say counts, and when it came: sessions begin, end
         and change their drafter between steps."""
         self._now = now
-        if self._batch is not None and not isinstance(event, vev.FromDrafter):
+        if isinstance(event, vev.FromDrafter):
+            self._heard(event, now)
+        elif self._batch is not None:
             self._late.append(event)
         else:
-            self._happened(event, now)
+            self._change(event, now)
         return self._taken(now)
 
-    def _happened(self, event: vev.Happened, now: float) -> None:
+    def _change(self, event: vev.Change, now: float) -> None:
         match event:
-            case vev.FromDrafter(drafter, session, said):
-                self._heard(drafter, session, said, now)
             case vev.Opening():
                 self._asked(event, now)
             case vev.Solved(session, policy):
@@ -119,10 +119,10 @@ class VerifierCore:
             case _:
                 assert_never(event)
 
-    def _heard(self, drafter: vev.DrafterId, session: int, said: ev.Drafted | ev.Nacked, now: float) -> None:
-        live = self.sessions.get(session)
-        if live is not None and live.drafter == drafter:
-            self._carry_out(live, live.machine.heard(said, now))
+    def _heard(self, event: vev.FromDrafter, now: float) -> None:
+        live = self.sessions.get(event.session)
+        if live is not None and live.drafter == event.drafter:
+            self._carry_out(live, live.machine.heard(event.said, now))
         else:
             self._stray_frames += 1
 
@@ -179,7 +179,7 @@ class VerifierCore:
             self._stepped(batch, step, result, started, ended)
         late, self._late = self._late, []
         for event in late:
-            self._happened(event, ended)
+            self._change(event, ended)
         return self._taken(ended)
 
     def _stepped(self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float) -> None:

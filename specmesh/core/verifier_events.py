@@ -231,10 +231,10 @@ class CoreReport:
 
 Noted = ev.Noted
 
-Happened = (
-    Opening | FromDrafter | ClientLeft | SessionClosed | DrafterJoined | DrafterLeft | RoundTrip
-    | Solved | ThreadsShared | Signal
-)  # fmt: skip
+Change = (
+    Opening | ClientLeft | SessionClosed | DrafterJoined | DrafterLeft | RoundTrip | Solved | ThreadsShared | Signal
+)  # of who is there, and of what they ask for
+Happened = FromDrafter | Change
 Effect = (
     RequestRefused | Began | Committed | SessionEnded | Forgotten | ToDrafter | Assigned | Solve | Ran
     | Noted | CoreReport
