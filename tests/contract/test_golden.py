@@ -98,7 +98,7 @@ def test_stats_and_metrics(pair: Pair):
     """`stats --json` and /metrics of both, while they draft."""
 
     def taken() -> list[tuple[str, object, bytes]] | None:
-        with Stream(pair.verifier, body("def f(", 3500, ignore_eos=True)) as stream:
+        with Stream(pair.verifier, body("def f(", 3500, ignore_eos=True, draft_n=4)) as stream:
             stream.read(while_=lambda: sum(stream.accepted) < 20)
             until(lambda: all(one.stats()["draft_n"] is not None for one in pair), "the snapshots have it")
             shown = [command("stats", "--json", "--socket", one.socket).json for one in pair]
