@@ -112,19 +112,9 @@ class Starting(Busy):
 
 
 class PullError(SpecmeshError):
-    """A model could not be brought here."""
-
-
-class HubUnreachable(PullError):
-    """The hub does not answer, or settings forbid to ask it."""
+    """A model could not be brought here; the next attempt goes on with what came."""
 
     exit_code = 69
-
-
-class TransferInterrupted(PullError):
-    """A transfer broke off; what came is kept, and the next attempt goes on from there."""
-
-    exit_code = 75
 
 
 class InternalError(SpecmeshError):

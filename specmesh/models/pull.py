@@ -1,8 +1,8 @@
 """`specmesh models pull`: choose a GGUF model's files in a repository of the Hugging Face hub and download them.
 
 OWNER/NAME lies in a folder of that name, or OWNER/NAME@REVISION. `.partial` beside them holds unfinished downloads. All
-files of a model move to their places together, after the last one has been verified. Downloads by huggingface_hub drop
-a broken transfer, so the transfer is ours: the next one goes on where it broke off.
+files of a model move to their places together, after the last one has been verified. huggingface_hub's own downloads
+begin anew when they are started again, so only its transfer is used: the next one goes on where it broke off.
 """
 
 import errno
@@ -10,8 +10,7 @@ import fcntl
 import hashlib
 import re
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +19,11 @@ from urllib.parse import quote
 
 from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, logging
+from huggingface_hub.file_download import http_get
+from huggingface_hub.utils import build_hf_headers, logging
 from rich.filesize import decimal
 
-from specmesh.errors import (
-    Busy,
-    ConfigError,
-    HubUnreachable,
-    PullError,
-    RequestError,
-    SpecmeshError,
-    TransferInterrupted,
-)
+from specmesh.errors import Busy, ConfigError, PullError, RequestError, SpecmeshError
 from specmesh.models import is_gguf, parts
 
 _TIMEOUT = 30.0
@@ -53,8 +45,7 @@ def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Pat
     """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
 
     file: one GGUF file of the repository; None: the only one. Raise ConfigError (no access), RequestError (no such
-    model or file, several to choose from), HubUnreachable, TransferInterrupted, PullError (wrong checksum, disk full),
-    Busy (another pull of the same).
+    model or file, several to choose from), Busy (another pull of the same), PullError.
     """
     if not _HUB_ID.fullmatch(hub_id) or ".." in hub_id:
         raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME")
@@ -77,11 +68,8 @@ def _listing(hub_id: str, revision: str | None) -> tuple[str, list[RemoteFile]]:
     """Return the commit of a branch, tag or commit (None: the main branch), and the large files of the repository: the
     hub tells the SHA-256 of these."""
     api = HfApi(constants.ENDPOINT, library_name="specmesh")
-    try:
-        with _refusals(hub_id):
-            info = api.model_info(hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT)
-    except HTTPError as error:
-        raise HubUnreachable(f"{constants.ENDPOINT} does not answer: {_first_line(error)}") from error
+    with _refusals(hub_id):
+        info = api.model_info(hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT)
     large = [(file.rfilename, file.lfs) for file in info.siblings or () if file.lfs is not None]
     return info.sha or "main", [RemoteFile(name, lfs.size, lfs.sha256) for name, lfs in large]
 
@@ -142,9 +130,11 @@ def _fetch(file: RemoteFile, url: str, path: Path) -> None:
             fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Busy(f"another pull of {file.name} is running: wait for it") from error
+        # A compressed answer would count other bytes than the file has.
+        headers = build_hf_headers(library_name="specmesh") | {"Accept-Encoding": "identity"}
         if out.tell() < file.size:
-            with _bar(file) as advance:
-                _receive(file, url, out, advance)
+            with _refusals(file.name, out):
+                http_get(url, out, resume_size=out.tell(), headers=headers)
     if not matches(path, file):
         size = path.stat().st_size
         path.unlink()
@@ -154,49 +144,21 @@ def _fetch(file: RemoteFile, url: str, path: Path) -> None:
         )
 
 
-def _receive(file: RemoteFile, url: str, out: BinaryIO, advance: Callable[[int], None]) -> None:
-    """Append what is missing, or all where the server cannot begin there; raises TransferInterrupted if more is
-    missing afterwards. advance: told the bytes held."""
-    begin = out.tell()
-    # A compressed answer would count other bytes than the file has.
-    headers = build_hf_headers(library_name="specmesh") | {"Accept-Encoding": "identity"}
-    if begin:
-        headers["Range"] = f"bytes={begin}-"
-    cause = "the server ended it too soon"
-    try:
-        with (
-            _refusals(file.name),
-            get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=True) as answer,
-        ):
-            hf_raise_for_status(answer)
-            if not answer.headers.get("Content-Range", "").startswith(f"bytes {begin}-"):
-                out.seek(0)
-                out.truncate()
-            for chunk in answer.iter_bytes():
-                out.write(chunk)
-                out.flush()
-                advance(out.tell())
-                if out.tell() > file.size:
-                    break
-    except HTTPError as error:
-        cause = _first_line(error)
-    if out.tell() < file.size:
-        raise TransferInterrupted(
-            f"{file.name}: {cause}; {out.tell()} of {file.size} bytes are kept: the same command goes on from there"
-        )
-
-
 @contextmanager
-def _refusals(what: str) -> Iterator[None]:
-    """Say what the hub, or its library, refuses."""
+def _refusals(what: str, out: BinaryIO | None = None) -> Iterator[None]:
+    """Say what the hub, or its library, refuses. out: the file that is transferred, in which what came is kept."""
     try:
         yield
     except HFValidationError as error:
         raise RequestError(f"{what!r} is no name on the hub: give OWNER/NAME") from error
     except OfflineModeIsEnabled as error:
-        raise HubUnreachable("HF_HUB_OFFLINE is set: unset it to download") from error
+        raise PullError("HF_HUB_OFFLINE is set: unset it to download") from error
     except HfHubHTTPError as error:
         raise _refusal(error.response.status_code, what) from error
+    except HTTPError as error:
+        kept = f"; {out.tell()} bytes are kept: the same command goes on from there" if out is not None else ""
+        told = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise PullError(f"{what}: {constants.ENDPOINT} does not answer: {told}{kept}") from error
 
 
 def _refusal(code: int, what: str) -> SpecmeshError:
@@ -205,11 +167,7 @@ def _refusal(code: int, what: str) -> SpecmeshError:
         return ConfigError(f"{what}: the hub does not give it to you ({code}): {hint}")
     if code == 404:
         return RequestError(f"{what} is not on {constants.ENDPOINT} (404): check the name")
-    return HubUnreachable(f"{what}: {constants.ENDPOINT} answered {code}: try again later")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return PullError(f"{what}: {constants.ENDPOINT} answered {code}: try again later")
 
 
 @contextmanager
@@ -220,15 +178,3 @@ def _disk_errors(path: Path) -> Iterator[None]:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise PullError(f"the disk of {path} is full: make room; what came is kept") from error
         raise PullError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def _bar(file: RemoteFile) -> Iterator[Callable[[int], None]]:
-    """A progress bar for one file, where stderr is a terminal; the function it gives is told the bytes held."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task(file.name, total=file.size)
-        yield lambda held: progress.update(task, completed=held)

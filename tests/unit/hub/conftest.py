@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hub_server import HubServer, Models
@@ -30,6 +31,9 @@ def models(hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.Monke
     template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    transfer = pytest.importorskip("huggingface_hub.file_download")
+    monkeypatch.setattr(transfer, "time", SimpleNamespace(sleep=lambda _: None))  # between two tries
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))

@@ -24,7 +24,7 @@ COMMIT = "c0ffee" + "0" * 34
 class Repo:
     """Files by name; those larger than 200 bytes are told with a SHA-256.
 
-    cut:         a transfer of that file ends after so many bytes, once; where there is a `stall`, when that is set.
+    cut:         no transfer of that file gets beyond so many bytes; where there is a `stall`, it ends when that is set.
     lie:         files for which another content's checksum is told.
     status:      what the listing is answered with instead. code: the hub's name for it.
     no_range:    Range is not honoured.
@@ -94,8 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = None if repo.no_range else self.headers["Range"]
         start = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
         headers = {"Content-Range": f"bytes {start}-{len(raw) - 1}/{len(raw)}"} if wanted else {}
-        cut = repo.cut.pop(name, None)
-        body = raw[start:][:cut]
+        cut = repo.cut.get(name)
+        body = raw[start:cut]
         self.server.served.append((name, self.headers["Range"], len(body)))
         self._answer(206 if wanted else 200, body, headers, len(raw) - start)
         if cut is not None:
