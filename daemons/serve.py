@@ -125,7 +125,7 @@ def _serve(
 ) -> None:
     """Load an engine on its thread, make its loop and run that; the API answers all the while."""
     backend = LoopBackend(role, process)
-    api = serving_api(settings.socket, backend, settings.port, settings.defaults)
+    api = serving_api(settings.socket, backend, settings.port)
     event_loop = process.ends.enter_context(api)
     thread = ModelThread()
     try:
@@ -138,7 +138,7 @@ def _serve(
     process.stop.then(loop.stop)
     backend.loop = loop
     info, port = engine.info, settings.port
-    http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys.current)} if port is not None else {}
+    http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys)} if port is not None else {}
     can = {"backend": info.backend, "speculation": info.can_trim, "trimming": info.trimming}
     told = address | {"socket": str(settings.socket)} | can | http
     log.info("ready", role=role, encrypted=keys is not None, model=info.model, **told)

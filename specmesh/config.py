@@ -2,54 +2,25 @@
 
 import re
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import structlog
-
 from specmesh.errors import ConfigError
-from specmesh.paths import file_stamp, read_text
+from specmesh.paths import read_text
 from specmesh.security import check_rpc, is_loopback
-
-log = structlog.get_logger("specmesh.api")
 
 MAX_KEY_FILE_BYTES = 64 * 1024
 
 
-@dataclass(slots=True)
-class Keys:
-    """The keys one of which is asked for; none: this machine only. file: where they stand, also while that changes."""
-
-    current: tuple[str, ...] = ()
-    file: Path | None = None
-    _stamp: tuple[int, ...] = field(default=(), compare=False)
-    _wrong: str = field(default="", compare=False)
-
-    def newest(self) -> tuple[str, ...]:
-        """Return the keys as the file has them now; where it cannot be used, those it had before."""
-        if self.file is not None and (stamp := file_stamp(self.file)) != self._stamp:
-            try:
-                before, self.current = self.current, read_keys(self.file)
-            except (ConfigError, OSError) as error:  # perhaps there was no descriptor: it is tried again
-                if str(error) != self._wrong:
-                    log.error("api_keys_not_read", error=str(error))
-                self._wrong = str(error)
-            else:
-                self._stamp, self._wrong = stamp, ""
-                if self.current != before:
-                    log.info("api_keys_read", keys=len(self.current))
-        return self.current
-
-
 @dataclass(frozen=True, slots=True)
 class Port:
-    """host and port to listen at, and what is asked of whoever comes. origins: of pages that browsers may let ask."""
+    """Where to listen. keys: one of them is asked for; none: this machine only. origins: of pages that browsers may let
+    ask."""
 
     host: str
     port: int
-    keys: Keys = field(default_factory=Keys)
+    keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
 
@@ -76,7 +47,7 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
             raise ConfigError("--allow-origin '*' lets every page ask: set --api-key-file FILE")
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", origin):
             raise ConfigError(f"--allow-origin {origin!r} is no origin: write https://page.example")
-    return Port(host, port, Keys(keys, key_file), origins)
+    return Port(host, port, keys, origins)
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
@@ -130,8 +101,7 @@ class DaemonSettings:
     """Settings that both daemons have.
 
     port: where the API listens besides `socket`. insecure: no keys, although others may reach the address. keys: the
-    folder with its keys, None for the usual ones. defaults: fields of requests that leave
-    them out. drain: seconds that running requests get after SIGTERM.
+    folder with its keys, None for the usual ones. drain: seconds that running requests get after SIGTERM.
     """
 
     model: ModelSettings
@@ -139,7 +109,6 @@ class DaemonSettings:
     port: Port | None = None
     insecure: bool = False
     keys: Path | None = None
-    defaults: Mapping[str, object] = field(default_factory=dict)
     drain: float = 10.0
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ from specmesh.api.choices import Choice, numbered
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, Peer, PingPeers
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
-from specmesh.config import Keys, Port
+from specmesh.config import Port
 from specmesh.core.snapshot import as_json
 from specmesh.security import is_loopback
 
@@ -41,9 +41,9 @@ MAX_HTTP_BODY = 2 * 1024 * 1024
 PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
-def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -> Starlette:
-    """The ASGI application over a daemon; `defaults` are used for fields that a request leaves out."""
-    api = _Api(backend, defaults or {})
+def create_app(backend: Backend) -> Starlette:
+    """The ASGI application over a daemon."""
+    api = _Api(backend)
     return Starlette(
         routes=[
             Route("/health", api.health),
@@ -60,8 +60,8 @@ def create_app(backend: Backend, defaults: Mapping[str, object] | None = None) -
 
 
 class _Api:
-    def __init__(self, backend: Backend, defaults: Mapping[str, object]) -> None:
-        self._backend, self._defaults = backend, defaults
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     async def health(self, _: HttpRequest) -> Response:
         reason, role = self._backend.not_ready(), self._backend.role
@@ -105,7 +105,7 @@ class _Api:
             raise reason
 
     async def _answer(self, http: HttpRequest, *, chat: bool) -> Response:
-        body = parse_body(await _json(http), self._defaults, chat=chat)
+        body = parse_body(await _json(http), chat=chat)
         self._check_ready()
         served = self._backend.served(body.model or body.began)
         if body.began not in ("", served.model):
@@ -197,7 +197,7 @@ class ApiGuard:
     those of `origins`.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, origins: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], origins: Collection[str] = ()) -> None:
         self._app, self._keys, self._origins = app, keys, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -205,10 +205,10 @@ class ApiGuard:
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
-        keys, origin = self._keys.newest(), headers.get("origin")
+        origin = headers.get("origin")
         scheme, _, told = headers.get("authorization", "").partition(" ")
-        if keys:
-            if path == "/health" or (scheme.lower() == "bearer" and _is_key(told.strip(), keys)):
+        if self._keys:
+            if path == "/health" or (scheme.lower() == "bearer" and _is_key(told.strip(), self._keys)):
                 return None
             error = errors.Refused("no valid API key: send Authorization: Bearer KEY")
             body = error_body(error, "authentication_error", "invalid_api_key")

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from specmesh.api.fields import BodyFields, are_ids, biases_of, grammar_of, prompts_of, stops_of
@@ -40,13 +40,13 @@ class Body:
     ignored: str  # names of fields that nobody reads
 
 
-def parse_body(value: object, defaults: Mapping[str, object], *, chat: bool) -> Body:
+def parse_body(value: object, *, chat: bool) -> Body:
     """Check the body of a chat or a completion. Raise RequestError that names the field.
 
-    defaults: of fields left out, before ours, which are OpenAI's (temperature 1, top_p 1) except for a completion's
-    max_tokens, 128; a chat ends with the context. docs/http-api.md says whose each field is.
+    Defaults are OpenAI's (temperature 1, top_p 1) except for a completion's max_tokens, 128; a chat ends with the
+    context. docs/http-api.md says whose each field is.
     """
-    fields = BodyFields(value, defaults)
+    fields = BodyFields(value)
     requests, began = _requests(fields, chat=chat)
     options = fields.get("stream_options") or {}
     if not isinstance(options, dict):
@@ -60,7 +60,7 @@ def parse_body(value: object, defaults: Mapping[str, object], *, chat: bool) -> 
         ignore_eos=fields.flag("ignore_eos"),
         resumable=fields.flag("resumable"),
         stream=fields.flag("stream"),
-        tells_usage=BodyFields(options, {}).flag("include_usage"),
+        tells_usage=BodyFields(options).flag("include_usage"),
         ignored=fields.unread(),
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)

@@ -89,10 +89,7 @@ class Choice:
         if self.request.known:
             self._extra["known_tokens"] = self.request.known
         if self._resumable and event.params is not None:
-            fields = {
-                "max_tokens": event.params.max_tokens,
-                **event.params.sampling.named(),
-            }  # may be the daemon's defaults
+            fields = {"max_tokens": event.params.max_tokens, **event.params.sampling.named()}
             self._extra |= {"prompt_token_ids": list(event.prompt_ids), "request": fields}
         if self._echo:
             self._start_with_prompt(event.prompt_ids)

@@ -1,7 +1,6 @@
 """The fields of a request's body, checked as they are read: RequestError names the one that is wrong."""
 
 import json
-from collections.abc import Mapping
 from typing import TypeGuard
 from urllib.parse import quote
 
@@ -41,12 +40,12 @@ _TOLD = 300
 
 
 class BodyFields:
-    """The fields of a body that are not null, each read by its name. defaults: of those that it leaves out."""
+    """The fields of a body that are not null, each read by its name."""
 
-    def __init__(self, body: object, defaults: Mapping[str, object]) -> None:
+    def __init__(self, body: object) -> None:
         if not isinstance(body, dict):
             raise RequestError("the request body must be a JSON object")
-        self._given: Json = {**defaults, **{name: value for name, value in body.items() if value is not None}}
+        self._given: Json = {name: value for name, value in body.items() if value is not None}
         self._read: set[str] = set()
 
     def get(self, name: str) -> object:

@@ -7,7 +7,7 @@ import resource
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -133,14 +133,13 @@ def serving_api(
     path: Path,
     backend: Backend,
     port: Port | None = None,
-    defaults: Mapping[str, object] | None = None,
 ) -> Iterator[asyncio.AbstractEventLoop]:
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
     private and removed at the end.
 
-    Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`; `defaults`: see `create_app`.
+    Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`.
     """
-    app = create_app(backend, defaults)
+    app = create_app(backend)
     over_tcp = [(_Server(guarded(app, port)), _listen_tcp(port))] if port is not None else []
     listeners = [(_Server(app), _listen(path)), *over_tcp]
     for _, listener in listeners:

@@ -132,7 +132,7 @@ def load(
 @_prompts_option
 @_num_prompts_option
 @counts_option("--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFT_N, auto=True)
-@sampling_options(temperature=0, max_tokens=128)
+@sampling_options(temperature=0, max_tokens="128")
 @socket_option
 @json_option
 @click.pass_context
@@ -160,7 +160,7 @@ def audit(
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    sampling = {"max_tokens": 128, "temperature": 0} | request_fields(options)
+    sampling = {"max_tokens": 128} | request_fields(options)
     plan = AuditPlan(read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n)), sampling)
     with bar(plan.texts) as advance:
         told = run(client, plan, snapshot, advance)

@@ -10,11 +10,9 @@ from specmesh.cli.config import config_option
 from specmesh.cli.models import model_path
 from specmesh.cli.options import (
     COUNT,
-    SAMPLING,
     SECONDS,
     Decorator,
     combined,
-    default_options,
     number,
     path_option,
     text_option,
@@ -70,7 +68,6 @@ _daemon_options = combined(
     number("--drain", SECONDS, 10.0, "SECONDS", "Time for running requests after SIGTERM; a second one ends at once."),
     _choice("--log-level", LEVELS, "info", "Minimum level to log; debug includes the engines' own lines."),
     click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
-    default_options,
     config_option,
 )
 _insecure_rpc_option = click.option(
@@ -143,7 +140,6 @@ def _run(role: str, values: dict[str, Any]) -> None:
         logs.configure(values["log_level"])
         bundled = values["model"] == "bundled" and role == "verifier"
         path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
-        values["defaults"] = {name: values[name] for name in SAMPLING if values[name] is not None}
         values |= {"model": path, "gpu_required": values["gpu"] == "required", "insecure": values["insecure_no_auth"]}
         values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once

@@ -69,7 +69,7 @@ class GeneratedText:
 
 @click.command()
 @click.argument("prompt", required=False)
-@request_options(temperature=0, max_tokens=128)
+@request_options(temperature=0, max_tokens="128")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's end-of-text token.")
 @number("--n", click.IntRange(1, 8), 1, "N", "Number of completions to generate in parallel.")
@@ -118,7 +118,6 @@ def generate(
         "draft_n": 0 if no_draft else draft_n,
         "rounds": show_drafts,
         **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
-        "temperature": 0,
         **request_fields(options),
     }
     if n > 1:
@@ -170,7 +169,7 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 @request_options(temperature=0.7, max_tokens="as the context allows")
 def chat(system: str | None, socket_path: Path | None, **options: Any) -> None:
     """Talk to the target model; what is piped in is one message."""
-    Conversation(daemon.Client(socket_path), {"temperature": 0.7} | request_fields(options), system).run()
+    Conversation(daemon.Client(socket_path), request_fields(options), system).run()
 
 
 class Conversation:

@@ -123,53 +123,16 @@ draft_n_option = click.option(
 
 # --- requests
 
-SAMPLING: dict[str, tuple[click.ParamType[Any], str, object, str]] = {
-    "max_tokens": (COUNT, "N", None, "Maximum number of tokens to generate."),
-    "temperature": (click.FloatRange(0.0, 100.0), "T", 1, "Sampling temperature; 0 always takes the likeliest token."),
-    "top_k": (click.IntRange(0), "K", 0, "Sample from the K most likely tokens only; 0: off."),
-    "top_p": (SHARE, "P", 1, "Sample from the most likely tokens that together have probability P; 1: off."),
-    "min_p": (SHARE, "P", 0, "Drop tokens less likely than P times the most likely one; 0: off."),
-    "repeat_penalty": (_FACTOR, "X", 1, "Make tokens that occurred recently less likely; 1: off."),
-    "repeat_last_n": (click.IntRange(-1), "N", 64, "Number of recent tokens that penalties look at; 0: none, -1: all."),
-    "frequency_penalty": (_PENALTY, "X", 0, "Penalize a token for each time it occurred recently; 0: off."),
-    "presence_penalty": (_PENALTY, "X", 0, "Penalize a token once if it occurred recently; 0: off."),
-}
-"""By the field of a request: type, metavar, default, help."""
-
-FIELDS = (
-    *(*SAMPLING, "seed", "strategy", "threshold", "stop", "ignore_eos", "logprobs"),
-    *("grammar", "json_schema", "model"),
-)
-"""Fields of a request that options are named as."""
-
 
 def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that the user set. The others are left to the daemon's defaults."""
-    body = {name: options[name] for name in FIELDS if options.get(name) not in (None, ())}
+    """Return the fields of a request that options are named as and that the user set; the verifier knows the others'
+    defaults."""
+    body = {name: value for name, value in options.items() if value not in (None, ())}
     if "grammar" in body:
         body["grammar"] = read_text(body["grammar"], MAX_FILE_BYTES, "a grammar")
     if "json_schema" in body:
         body["json_schema"] = _schema(body["json_schema"])
     return body
-
-
-def _options_of_sampling(defaults: Mapping[str, object], before: str = "") -> list[Decorator]:
-    """Return options that have no value if not set. defaults: what the daemon then takes."""
-    return [
-        click.option(
-            f"--{name.replace('_', '-')}",
-            type=kind,
-            metavar=metavar,
-            show_default=str(defaults.get(name, default)),
-            help=f"{before}{told}",
-        )
-        for name, (kind, metavar, default, told) in SAMPLING.items()
-    ]
-
-
-_BODY = {"max_tokens": "128 for a completion; a chat may fill its context"}
-default_options = combined(*_options_of_sampling(_BODY, "For requests that do not set it: "))
-"""Options of a daemon for what requests leave out, named as the fields."""
 
 
 def _schema(given: str) -> object:
@@ -180,10 +143,32 @@ def _schema(given: str) -> object:
         raise click.UsageError(f"--json-schema is not JSON: {error}") from None
 
 
-def sampling_options(temperature: float, max_tokens: object) -> Decorator:
-    """Return options for how tokens are chosen, with what these two are if not set."""
+def sampling_options(temperature: float, max_tokens: str) -> Decorator:
+    """Return options for how tokens are chosen. max_tokens: what an answer has where that is not set."""
     return combined(
-        *_options_of_sampling({"temperature": temperature, "max_tokens": max_tokens}),
+        click.option(
+            "--max-tokens",
+            type=COUNT,
+            metavar="N",
+            show_default=max_tokens,
+            help="Maximum number of tokens to generate.",
+        ),
+        number(
+            "--temperature",
+            click.FloatRange(0.0, 100.0),
+            temperature,
+            "T",
+            "Sampling temperature; 0 always takes the likeliest token.",
+        ),
+        number("--top-k", click.IntRange(0), None, "K", "Sample from the K most likely tokens only (default: all)."),
+        number("--top-p", SHARE, None, "P", "Sample from the most likely tokens that have probability P (default: 1)."),
+        number("--min-p", SHARE, None, "P", "Drop tokens less likely than P times the most likely one (default: 0)."),
+        number("--repeat-penalty", _FACTOR, None, "X", "Make recent tokens less likely by this factor (default: 1)."),
+        number(
+            "--repeat-last-n", click.IntRange(-1), None, "N", "Tokens that penalties look at (default: 64; -1: all)."
+        ),
+        number("--frequency-penalty", _PENALTY, None, "X", "Penalize each time that a token occurred (default: 0)."),
+        number("--presence-penalty", _PENALTY, None, "X", "Penalize a token once if it occurred (default: 0)."),
         number("--seed", click.IntRange(0, 2**32 - 1), None, "S", "Seed of the sampling (default: random)."),
         click.option(
             "--strategy",
@@ -196,8 +181,8 @@ def sampling_options(temperature: float, max_tokens: object) -> Decorator:
     )
 
 
-def request_options(temperature: float, max_tokens: object) -> Decorator:
-    """Return the options of a request, with what these two are if not set."""
+def request_options(temperature: float, max_tokens: str) -> Decorator:
+    """Return the options of a request, see `sampling_options`."""
     return combined(
         sampling_options(temperature, max_tokens),
         path_option("--grammar-file", "FILE", "Generate only text of this GBNF grammar.", "grammar"),

@@ -7,10 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from harness.ports import free_port
 from manager import Manager
 from processes import PATIENCE, SPECMESH, Mesh, Running, body, complete, generate, until
-from served import Served
 
 
 @pytest.fixture
@@ -39,29 +37,6 @@ def test_a_drafter_is_ready_without_its_verifier(mesh: Mesh, manager: Manager):
     drafter = mesh.drafter(engine="ngram", ready=False)
     manager.until("READY")
     assert generate(drafter, "a text").code == 69
-
-
-@pytest.mark.fault("E8.96")
-def test_keys_are_read_again(mesh: Mesh, tmp_path: Path):
-    """A new key opens the port and the old one no longer; a file that cannot be used changes nothing."""
-    file, port = tmp_path / "keys", free_port()
-    file.write_text("sk-old\n")
-    file.chmod(0o600)
-    verifier = mesh.verifier("step_ms=1", "--http", f"127.0.0.1:{port}", "--api-key-file", file)
-
-    def statuses() -> list[int]:
-        return [Served(verifier, port, key).ask("GET", "/stats").status for key in ("sk-old", "sk-new", "sk-newer")]
-
-    assert statuses() == [200, 401, 401]
-    file.write_text("sk-new\nsk-newer\n")
-    assert statuses() == [401, 200, 200]
-    file.unlink()
-    assert statuses() == [401, 200, 200]
-    file.write_text("")
-    assert statuses() == [401, 200, 200]
-    until(lambda: len(verifier.events("api_keys_not_read")) == 2, "each change that cannot be used is one error")
-    assert str(file) in str(verifier.events("api_keys_not_read")[0]["error"])
-    assert [event["keys"] for event in verifier.events("api_keys_read")] == [2]
 
 
 @pytest.mark.fault("E8.91")

@@ -93,7 +93,7 @@ def test_resumable_stream_says_what_is_needed_to_go_on():
     answers = [post(FakeDaemon(started, DONE), stream=True, resumable=True) for _ in range(2)]
     first, again = (json.loads(answer.events()[0]) for answer in answers)
     plain, request = {"session": 7, "prompt_tokens": 2}, first["specmesh"].pop("request")
-    assert parse_body({"prompt": "x", "stop": "D", "draft_n": 4} | request, {}, chat=False).requests[0].params == PARAMS
+    assert parse_body({"prompt": "x", "stop": "D", "draft_n": 4} | request, chat=False).requests[0].params == PARAMS
     assert first["specmesh"] == plain | {"prompt_token_ids": [104, 105]}
     assert len(first["id"]) == len(NAME)
     assert first["id"] != again["id"]

@@ -1,4 +1,4 @@
-"""Bodies: every field is checked, what is not supported is refused, and a daemon's defaults fill what is left out."""
+"""Bodies: every field is checked, what is not supported is refused."""
 
 import json
 import math
@@ -14,8 +14,8 @@ from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage
 from specmesh.errors import RequestError
 
-parse_completion = partial(parse_body, defaults={}, chat=False)
-parse_chat = partial(parse_body, defaults={}, chat=True)
+parse_completion = partial(parse_body, chat=False)
+parse_chat = partial(parse_body, chat=True)
 MESSAGE = {"role": "user", "content": "Hi"}
 
 
@@ -249,14 +249,6 @@ def test_several_answers():
     for fields in ({"echo": True}, {"best_of": 2}):
         with pytest.raises(RequestError):
             parse_chat({"messages": [MESSAGE]} | fields)
-
-
-@pytest.mark.parametrize(("body", "expected"), [({}, 0.5), ({"temperature": None}, 0.5), ({"temperature": 0}, 0)])
-def test_a_daemons_defaults(body: dict[str, object], expected: float):
-    """What a request leaves out is the daemon's; null is not said."""
-    parsed = parse_body({"prompt": "x"} | body, {"temperature": 0.5}, chat=False)
-    assert parsed.requests[0].params.sampling.temperature == expected
-    assert not parsed.ignored
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

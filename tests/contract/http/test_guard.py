@@ -7,10 +7,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message
 
 from specmesh.api.app import ApiGuard
-from specmesh.config import Keys
 
 
-def asked(keys: tuple[str, ...] | Keys, path: str = "/stats", **headers: str) -> int:
+def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
     statuses: list[int] = []
 
     async def send(message: Message) -> None:
@@ -22,8 +21,7 @@ def asked(keys: tuple[str, ...] | Keys, path: str = "/stats", **headers: str) ->
 
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""}
-    held = keys if isinstance(keys, Keys) else Keys(keys)
-    asyncio.run(ApiGuard(PlainTextResponse("ok"), held)(scope, receive, send))
+    asyncio.run(ApiGuard(PlainTextResponse("ok"), keys)(scope, receive, send))
     return statuses[0]
 
 

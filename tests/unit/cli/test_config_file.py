@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from specmesh import paths
 from specmesh.cli import main
-from specmesh.config import DaemonSettings, DrafterSettings, VerifierSettings
+from specmesh.config import DrafterSettings, VerifierSettings
 from specmesh.daemons import serve
 
 
@@ -50,18 +50,6 @@ def test_a_flag_beats_all(tmp_path: Path, started: list[VerifierSettings]):
         assert done.exit_code == 0, done.output
     assert specmesh("verifier", "--engine", "sim", "--model", "step_ms=1").exit_code == 0
     assert [settings.model.ctx for settings in started] == [30, 40, 20, None]
-
-
-@pytest.mark.parametrize("role", ["verifier", "drafter"])
-def test_defaults_of_requests(role: str, tmp_path: Path, started: list[DaemonSettings]):
-    """What requests leave out can be said by flag, environment and file; only what was said is handed on."""
-    file = tmp_path / f"{role}.toml"
-    file.write_text('engine = "sim"\nmodel = "step_ms=1"\ntop-k = 3\nmin-p = 0.05\ntemperature = 0.5\n')
-    env = {f"SPECMESH_{role.upper()}_TOP_K": "40", f"SPECMESH_{role.upper()}_MAX_TOKENS": "9"}
-    done = specmesh(role, "--config", file, "--temperature", "0.7", env=env)
-    assert done.exit_code == 0, done.output
-    assert started[0].defaults == {"max_tokens": 9, "temperature": 0.7, "top_k": 40, "min_p": 0.05}
-    assert shown(role)["temperature"] == {"value": None, "origin": "default"}
 
 
 BOX, SPARK = "tcp://127.0.0.1:7071", "tcp://127.0.0.1:7072"
