@@ -209,12 +209,10 @@ class Router:
 
     def objection(self, parts: list[bytes], now: float) -> str | None:
         """Return why the newest message is not to be decoded, as a label of a counter; None if it is."""
-        identity, key = parts[0], ""
-        if self._guard is not None:
-            key = self.proved_key()
-            if not self._guard.admits(key, now):
-                self._end_connection(identity, now)
-                return "key"
+        identity, key = parts[0], self.proved_key()
+        if self._guard is not None and not self._guard.admits(key, now):
+            self._end_connection(identity, now)
+            return "key"
         if self.gate.keys.get(identity, key) != key:  # it calls itself as a drafter does that has another
             return "key"
         if len(parts) != 2:
