@@ -95,23 +95,26 @@ class Clients:
     def open(self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str) -> None:
         """Let a request wait for a session, or for the one that it names, which may be there."""
         asked = ClientRequest(next(self._numbers), request, client, owner, ref, key)
-        ready = request.prompt_ids is not None and request.params.grammar is None
         try:
             if self._stopped is not None:
                 raise self._stopped
-            held = any(request.id and request.id == traffic.name for traffic in self.sessions.values())
-            if not (request.named_only or (held and ready)):  # else the core answers at once
+            if not (request.named_only or self._held(request.id)):
                 self._check_room(asked)
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._requests[asked.number], asked.waits = asked, True
-        if request.named_only:
+        self._requests[asked.number], asked.waits = asked, not request.named_only
+        if request.named_only:  # the core answers at once
             self._tell(vev.Opening(asked.number, request, (), 0, None, owner, key))
-        elif ready:
+        elif request.prompt_ids is not None and request.params.grammar is None:
             self.encoded(EncodedPrompt(asked, request.prompt_ids or ()))
         else:
             asked.encoding = self._encode(asked)
+
+    def _held(self, name: str) -> bool:
+        """Return whether a session has this name, and nobody waits for it yet: it takes no other place."""
+        names = [traffic.name for traffic in self.sessions.values()]
+        return bool(name) and name in names and all(one.request.id != name for one in self.waiting)
 
     def _check_room(self, asked: ClientRequest) -> None:
         """Raise Busy where too many wait already."""
@@ -155,7 +158,7 @@ class Clients:
     def stop(self, error: SpecmeshError) -> None:
         """Refuse those that wait, and whoever comes."""
         self._stopped = error
-        for asked in self.waiting:
+        for asked in [one for one in self._requests.values() if not one.session]:
             self.refuse(asked.number, error)
             self._tell(vev.ClientLeft(asked.number))  # the core may be about to begin it
 

@@ -38,7 +38,8 @@ class DrafterSession:
     """asked: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds.
 
     seq: its sequence in the draft model's memory, if any. That holds `fed` ids, of which the first `held` are the
-    session's still; the rest is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed.
+    session's still; the rest is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed;
+    alone: it did beside others, so none joins until it has guessed.
     """
 
     def __init__(self, asked: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
@@ -46,7 +47,7 @@ class DrafterSession:
         self.seq: int | None = None
         self.grammar = asked.grammar  # until others are told to compile it
         self.guided: DraftConstraint | None = None
-        self.undraftable = False
+        self.undraftable = self.alone = False
         self._sampler = Sampler(asked.params)
         self._samples = uses_proposals(asked.params)  # and says from what
         self._plain = not self._sampler.looks_back and not self._samples  # one sampler does for every position
@@ -195,7 +196,7 @@ class DrafterSession:
         if row.position != self.fed:
             return []  # the memory could not be cut there, and was not fed
         made = (*row.ids, *tokens)
-        self.fed += len(made) - bool(tokens)  # the last guess is fed next time
+        self.fed += len(made) - (len(tokens) == row.drafts)  # the last guess is fed next time, unless none followed it
         if row.position != self.held:
             return []  # what it follows was cut meanwhile
         known = self._ids[self.held : self.held + len(made)]
@@ -214,6 +215,7 @@ class DrafterSession:
         if new and isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
             self._proposals[len(self._ids)] = row.sampler.proposal
         self._known.extend(new)
+        self._stuck = len(tokens) < row.drafts
         return self._send(now)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:

@@ -123,13 +123,13 @@ class DrafterCore:
                 continue
             if session.seq is None and not self._sit(session):
                 continue
-            row = session.plan(room if rows else None)
+            row = session.plan(room if rows else None) if not (rows and session.alone) else None
             if row is None:
                 continue
             upstream = theirs
             rows.append(row)
             room -= len(row.ids)
-            if not self._limits.batches or row.sampler is None:
+            if not self._limits.batches or row.sampler is None or session.alone:
                 break
         return upstream, rows
 
@@ -145,6 +145,7 @@ class DrafterCore:
             session = self._sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
+            session.alone = session.alone and not tokens
             for effect in session.predicted(row, tokens, started, ended):
                 effects.append((row.key, effect))
             drafts += len(tokens)
@@ -165,13 +166,16 @@ class DrafterCore:
         self.slots.relocated(seq, held)
 
     def _failed(self, step: ev.DraftStep, error: SpecmeshError) -> list[ev.CoreEffect]:
-        """Who had rows in a failed step gets no more drafts; their verifier goes on alone."""
-        told = list[ev.CoreEffect]()
+        """Who had the rows of a failed step to itself gets no more drafts, and its verifier goes on alone. Others try
+        alone."""
+        told, alone = list[ev.CoreEffect](), len(step.rows) == 1
         for row in step.rows:
             session = self._sessions.get(row.key)
-            if session is not None:  # else it has ended meanwhile
-                self._release(session, broken=True)
-                session.undraftable = True
+            if session is None:
+                continue  # it has ended meanwhile
+            self._release(session, broken=True)
+            session.undraftable, session.alone = alone, True
+            if alone:
                 told.append((row.key, ev.Noted("drafting_failed", {"error": str(error)}, "error")))
         for cut in step.cuts:  # perhaps not carried out
             self._cut(cut.seq, cut.length)

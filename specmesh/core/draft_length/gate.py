@@ -46,7 +46,9 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
 
 SETTLE_STEPS = 4  # after a change, that count for nothing: drafts are in hand still, or on their way
 FIRST_BUDGET, MOST_BUDGET = 8.0, 64.0  # tokens that drafting may lose at first, and of what each session has gained
-DEBT = 8.0  # tokens for each session that it may lose beyond its budget, and has to earn before it goes on
+# tokens for each session that it may lose beyond its budget, and has to earn before it goes on; no step counts for
+# more: a machine that stood still says nothing of drafts
+DEBT = 8.0
 EARNED, LEAST_EARNED = 1 / 100, 1 / 800  # tokens for each that comes without drafts; halved each time that it fails
 STEPS_WITHOUT = 16  # that tell how fast it is without drafts
 ROUNDS_WITH, MOST_ROUNDS_WITH = 512, 8192  # until that is measured anew; doubled each time that drafts pay
@@ -100,8 +102,9 @@ class SpeculationGate:
         if self._rest:
             self._rest -= 1
         elif self.drafts and asked:
-            if not self._without.steps:
-                self._alone = min(self._alone, max(alone, SHORTEST))
+            if not self._without.steps and alone > 0:
+                self._alone = min(self._alone, alone)
+            seconds = min(seconds, DEBT * sessions * self._alone)
             self._with.add(sessions, tokens, seconds)
             self._budget = min(self._budget + tokens - seconds / self._alone, MOST_BUDGET * sessions)
             if self._with.rounds >= self._interval and self._with.gain(self._alone) >= CLEAR_GAIN:

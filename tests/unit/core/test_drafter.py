@@ -32,10 +32,13 @@ def opened(core, *keys, upstream=0, prompt=PROMPT, params=GREEDY, draft_n=4):
         told(core, key, *prompt, draft_n=draft_n, sync=True)
 
 
-def finish(core, step, *tokens, held=None, at=0.0):
-    """A step of 0.2 ms; tokens: of each row its guess, its guesses, or None."""
+def finish(core, step, *tokens, held=None, at=0.0, whole=True):
+    """A step of 0.2 ms; tokens: of each row its guess, its guesses, or None. whole: so many were asked for."""
     held = {cut.seq: cut.length for cut in step.cuts} if held is None else held
     rows = [one if isinstance(one, tuple) else () if one is None else (one,) for one in tokens]
+    if whole:
+        asked = [replace(row, drafts=max(len(made), 1)) for row, made in zip(step.rows, rows, strict=True)]
+        step = replace(step, rows=tuple(asked))
     effects = core.finish(step, ev.Guesses(held, rows), at, at + 2e-4)
     return [effect for effect in effects if not isinstance(effect, ev.Worked)]
 
@@ -114,17 +117,20 @@ def test_what_is_heard_during_a_step():
 
 
 def test_who_is_to_blame_for_a_failed_step():
-    """Whoever had rows in it gets no more drafts; the others do."""
+    """Each that had rows in it tries alone; only who fails so gets no more drafts."""
     core = made()
     opened(core, 1, 2)
-    failed = core.finish(core.next_step(0.0), EngineError("no"), 0.0, 0.0)
-    assert [(key, effect.name) for key, effect in failed] == [(1, "drafting_failed"), (2, "drafting_failed")]
-    opened(core, 3)
+    assert core.finish(core.next_step(0.0), EngineError("no"), 0.0, 0.0) == []
+    step = core.next_step(0.0)
+    [guilty] = step.rows
+    failed = core.finish(step, EngineError("no"), 0.0, 0.0)
+    assert [(key, effect.name) for key, effect in failed] == [(guilty.key, "drafting_failed")]
     step = core.next_step(0.0)
     [other] = step.rows
-    assert other.key == 3
+    assert other.key != guilty.key
     finish(core, step, 8)
-    assert [row.ids for row in core.next_step(0.0).rows] == [(8,)]
+    opened(core, 3)
+    assert sorted(row.key for row in core.next_step(0.0).rows) == sorted((other.key, 3))
 
 
 def test_what_belongs_to_ids_comes_back_after_them():
@@ -157,6 +163,22 @@ def test_drafts_in_a_row():
     step = core.next_step(0.0)
     [cut], [row] = step.cuts, step.rows
     assert (cut.length, row.position, row.ids) == (9, 9, (4,))
+
+
+def test_guesses_in_a_row_that_end():
+    """Where the model has none after one of them, it has taken all in: nothing is fed twice, and all is sent."""
+    core = made()
+    opened(core, 1)
+    finish(core, core.next_step(0.0), 8)
+    step = core.next_step(0.0)
+    assert step.rows[0].drafts == 3
+    [(_, sent)] = finish(core, step, (9,), whole=False)
+    assert (sent.base, sent.ids) == (4, (9,))
+    assert isinstance(core.next_step(0.0), ev.Wait)
+    told(core, 1, 8, 9, 10, after=PROMPT)
+    step = core.next_step(0.0)
+    [row] = step.rows
+    assert (step.cuts, row.position, row.ids) == ((), 5, (10,))
 
 
 def test_a_session_for_which_drafts_are_asked_takes_the_slot_of_another():

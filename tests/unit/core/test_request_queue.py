@@ -22,6 +22,23 @@ def ask(clients: Clients, text: str) -> None:
         raise event.error
 
 
+def test_names_fill_no_queue():
+    """Whoever asks for texts by their names only is answered by the core at once, and takes nobody's place."""
+    clients = Clients(lambda _: lambda: None, TargetLimits(16, 256, frozenset()), 1, 1, lambda _: None)
+    heard: list[ClientEvent] = []
+    params = SessionParams(SamplingParams(), 1)
+    for number in range(9):
+        request = Request("", None, params, id=f"{number}", named_only=True)
+        clients.open(request, SimpleNamespace(on_event=heard.append), b"mac", number, "")
+    ask(clients, "first")
+    ask(clients, "second")
+    with pytest.raises(Busy):
+        ask(clients, "third")
+    assert heard == []
+    clients.stop(Busy("ending"))
+    assert len(heard) == 9
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(admission, "MAX_BYTES", 100_000)
     limits = TargetLimits(16, 256, frozenset())
