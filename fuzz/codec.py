@@ -3,7 +3,7 @@
 from collections import Counter
 from zlib import crc32
 
-from specmesh.errors import FrameError
+from fuzz.frames import decoded
 from specmesh.wire.codec import CRC, HEADER, decode, encode
 
 REASONS = frozenset({"length", "magic", "checksum", "version", "kind", "count", "body"})
@@ -11,26 +11,19 @@ REASONS = frozenset({"length", "magic", "checksum", "version", "kind", "count", 
 
 def run(data: bytes) -> Counter[str]:
     """Decode the input as it is and, where that makes another frame, with the checksum that it should have."""
-    seen = Counter([outcome(data)])
+    seen = Counter([_outcome(data)])
     if len(data) >= HEADER.size + CRC.size:
-        seen[outcome(repaired(data))] += 1
+        content = data[: -CRC.size]  # nobody guesses 32 bits, and behind them is a parser
+        seen[_outcome(content + CRC.pack(crc32(content)))] += 1
     return seen
 
 
-def repaired(frame: bytes) -> bytes:
-    """The frame with the right checksum: nobody guesses 32 bits, and behind them is a parser."""
-    return frame[: -CRC.size] + CRC.pack(crc32(frame[: -CRC.size]))
-
-
-def outcome(frame: bytes) -> str:
+def _outcome(frame: bytes) -> str:
     """A message's name, or the reason of the refusal; raises where something does not hold."""
-    try:
-        message = decode(frame)
-    except FrameError as error:
-        return error.reason if error.reason in REASONS else _unknown(error.reason)
+    message = decoded(frame, refused := Counter[str]())
+    if message is None:
+        [reason] = refused
+        assert reason in REASONS, "the protocol does not know it"
+        return reason
     assert decode(encode(message)) == message, "a message that does not survive being sent on"
     return type(message).__name__
-
-
-def _unknown(reason: str) -> str:
-    raise AssertionError(f"refused for a reason that the protocol does not know: {reason}")

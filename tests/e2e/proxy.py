@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-import re
 import threading
 from collections.abc import Coroutine
 from typing import TypeVar
@@ -27,7 +26,6 @@ class Proxy:
     bandwidth: bytes a second each way; 0 has no bound.
     piece:     most bytes written at once; 0 writes what there is.
     damage:    share of what is sent in which one bit is flipped, once a connection has been greeted. May be changed.
-    aim:       the kind of frame that alone is damaged, as its byte, and where in it; None: anywhere in what is sent.
 
     captured: what a listener would have, the bytes forwarded to the target and those back.
     """
@@ -45,7 +43,6 @@ class Proxy:
         self.delay, self.jitter, self.loss = delay, jitter, loss
         self.bandwidth, self.piece = bandwidth, piece
         self.damage, self.flipped = damage, 0
-        self.aim: tuple[bytes, int] | None = None
         self.connections = 0
         self.captured = bytearray(), bytearray()
         self._target = target
@@ -144,12 +141,6 @@ class Proxy:
     def _flip(self, data: bytes) -> bytes:
         """The same with one bit of it flipped."""
         at = self._random.randrange(len(data))
-        if self.aim is not None:
-            kind, offset = self.aim
-            found = re.search(rb"SM." + re.escape(kind), data, re.DOTALL)
-            if found is None or found.start() + offset >= len(data):
-                return data
-            at = found.start() + offset
         self.flipped += 1
         return data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
 

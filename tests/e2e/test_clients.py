@@ -131,9 +131,18 @@ def test_errors_as_clients_know_them(server: Served):
     wrong = server.complete(logit_bias={"99999": 1})
     assert (wrong.status, wrong.error["code"], wrong.error["param"]) == (400, None, "logit_bias")
     assert server.ask("POST", "/v1/models").error["code"] == "method_not_allowed"
-    refused = server.ask("GET", "/v1/models", Authorization="Bearer sk-wrong", Origin="https://evil.example").error
-    kind = "authentication_error" if server.key else "permission_error"
-    assert (refused["type"], refused["code"]) == (kind, "invalid_api_key" if server.key else "forbidden")
+
+
+def test_who_is_refused(server: Served):
+    """Who does not have the key; where there is none, another's page and another name. /health answers anybody."""
+    status, kind, code = 403, "permission_error", "forbidden"
+    if server.key:
+        status, kind, code = 401, "authentication_error", "invalid_api_key"
+    for wrong in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+        for key in ("Bearer sk-wrong", ""):
+            refused = server.ask("GET", "/v1/models", Authorization=key, **wrong)
+            assert (refused.status, refused.error["type"], refused.error["code"]) == (status, kind, code)
+    assert server.ask("GET", "/health", Authorization="").status == 200
 
 
 def test_a_page_that_is_allowed(server: Served):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Daemon, Done, Mesh, command, generate, sim_ids, sim_text, until
+from processes import Daemon, Done, command, generate, sim_ids, sim_text, until
 
 from specmesh.client import Json
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
@@ -133,15 +133,6 @@ def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     alone = generate(daemon, PROMPT, "--max-tokens", N, *options, "--no-draft", "--json").json
     assert with_drafts["seed"] == 7
     assert with_drafts["token_ids"] == alone["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
-
-
-def test_drafts_of_sampled_texts_have_their_noise(mesh: Mesh):
-    """A drafter that knows the target's logits draws what the target draws."""
-    verifier = mesh.verifier("step_ms=4")
-    mesh.drafter("draft_ms=0.2,alpha=1")
-    report: Any = drafting(verifier, "--temperature", 8, "--seed", 7, "--draft-n", 4, drafts="drafted", least=40)
-    assert report["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
-    assert report["accepted"] / report["drafted"] > 0.9
 
 
 def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon):

@@ -4,7 +4,7 @@ import re
 import signal
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, command, generate, sim_text, until
+from processes import Daemon, Done, Mesh, Running, command, sim_text, until
 
 from specmesh.core.sampling.sampler import SamplingParams
 
@@ -117,19 +117,3 @@ def test_resume_at_the_verifier_what_its_dead_drafter_began(mesh: Mesh):
 def generate_again(daemon: Daemon, name: str, *more: object) -> Done:
     """`specmesh generate --resume` at this daemon's socket."""
     return command("generate", "--resume", name, "--socket", daemon.socket, *more)
-
-
-@pytest.mark.models
-@pytest.mark.fault("E3.34")
-def test_the_bundled_pair(mesh: Mesh):
-    """The same with real models; the prompt has no near ties, so the text is the same to the byte."""
-    small = ("--ctx", 512, "--max-sessions", 2)
-    prompt = "class Stack:\n    def __init__(self"
-    verifier = mesh.verifier("bundled", *small, engine="llama")
-    drafter = mesh.drafter("bundled", *small, engine="llama")
-    alone = generate(verifier, prompt, "--max-tokens", 300, "--no-draft").out
-    running = Running(drafter, prompt, "--max-tokens", 300).read(60)
-    verifier.kill()
-    mesh.verifier("bundled", *small, engine="llama", ready=False)
-    done = running.end()
-    assert (done.code, done.out) == (0, alone)

@@ -35,19 +35,6 @@ def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, beside:
 
 
 @fault("E3.32")
-def test_drafter_frozen_and_thawed(verifier: Daemon, beside: Mesh):
-    """SIGSTOP of the drafter: the text goes on without it; after SIGCONT, late frames and all, it is the same text."""
-    drafter = beside.drafter()
-    with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
-        stream.read(while_=lambda: sum(stream.accepted) < 10)
-        drafter.signal(signal.SIGSTOP)
-        stream.read(60)
-        drafter.signal(signal.SIGCONT)
-        stream.read()
-    assert stream.text == sim_text(PROMPT, 300)
-
-
-@fault("E3.32")
 def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, beside: Mesh):
     """Silence of some seconds in the middle of a text: the verifier gives the drafter up; thawed, with its queue full
     and its connection gone, it attaches again and drafts on in the same session."""

@@ -165,16 +165,3 @@ def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], ke
     rejected = [daemon.stats()["wire"]["rejected"] for daemon in (drafter, verifier)]
     assert keyed or sum(reasons.get("checksum", 0) for reasons in rejected) > 0  # CURVE ends the connection instead
     assert drafter.process.poll() is verifier.process.poll() is None
-
-
-@fault("E1.16")
-def test_a_flipped_bit_in_a_told_id(mesh: Mesh, proxy: Callable[..., Proxy]):
-    mesh.verifier("step_ms=1")
-    link = proxy(mesh.port)
-    drafter = mesh.drafter("draft_ms=0.2,alpha=0.8", port=link.port)
-    link.aim, link.damage = (b"\x02", 20), 0.2
-    done = Stream(drafter, body(PROMPT, 300, draft_n=4)).read()
-    assert link.flipped > 10
-    assert done.text == sim_text(PROMPT, 300)
-    assert done.result["report"]["exact"] is True
-    assert not drafter.events("verifier_lost")

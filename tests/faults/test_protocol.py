@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import zmq
-from peer import VOCABULARY, Peer, Wire, crc_of
+from peer import Peer, Wire, crc_of
 from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, until
 from usage import Usage
 
@@ -52,13 +52,6 @@ def test_frames_before_hello_are_refused(verifier: Daemon, peer: Peer, message: 
     assert peer.expect(m.Error).code == "hello"
     until(lambda: verifier.stats()["wire"]["handshake_failures"]["hello"] > before, "it is counted")
     assert len(verifier.events("session_opened")) == sessions
-
-
-def test_other_vocabulary_is_for_the_drafter_to_judge(peer: Peer):
-    peer.say(m.Hello("x", "llama", "other-model", "0" * 64, 999, 4096))
-    answer = peer.expect(m.Welcome)
-    assert (answer.vocab_fingerprint, answer.n_vocab) == (VOCABULARY.fingerprint(), len(VOCABULARY))
-    assert answer.end_ids == sorted(VOCABULARY.end_ids)
 
 
 def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemon, chosen: Peer):
@@ -205,24 +198,6 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
     assert stream.result["report"]["drafted"] > 0
 
 
-def test_lies_about_laws_break_nothing(verifier: Daemon, chosen: Peer):
-    """A probabilistic text whose drafter claims that its drafts were certain, or as likely as can be: it has its
-    length, and the session its end."""
-    rng = random.Random(2)
-    sampling = {"temperature": 3, "seed": 5, "strategy": "probabilistic", "top_k": 40}
-    with Stream(verifier, body(PROMPT, N, draft_n=4) | sampling) as stream:
-        session = chosen.opened()
-        for at in told(chosen):
-            ids = tuple(rng.choices(range(65, 91), k=4))
-            other = tuple(token + 32 for token in ids)
-            support = tuple(itertools.chain(*zip(ids, other, strict=True)))
-            weights = tuple(rng.choices([1, 300, 65535], k=8))
-            chosen.say(m.DraftProbs(session, at, crc_of(chosen.truth[:at]), ids, (2,) * 4, support, weights))
-        stream.read()
-    assert (len(stream.ids), stream.finish) == (N, "length")
-    assert stream.result["report"]["drafted"] > 0
-
-
 @pytest.mark.parametrize("other_key", [False, True])
 @fault("E2.25")
 def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool):
@@ -253,25 +228,6 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
             return isinstance(again.on_event(1.0), m.Welcome)
 
     until(heard_again, "the name is free")  # a connection that came before the other had gone is never heard
-
-
-@pytest.mark.parametrize("draft_n", ["auto", 4])
-@fault("E2.26")
-def test_heartbeats_without_drafts(verifier: Daemon, chosen: Peer, draft_n: object):
-
-    def hardly_waits() -> bool:
-        """A busy machine wakes a verifier late that waits for little."""
-        with Stream(verifier, body(PROMPT, 300, draft_n=draft_n)) as stream:
-            chosen.opened()
-            for _ in told(chosen):
-                pass
-            stream.read()
-        report: Any = stream.result["report"]
-        assert stream.ids == sim_ids(PROMPT, 300)
-        assert report["drafted"] == 0
-        return bool(report["wait_ms"] <= 0.2 * report["verify_ms"])
-
-    until(hardly_waits, "it hardly waits")
 
 
 @fault("E2.28")

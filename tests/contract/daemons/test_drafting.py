@@ -53,22 +53,6 @@ def test_a_session_ends_up_with_the_best(bench: Bench):
     assert client.ids == truth(len(client.ids))
 
 
-def test_another_takes_over_at_once(bench: Bench):
-    """It hears nothing of the session before, and all of it as soon as the first one leaves."""
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
-    first, second = bench.dealer(), bench.dealer()
-    client = verifier.ask(LONG)
-    opened = first.expect(m.Opened)
-    told = first.expect(m.Truth)
-    first.say(m.Bye())
-    announced, known = second.expect(m.Opened), second.expect(m.Sync)
-    assert (announced.session, known.base) == (opened.session, 0)
-    assert len(known.ids) >= told.base + len(told.ids)
-    assert known.draft_n > 0
-    verifier.cancel(client)
-    assert isinstance(second.expect(m.Done), m.Done)
-
-
 def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
     """It is told that the session is not its concern any more, and the next one is tried."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))

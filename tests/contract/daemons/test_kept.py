@@ -9,9 +9,9 @@ from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth
 from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.core.admission import MAX_DETACHED, DetachedSessions
-from specmesh.core.requests import Finished, Started
+from specmesh.core.requests import Finished
 from specmesh.daemons.link.sockets import Router
-from specmesh.errors import NoSuchText, RequestError
+from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 
 
@@ -75,18 +75,6 @@ def test_what_is_not_kept(bench: Bench, name: str):
     peer.say(m.Bye())
     until(lambda: sessions(verifier)["ended"]["cancelled"] == 1, "it is cancelled")
     assert sessions(verifier)["kept"] == 0
-
-
-def test_a_client_of_the_verifier_asks_by_name(bench: Bench):
-    """It is told the whole text, whatever the drafter's client was told, and its end."""
-    verifier = left(bench, max_tokens=60)
-    client = verifier.ask(wanted())
-    started = client.next()
-    assert isinstance(started, Started)
-    assert started.prompt_ids == PROMPT
-    assert started.params.max_tokens == 60
-    client.whole(60)
-    assert isinstance(verifier.ask(wanted()).error(), NoSuchText)
 
 
 @pytest.mark.parametrize("socket_of", ["verifier", "drafter"])

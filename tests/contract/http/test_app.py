@@ -86,6 +86,7 @@ def test_not_ready_is_refused_before_anything_is_submitted(stream: bool):
         ('{"prompt": "x\\udfff"}'.encode("utf-16"), "not JSON"),
     ],
 )
+@pytest.mark.fault("E6.73")
 def test_body_that_is_no_json(raw: bytes, said: str):
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", [raw]))
     assert answer.status == 400

@@ -83,20 +83,6 @@ def test_nothing_is_done_where_no_drafts_are_asked_for():
     assert row.ids == (*known, 99)
 
 
-def test_a_memory_that_cannot_go_back_so_far_is_filled_again():
-    core = made()
-    opened(core, 1)
-    finish(core, core.next_step(0.0), 8)
-    finish(core, core.next_step(0.0), 9)
-    told(core, 1, 4, after=PROMPT)
-    step = core.next_step(0.0)
-    [cut], [row] = step.cuts, step.rows
-    assert (cut.length, row.position, row.ids) == (3, 3, (4,))
-    assert finish(core, step, None, held={cut.seq: 0}) == []
-    [row] = core.next_step(0.0).rows
-    assert (row.position, row.ids) == (0, (*PROMPT, 4))
-
-
 def test_what_is_heard_during_a_step():
     """A row counts as far as its ids are still the session's; one of a session that has ended counts for nobody."""
     core = made()
@@ -131,14 +117,6 @@ def test_who_is_to_blame_for_a_failed_step():
     finish(core, step, 8)
     opened(core, 3)
     assert sorted(row.key for row in core.next_step(0.0).rows) == sorted((other.key, 3))
-
-
-def test_what_belongs_to_ids_comes_back_after_them():
-    core = made()
-    core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams()), 0.0)
-    effects = told(core, 1, *PROMPT, sync=True)
-    effects += core.handle(ev.Aside(1, "round"), 0.0)
-    assert effects == [(1, ev.Learned(PROMPT, 0, True)), (1, ev.Aside(1, "round"))]
 
 
 def test_drafts_in_a_row():

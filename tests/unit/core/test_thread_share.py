@@ -16,12 +16,3 @@ def test_default_threads_follow_who_computes_here():
     assert share.threads == 6
     assert share.beside([]).name == "cpu_threads"
     assert share.threads == 8
-
-
-def test_threads_that_were_asked_for_stay():
-    """Where they are too many that is told, once."""
-    share = ThreadShare(7, 8, "h", drafts=True, follows=False)
-    assert share.beside([]) is None
-    assert share.beside([HERE]).name == "more_threads_than_cores"
-    assert share.beside([HERE]) is None
-    assert share.threads == 7
