@@ -45,30 +45,6 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Emit:
-    """A round's text for the client: the first `accepted` of `ids` were drafts, `drafts` were verified."""
-
-    session: int
-    ids: tuple[int, ...]
-    accepted: int
-    drafts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    session: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """A drafter knows more of the sequence; `accepted` of the ids were its own drafts."""
-
-    ids: tuple[int, ...]
-    accepted: int
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """Cut the draft model's memory to `position`, take in `ids`, and guess the next where `guess`."""
 
@@ -78,7 +54,7 @@ class Draft:
     began: float
 
 
-Effect = Send | Emit | End | Learned
+Effect = Send | vev.Committed | vev.SessionEnded | ev.Learned
 
 
 @dataclass(slots=True)
@@ -229,10 +205,8 @@ class Verifier:
                 case vev.ToDrafter(drafter, number, ev.Nacked(base, crc)):
                     self._seen["verifier nacks"] += 1
                     result.append(Send(m.Nack(number, base, crc), self._peers[drafter]))
-                case vev.Committed(session=number, emit=emit):
-                    result.append(Emit(number, emit.ids, emit.accepted, emit.drafts))
-                case vev.SessionEnded(session=number, reason=reason):
-                    result.append(End(number, reason))
+                case vev.Committed() | vev.SessionEnded():
+                    result.append(effect)
                 case vev.Solve(number, inputs, old):
                     result += self._effects(self._core.handle(vev.Solved(number, solve(inputs, old)), now), now)
         return result
@@ -337,7 +311,7 @@ class Drafter:
                 case (_, ev.Drafted() | ev.Nacked() as sent):
                     assert isinstance(sent, ev.Nacked) or sent.ids
                     result.append(Send(frame_of(self._number, sent)))
-                case (_, ev.Learned(ids, accepted)):
+                case (_, ev.Learned(ids, accepted) as learned):
                     assert 0 <= accepted <= len(ids)
-                    result.append(Learned(ids, accepted))
+                    result.append(learned)
         return result

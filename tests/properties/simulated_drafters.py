@@ -7,6 +7,7 @@ from hashlib import blake2b
 from harness import cores as core
 
 from fuzz.oracle import N_VOCAB, Memory, row
+from specmesh.core import events as ev
 from specmesh.core.accept import uses_proposals
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler
@@ -27,7 +28,6 @@ class Drafter:
     n_ctx: int = 4096
     n_batch: int = 6
     can_trim: bool = True
-    luck: int = 0
 
 
 class HonestDrafter:
@@ -79,7 +79,7 @@ class HonestDrafter:
         if self.proposes:
             return self.proposed(held)
         right = self.sampler.after(held[0 : len(held)]).choose(self.memory.logits(), len(held))
-        luck = blake2b(b"luck %d" % held.crc, digest_size=2, salt=self.setup.luck.to_bytes(8)).digest()
+        luck = blake2b(b"luck %d" % held.crc, digest_size=2).digest()
         if luck[0] < 256 * self.setup.accuracy:
             return right, None
         return None if luck[1] < 16 else (right + 1 + luck[1] % (N_VOCAB - 1)) % N_VOCAB, None
@@ -102,22 +102,11 @@ class HonestDrafter:
     def perform(self, effects):
         for effect in effects:
             match effect:
-                case core.Learned(ids):
+                case ev.Learned(ids):
                     self.learned.extend(ids)
                 case core.Send(message):
-                    self.count(message)
+                    self.world.seen[f"{type(message).__name__} of a drafter"] += 1
                     self.up.send(message)
-
-    def count(self, message):
-        seen = self.world.seen
-        match message:
-            case m.Draft():
-                seen["drafts sent"] += 1
-            case m.DraftProbs():
-                seen["drafts sent"] += 1
-                seen["proposals sent"] += 1
-            case m.Nack():
-                seen["drafter nacks"] += 1
 
 
 class HostileDrafter:

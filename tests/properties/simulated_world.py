@@ -9,6 +9,8 @@ from simulated_drafters import HonestDrafter, HostileDrafter
 from simulated_link import QUIET, Clock, Faults, Link
 
 from fuzz.oracle import END, N_VOCAB, PROMPT, Memory, alone
+from specmesh.core import events as ev
+from specmesh.core import verifier_events as vev
 from specmesh.wire import messages as m
 
 STEP = 0.034
@@ -193,14 +195,14 @@ class World:
                 case core.Send(message, peer):
                     if peer is not None:
                         peer.down.send(message)
-                case core.Emit(key, ids, accepted, drafts):
+                case vev.Committed(session=key, emit=ev.Emit(ids, accepted, drafts)):
                     served = self.sessions[key]
                     assert served.reason is None
                     assert accepted <= len(drafts)
                     assert ids[:accepted] == tuple(token for token in drafts[:accepted] if token != END)
                     served.shown.extend(ids)
                     served.rounds.append((self.clock.now, len(drafts), accepted))
-                case core.End(key, reason):
+                case vev.SessionEnded(session=key, reason=reason):
                     assert self.sessions[key].reason is None
                     self.sessions[key].reason = reason
 

@@ -77,7 +77,7 @@ def test_simulation_is_not_vacuous():
         check(useless.run())
         seen += useless.seen
         accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
-    expected = {"lost", "waits", "syncs", "drafts sent", "drafter nacks", "verifier nacks"}
+    expected = {"lost", "waits", "syncs", "Draft of a drafter", "Nack of a drafter", "verifier nacks"}
     assert expected | {"magic", "checksum"} <= set(seen)
     assert accepted > 50
 

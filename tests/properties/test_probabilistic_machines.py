@@ -128,6 +128,6 @@ def test_probabilistic_texts_over_bad_links_have_the_targets_law():
         accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
     assert len(found) == 16 * 3 * 120
     assert accepted > len(found) / 5
-    assert min(seen[what] for what in ("proposals sent", "blocks", "beyond the rows", "lost")) > 500
+    assert min(seen[what] for what in ("DraftProbs of a drafter", "blocks", "beyond the rows", "lost")) > 500
     assert seen["swaps"] > 20
     assert abs(surprise(found)) < 4

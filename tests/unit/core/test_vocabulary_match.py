@@ -1,5 +1,6 @@
 """Vocabularies compared by content: each verdict, and that the tables lead from a text to the same text."""
 
+import hashlib
 import random
 
 import numpy as np
@@ -129,3 +130,8 @@ def test_scatter_orders_logits_by_the_verifiers_ids():
     remap = compare(draft, verifier, 0.1).remap
     row = remap.scatter(np.array([1, 2, 3, 4, 99], np.float32))
     assert row.tolist() == [4.0, -np.inf, 1.0, 2.0]
+
+
+def test_fingerprint_is_the_sha_256_of_the_framed_pieces():
+    digest = hashlib.sha256(b"\x02\0\0\0ab" + b"\0\0\0\0" + b"\x01\0\0\0c").hexdigest()
+    assert Vocabulary((b"ab", b"", b"c"), frozenset()).fingerprint() == digest
