@@ -100,8 +100,6 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
     [told] = daemon.events("vocabulary_partial")
     assert told["level"] == "warning"
     assert "99.05 % of the tokens have a counterpart" in str(told["meaning"])
-    assert "'w" in str(told["meaning"])
-    assert permute or "'x" in str(told["meaning"])
 
 
 @pytest.mark.fault("E7.78")
