@@ -29,12 +29,12 @@ class Models:
     drafter: str
     temperatures: tuple[float, ...]
     longest: int
-    options: tuple[str, ...] = ()
+    options: tuple[object, ...] = ()
 
 
 MODELS = {
     "sim": Models("sim", "step_ms=4,row_ms=0.2", "draft_ms=1,alpha=0.8", (4.0, 6.0), 300),
-    "bundled": Models("llama", bundled("target.gguf"), bundled("drafter.gguf"), (0.8, 1.0), 100, ("--ctx", "2048")),
+    "bundled": Models("llama", bundled("target.gguf"), bundled("drafter.gguf"), (0.8, 1.0), 100, ("--ctx", 2048)),
 }
 
 
@@ -62,7 +62,7 @@ class Pair:
         models = self.models
         model, place = models.drafter, ["--connect", f"tcp://127.0.0.1:{self.proxy.port}"]
         if lane is Lane.VERIFIER:
-            model, place = models.target, ["--bind", self.mesh.address, "--grace", str(GRACE_S)]
+            model, place = models.target, ["--bind", self.mesh.address, "--grace", str(GRACE_S), "--reproducible"]
         options = ("--engine", models.engine, "--model", model, "--threads", 1, *models.options)
         self.daemons[lane] = self.mesh.start(lane, *options, *place)
 

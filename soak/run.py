@@ -161,8 +161,7 @@ class _Running:
         report.growth = {lane: found for lane, samples in self._samples.items() if (found := growth(samples))}
         for order, told in self.clients.heard:
             text, hit = self._known[order.text], excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S)
-            shown, tie = alone.shown(told.ids), alone.near_tie(text, told.ids)
-            verdict = judge(told, text, order.max_tokens, shown, excused=hit, tie=tie, waits=order.waits)
+            verdict = judge(told, text, order.max_tokens, alone.shown(told.ids), excused=hit, waits=order.waits)
             report.verdicts[verdict] += 1
             report.tokens += len(told.ids)
             if verdict in BAD:
@@ -210,7 +209,8 @@ def _engine(models: Models) -> Iterator[VerifyEngine]:
     if models.engine == "sim":
         engine = SimVerifier(SimSettings())
     else:
-        engine = LlamaVerifier(ModelSettings("llama", models.target, ctx=2048, max_sessions=1, threads=1))
+        settings = ModelSettings("llama", models.target, ctx=2048, max_sessions=1, threads=1, reproducible=True)
+        engine = LlamaVerifier(settings)
     try:
         yield engine
     finally:

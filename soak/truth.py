@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from harness.truth import continued, row_after
+from harness.truth import continued
 
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
-
-TIE = 0.05
-"""Logits by which kernels of different row widths may differ: closer choices are near ties (`specmesh audit`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,6 @@ class Verdict(StrEnum):
     LEFT = "left"
     CUT = "cut"
     REFUSED = "refused"
-    TIE = "near tie"
     LOST = "lost"
     MISMATCH = "mismatch"
     SHORT = "not complete"
@@ -71,30 +67,16 @@ class Alone:
     def shown(self, ids: Sequence[int]) -> str:
         return self._engine.vocabulary.text(ids)
 
-    def near_tie(self, text: Text, ids: Sequence[int]) -> bool:
-        """Whether the first id that differs was, for the target, as good a choice but for TIE: of its own logit, or of
-        that of the id that was chosen, which may have been the last that a filter let in."""
-        at = first_difference(ids, text.ids)
-        if at is None:
-            return False
-        row, place = row_after(self._engine, (*text.prompt_ids, *text.ids[:at])).copy(), len(text.prompt_ids) + at
-        for token, push in ((ids[at], TIE), (text.ids[at], -TIE)):
-            pushed = row.copy()
-            pushed[token] += push
-            if Sampler(text.sampling).choose(pushed, place) == ids[at]:
-                return True
-        return False
 
-
-def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, tie: bool, waits: bool) -> Verdict:
+def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, waits: bool) -> Verdict:
     """Compare an answer with the first `max_tokens` of what the verifier alone says.
 
-    shown: the text of the ids that came; excused: a fault may have ended it; tie: a first difference is a near tie;
-    waits: whether its client waits for daemons that went away, so that what was opened must be complete.
+    shown: the text of the ids that came; excused: a fault may have ended it; waits: whether its client waits for
+    daemons that went away, so that what was opened must be complete.
     """
     shall = list(text.ids[:max_tokens])
     if told.ids != shall[: len(told.ids)]:
-        return Verdict.TIE if tie else Verdict.MISMATCH
+        return Verdict.MISMATCH
     if not shown.startswith(told.text) or (told.finish is not None and told.text != shown):
         return Verdict.MISMATCH
     if told.finish is not None:

@@ -24,7 +24,7 @@ def continued(engine: VerifyEngine, prompt: Sequence[int], count: int, params: S
 def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits:
     """The target's logits after these ids, of which it holds so many."""
     engine.trim(0, held)
-    last, most = len(ids) - 1, engine.info.n_batch
+    last, most = len(ids) - 1, min(engine.info.n_batch, 128)  # as a reproducible verifier takes a prompt in
     for at in range(held, last, most):
         engine.decode([Span(0, at, tuple(ids[at : min(at + most, last)]), logits=False)])
     rows = engine.decode([Span(0, last, tuple(ids[last:]), logits=True)])[0]

@@ -17,7 +17,7 @@ def shown(ids):
 
 
 def verdict(told, text=TEXT, max_tokens=4, **more):
-    circumstances = {"excused": False, "tie": False, "waits": False} | more
+    circumstances = {"excused": False, "waits": False} | more
     return judge(told, text, max_tokens, shown(told.ids), **circumstances)
 
 
