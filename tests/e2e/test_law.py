@@ -10,11 +10,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
-from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
+from harness.truth import place, surprise
 from numpy.typing import NDArray
 from processes import Daemon, Mesh, complete
 
@@ -76,9 +76,7 @@ def ranks(
     both = (rows(engine, ids[:-1], len(said)) for engine in (pair.target, pair.drafter))
     for at, (truth, guess) in enumerate(zip(*both, strict=True)):
         after = sampler.after(ids[: len(prompt) + at])
-        law, liked = after.law(truth), guess - truth
-        below = law[liked < liked[said[at]]].sum()
-        found.append(float(below + rng.random() * law[said[at]]))
+        found.append(place(after.law(truth), guess - truth, said[at], rng.random()))
     return found
 
 
@@ -105,15 +103,6 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
     return found, accepted
 
 
-def surprise(numbers: list[float]) -> float:
-    """How far they are from uniform, in standard deviations of chi-square (Wilson and Hilferty)."""
-    counts, _ = np.histogram(numbers, BINS, (0.0, 1.0))
-    expected = len(numbers) / BINS
-    reduced = float(((counts - expected) ** 2 / expected).sum()) / (BINS - 1)
-    spread = 2 / (9 * (BINS - 1))
-    return (reduced ** (1 / 3) - (1 - spread)) / sqrt(spread)
-
-
 @pytest.mark.parametrize(
     "params",
     [SamplingParams(0.8, strategy="probabilistic"), SamplingParams(1.2, 40, 0.95, strategy="probabilistic")],
@@ -123,13 +112,13 @@ def test_exact_strategies_have_the_targets_law(pair: Pair, params: SamplingParam
     """Tokens come as often as the target's law has them, with drafts that stand."""
     numbers, accepted = sampled(pair, params, 1000, 1000)
     assert accepted > len(numbers) / 10
-    assert abs(surprise(numbers)) < 4
+    assert abs(surprise(numbers, BINS)) < 4
 
 
 def test_a_lossy_strategy_is_seen(pair: Pair):
     """What leans towards the drafter shows, the sooner the more drafts come in time."""
     numbers, _ = sampled(pair, SamplingParams(1.0, strategy="threshold", threshold=0.005), 3000, 2000)
-    assert surprise(numbers) > 4
+    assert surprise(numbers, BINS) > 4
 
 
 @pytest.mark.slow
@@ -140,4 +129,4 @@ def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float
     """25,000 tokens at each of several temperatures, 100,000 for each strategy that is exact."""
     numbers, accepted = sampled(pair, SamplingParams(temperature, strategy=strategy), 25_000, 10_000)
     assert accepted > len(numbers) / 10
-    assert abs(surprise(numbers)) < 4
+    assert abs(surprise(numbers, BINS)) < 4

@@ -76,18 +76,23 @@ def test_frozen_verifier_is_found_again(mesh: Mesh):
     nothing_left(verifier, drafter)
 
 
+def broken_off(drafter: Daemon, killed: Daemon, timeout: float) -> tuple[Done, str]:
+    """A text at the drafter that ends with 69 as one of the daemons is killed, and the name by which it goes on."""
+    running = Running(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", timeout).read(40)
+    killed.kill()
+    done = running.end()
+    assert done.code == 69
+    return done, done.err.split()[-1]
+
+
 @pytest.mark.fault("E3.34")
 def test_nobody_comes_back_in_time(mesh: Mesh):
     """69 with the text so far, and a line with what goes on with it: a drafter still can, once a verifier is back."""
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
-    running = Running(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", 0.3).read(40)
-    verifier.kill()
-    done = running.end()
-    assert done.code == 69
+    done, name = broken_off(drafter, verifier, 0.3)
     assert 40 <= len(done.out) < N
     assert text(GREEDY).startswith(done.out.removesuffix("\n"))
     assert done.err.count("\n") == 1
-    name = done.err.split()[-1]
     assert done.err.endswith(f"specmesh generate --resume {name}\n")
     again = start_again(mesh, "verifier").ready()
     mesh.attached(drafter.ready())
@@ -100,11 +105,7 @@ def test_nobody_comes_back_in_time(mesh: Mesh):
 def test_resume_at_the_verifier_what_its_dead_drafter_began(mesh: Mesh):
     """The verifier has gone on with the text: --resume has all of it, as does --json; then nobody has."""
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
-    running = Running(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", 0).read(40)
-    drafter.kill()
-    done = running.end()
-    assert done.code == 69
-    name = done.err.split()[-1]
+    _, name = broken_off(drafter, drafter, 0)
     until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")
     told = generate_again(verifier, name, "--json").json
     assert (told["text"], told["finish_reason"], told["generated_tokens"]) == (text(GREEDY), "length", N)

@@ -1,6 +1,10 @@
 """What a target says alone: the truth that every text of it is compared with."""
 
 from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
@@ -36,3 +40,18 @@ def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits
 def simulated(prompt: Sequence[int], count: int, params: SamplingParams | None = None) -> list[int]:
     """What the simulated target says."""
     return continued(SimVerifier(SimSettings()), prompt, count, params or SamplingParams())
+
+
+def place(law: NDArray[np.float64], liked: NDArray[np.float32], token: int, luck: float) -> float:
+    """A number for a token, uniform where it has this law: the share of the law below it, and a part of its own. Below
+    is what is liked less."""
+    return float(law[liked < liked[token]].sum() + luck * law[liked == liked[token]].sum())
+
+
+def surprise(numbers: Sequence[float], bins: int) -> float:
+    """How far they are from uniform, in standard deviations of chi-square (Wilson and Hilferty)."""
+    expected = len(numbers) / bins
+    counts, _ = np.histogram(numbers, bins, (0.0, 1.0))
+    reduced = float(((counts - expected) ** 2 / expected).sum()) / (bins - 1)
+    spread = 2 / (9 * (bins - 1))
+    return (reduced ** (1 / 3) - (1 - spread)) / sqrt(spread)

@@ -7,9 +7,8 @@ drafts and what they were sampled from. Of many texts the tokens are held agains
 import random
 from collections import Counter
 from dataclasses import dataclass
-from math import sqrt
 
-import numpy as np
+from harness.truth import place, surprise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter, HonestDrafter
@@ -89,23 +88,15 @@ def test_probabilistic_steps_with_two_drafters(world, params, first, second, swa
 
 
 def ranks(world, luck):
-    """A number for each token of the world's texts, uniform where they have the target's law: the share of the law
-    below it, and a part of its own. Below is what an inaccurate drafter likes less."""
+    """A number for each token of the world's texts, uniform where they have the target's law, by what an inaccurate
+    drafter likes."""
     for key, served in world.sessions.items():
         prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
         for token in world.core.prefix(key)[len(served.prompt) :]:
             law = sampler.after(prefix[0 : len(prefix)]).law(row(prefix.crc, end_bias=world.end_bias))
             liked = row(prefix.crc ^ 1, end_bias=0.0)
-            yield float(law[liked < liked[token]].sum() + luck.random() * law[liked == liked[token]].sum())
+            yield place(law, liked, token, luck.random())
             prefix.extend([token])
-
-
-def surprise(numbers, bins=20):
-    """How far they are from uniform, in standard deviations of chi-square (Wilson and Hilferty)."""
-    expected = len(numbers) / bins
-    reduced = ((np.histogram(numbers, bins, (0, 1))[0] - expected) ** 2 / expected).sum() / (bins - 1)
-    spread = 2 / (9 * (bins - 1))
-    return (reduced ** (1 / 3) - (1 - spread)) / sqrt(spread)
 
 
 def test_probabilistic_texts_over_bad_links_have_the_targets_law():
@@ -130,4 +121,4 @@ def test_probabilistic_texts_over_bad_links_have_the_targets_law():
     assert accepted > len(found) / 5
     assert min(seen[what] for what in ("DraftProbs of a drafter", "blocks", "beyond the rows", "lost")) > 500
     assert seen["swaps"] > 20
-    assert abs(surprise(found)) < 4
+    assert abs(surprise(found, 20)) < 4
