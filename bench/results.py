@@ -50,7 +50,7 @@ def cases(tokens: int, folder: Path) -> Iterator[Case]:
         file.write_text(json.dumps([34.2 * cost for cost in table]))
         options = ("--steps-file", str(file), "--lockstep", "1,3,7", "--tokens", str(tokens))
         yield Case("cliffs", name, options)
-    changing = ("--alpha", "0.9/0.2", "--period", "300", "--tokens", str(3 * tokens), "--rtt-ms", "5")
+    changing = ("--alpha", "0.9/0.2", "--tokens", str(3 * tokens), "--rtt-ms", "5")
     yield Case("changing acceptance", "0.9, 0.2 and back every 300 tokens", (*changing, "--lockstep", "3"))
 
 

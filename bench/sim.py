@@ -1,6 +1,6 @@
 """Would a drafter help a verifier of this speed, at this distance? Real daemons with models that only sleep.
 
-    python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]] [--period N] [--rtt-ms MS]
+    python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]] [--rtt-ms MS]
                         [--jitter-ms MS] [--steps-file FILE] [--tokens N] [--lockstep N[,N...]] [--repeats N] [--json]
 
 A proxy delays each frame. Lockstep: a fixed draft_n to compare with; each step has that many drafts while the drafter
@@ -26,7 +26,7 @@ from specmesh.client import Client, Json
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
 from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.simulation import Deployment, Workload, simulate
-from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
+from specmesh.engines.sim import PERIOD, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -41,7 +41,7 @@ MIN_PROXY_RTT_S = 0.5e-3
 class Pair:
     """Seconds of a step with 0, 1, ... drafts, of a draft, of the round trip and its jitter.
 
-    alphas: probability that a draft is accepted, each for `period` tokens in turn.
+    alphas: probability that a draft is accepted, each for PERIOD tokens in turn.
     """
 
     steps: tuple[float, ...]
@@ -49,11 +49,10 @@ class Pair:
     round_trip: float
     jitter: float
     alphas: tuple[float, ...]
-    period: int
 
     def alpha(self, position: int) -> float:
         """The probability for the token at `position`, prompt included."""
-        return self.alphas[position // self.period % len(self.alphas)] if self.period else self.alphas[0]
+        return self.alphas[position // PERIOD % len(self.alphas)]
 
 
 def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
@@ -106,7 +105,7 @@ def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None
     """Tokens per second of the daemons' text in virtual time. The prompt has one token: rates leave prompts out."""
     costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
     site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
-    hits = guesses(SimSettings(alpha=pair.alphas, period=pair.period, n_ctx=len(PROMPT) + tokens), tokens)
+    hits = guesses(SimSettings(alpha=pair.alphas, n_ctx=len(PROMPT) + tokens), tokens)
     return simulate(site, Workload(1, tokens), 1, lambda position: any(hits[position - 1 : position]), policy).total
 
 
@@ -150,7 +149,7 @@ def daemons(pair: Pair) -> Iterator[Client]:
             said = stack.enter_context(running(proxy, subprocess.PIPE)).stdout
             assert said is not None
             port = int(said.readline())
-        model = f"draft_ms={pair.draft * 1e3:.6g},alpha={alphas},period={pair.period}"
+        model = f"draft_ms={pair.draft * 1e3:.6g},alpha={alphas}"
         drafter = ["-m", "specmesh", "drafter", *common, model, "--socket", str(sockets[1])]
         stack.enter_context(running([*drafter, "--connect", f"tcp://127.0.0.1:{port}"]))
         client = Client(sockets[0])
@@ -185,8 +184,9 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=34.2, help="a step of one row")
     parser.add_argument("--row-ms", type=float, default=1.0, help="each further row")
     parser.add_argument("--draft-ms", type=float, default=5.2, help="a draft")
-    parser.add_argument("--alpha", default="0.75", help="probability that a draft is accepted; several: 0.9/0.2")
-    parser.add_argument("--period", type=int, default=0, help="tokens after which the next alpha applies; 0: never")
+    parser.add_argument(
+        "--alpha", default="0.75", help="probability that a draft is accepted; several, 300 tokens each: 0.9/0.2"
+    )
     parser.add_argument("--rtt-ms", type=float, default=0.3)
     parser.add_argument("--jitter-ms", type=float, default=0.0)
     parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints, or a list of ms")
@@ -201,7 +201,7 @@ def main() -> None:
         for drafts in range(MAX_DRAFTS + 1)
     )
     alphas = tuple(map(float, args.alpha.split("/")))
-    pair = Pair(steps, args.draft_ms / 1e3, args.rtt_ms / 1e3, args.jitter_ms / 1e3, alphas, args.period)
+    pair = Pair(steps, args.draft_ms / 1e3, args.rtt_ms / 1e3, args.jitter_ms / 1e3, alphas)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by an exception, so that no daemon is left behind
     fixed = [int(part) for part in args.lockstep.split(",") if part]
     try:

@@ -19,6 +19,7 @@ from specmesh.errors import ConfigError, EngineError, LocalProtocolError, Reques
 END_ID = 255
 """Ends a generation; a byte that UTF-8 never contains, so no text encodes to it."""
 
+PERIOD = 300
 _PRINTABLE = range(32, 127)
 _LOGIT = 20.0
 _AWAKE = 3e-4
@@ -38,10 +39,9 @@ class SimSettings:
     row_ms: float = 0.0  # guesses for n sequences at once take row_ms (n - 1) more than one
     draft_ms: float = 0.0  # one guess; prefill costs nothing
     steps_ms: tuple[float, ...] = ()  # if given: of 1, 2, ... rows; more rows cost as much as the last entry
-    # Probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2, hold for
-    # `period` ids in turn.
+    # Probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2, hold for PERIOD
+    # ids in turn.
     alpha: float | tuple[float, ...] = 0.75
-    period: int = 0
     n_vocab: int = 256
     n_ctx: int = 8192
     n_batch: int = 512
@@ -52,7 +52,7 @@ class SimSettings:
     load_s: float = 0.0  # seconds that loading takes; it cannot be cancelled
 
     def __post_init__(self) -> None:
-        times = (self.step_ms, self.row_ms, self.draft_ms, self.load_s, self.period, *self.steps_ms)
+        times = (self.step_ms, self.row_ms, self.draft_ms, self.load_s, *self.steps_ms)
         sizes = self.n_vocab >= 256 and min(self.n_ctx, self.n_batch, self.n_seq) >= 1
         alphas = self.alphas and all(0 <= alpha <= 1 for alpha in self.alphas)
         if not sizes or not alphas or not all(0 <= time < inf for time in times):
@@ -63,7 +63,7 @@ class SimSettings:
         return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
 
     def alpha_at(self, length: int) -> float:
-        return self.alphas[length // self.period % len(self.alphas)] if self.period else self.alphas[0]
+        return self.alphas[length // PERIOD % len(self.alphas)]
 
     @classmethod
     def parse(cls, text: str) -> "SimSettings":

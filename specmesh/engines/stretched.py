@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
@@ -14,25 +13,21 @@ from specmesh.engines.base import Ask, Progress
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaEngine, LlamaVerifier
 from specmesh.machines import DRAFT_MS, step_ms
 
-log = structlog.get_logger("specmesh")
-
 
 class _Stretched(LlamaEngine):
     """All that name the model, statistics too, say that its speed is not this machine's."""
 
     def __init__(self, settings: ModelSettings, progress: Progress) -> None:
         super().__init__(settings, progress)
-        self.machine = machine = settings.stretch or ""
-        meaning = "steps last as long as there: no speed shown is this machine's"
-        log.warning("stretched", machine=machine, meaning=meaning)
-        self.info = replace(self.info, model=f"{self.info.model}, stretched to {machine}")
+        self.machine = settings.stretch or ""
+        self.info = replace(self.info, model=f"{self.info.model}, stretched to {self.machine}")
 
 
 class StretchedVerifier(_Stretched, LlamaVerifier):
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         started = time.perf_counter()
         rows = super().decode(spans)
-        _sleep_until(started + step_ms(self.machine, sum(len(span.ids) for span in spans)) / 1e3)
+        _sleep(started, step_ms(self.machine, sum(len(span.ids) for span in spans)))
         return rows
 
 
@@ -40,9 +35,9 @@ class StretchedDrafter(_Stretched, LlamaDrafter):
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started = time.perf_counter()
         tokens = super().predict(asks)
-        _sleep_until(started + DRAFT_MS / 1e3)
+        _sleep(started, DRAFT_MS)
         return tokens
 
 
-def _sleep_until(end: float) -> None:
-    time.sleep(max(end - time.perf_counter(), 0.0))
+def _sleep(started: float, milliseconds: float) -> None:
+    time.sleep(max(started + milliseconds / 1e3 - time.perf_counter(), 0.0))

@@ -12,7 +12,7 @@ from specmesh.core.events import Span
 from specmesh.engines.base import Trimming
 from specmesh.engines.llama.library import keeping_gil, quoted_errors
 from specmesh.engines.llama.model import LlamaModel
-from specmesh.errors import ConfigError, EngineError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 
 _NO_SLOT = 1
 _INT32_POINTER = ctypes.POINTER(ctypes.c_int32)
@@ -93,6 +93,8 @@ class LlamaCache:
         self._seq_cp(self._memory, source, seq, 0, length)
 
     def use_threads(self, threads: int) -> None:
+        if self._handle is None:
+            raise LocalProtocolError("the engine is closed")
         self.lib.llama_set_n_threads(self._handle, threads, threads)
 
     def close(self) -> None:
@@ -104,7 +106,7 @@ class LlamaCache:
 
     def decode(self, spans: Sequence[Span]) -> None:
         """One llama_decode over all spans; after an EngineError any number of the rows are held."""
-        code = self.lib.llama_decode(self._handle, self._batch.fill(spans)) if spans else 0
+        code = self.lib.llama_decode(self._handle, self._batch.fill(spans))
         if code != 0:
             rows = sum(len(span.ids) for span in spans)
             if code == _NO_SLOT:

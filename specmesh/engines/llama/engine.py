@@ -28,6 +28,7 @@ measurements: the next start could bring others."""
 
 N_BATCH = 512
 _MAX_CELLS = 2**31 - 1
+_NO_LOGITS = np.empty((0, 0), np.float32)
 
 
 class LlamaEngine:
@@ -100,6 +101,8 @@ class LlamaEngine:
         After an EngineError each sequence holds what it held before, or nothing.
         """
         outputs = self._sequences.check_step(spans)
+        if not spans:
+            return _NO_LOGITS
         try:
             logits = self._cache.run(spans, outputs)
         except EngineError:

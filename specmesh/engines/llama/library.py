@@ -13,7 +13,6 @@ import structlog
 
 from specmesh.engines.sandbox import Child, Json
 from specmesh.errors import ChildFailed, ConfigError
-from specmesh.logs import flush
 
 PINNED = "0.3.36"
 """The llama-cpp-python release whose struct layouts this package uses."""
@@ -68,21 +67,17 @@ def library() -> Any:
     if package.__version__ != PINNED:
         raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}")
     lib = package.llama_cpp
-    _callbacks[:] = lib.llama_log_callback(_log_line), ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_log_abort)
-    lib.llama_log_set(_callbacks[0], None)
+    # The reason of an abort is the last line of stderr then; no debugger is started.
+    os.environ["GGML_NO_BACKTRACE"] = "1"
+    lib.llama_log_set(_log_callback(lib), None)
     lib.llama_backend_init()
-    importlib.import_module("llama_cpp._ggml").libggml.ggml_set_abort_callback(_callbacks[1])
     return lib
 
 
-_callbacks: list[Any] = []
-"""llama.cpp keeps their addresses as long as it lives."""
-
-
-def _log_abort(text: bytes | None) -> None:
-    reason = (text or b"").decode("utf-8", "replace")
-    _log.critical("llama_cpp_aborted", reason=reason, meaning="llama.cpp found a defect and ends this process")
-    flush()
+@functools.cache
+def _log_callback(lib: Any) -> Any:
+    """llama.cpp keeps its address as long as it lives."""
+    return lib.llama_log_callback(_log_line)
 
 
 def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:
@@ -151,9 +146,6 @@ def add_servers(addresses: Sequence[str]) -> None:
 
 def answer(request: Json) -> Json:
     """In the child: add the server at an `address`; the process ends where none answers there."""
-    # ggml itself writes the reason of an abort, alone, as this process's last words.
-    os.environ["GGML_NO_BACKTRACE"] = "1"
-    _ggml("ggml_set_abort_callback", None, ctypes.c_void_p)(None)
     _add_server(str(request["address"]))
     return {}
 

@@ -21,8 +21,6 @@ from specmesh.models import check_files
 
 log = structlog.get_logger("specmesh.engines.llama")
 
-_MAX_SEQ = 256
-_MAX_INT = 2**31
 _PIECE_BYTES = 256
 
 SHORT = 4096
@@ -34,10 +32,6 @@ class LlamaModel:
 
     def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
         """Load the file. Raises ConfigError, or EngineError when cancelled."""
-        if settings.max_sessions > _MAX_SEQ:
-            raise ConfigError(f"{settings.max_sessions} sequences: llama.cpp holds 1 to {_MAX_SEQ}")
-        if settings.gpu_layers >= _MAX_INT:
-            raise ConfigError(f"{settings.gpu_layers} layers on GPUs: need a count, or -1 for all")
         self.lib, path = library(), Path(settings.model or "")
         check_files(path)
         if settings.rpc:

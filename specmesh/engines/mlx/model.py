@@ -15,8 +15,6 @@ from specmesh.engines.hf_vocabulary import token_bytes
 from specmesh.errors import ConfigError
 
 _ANY_LENGTH = 2**31 - 1
-_SMALL = 64 * 2**20
-"""Bytes of weights below which half precision saves no time anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +100,8 @@ def _device(mx: Any, *, gpu: bool = True, required: bool = False) -> str:
 
 def _evaluate(mx: Any, module: Any) -> None:
     """Read the weights, which MLX has only mapped so far."""
-    tree_flatten: Any = import_module("mlx.utils").tree_flatten
-    size = sum(values.nbytes for _, values in tree_flatten(module.parameters()))
     # Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at one or
-    # two. Single precision costs nothing on a CPU, whose half precision is slower, and in small models.
-    if mx.default_device().type != mx.gpu or size < _SMALL:
+    # two. Single precision costs nothing on a CPU, whose half precision is slower.
+    if mx.default_device().type != mx.gpu:
         module.set_dtype(mx.float32)
     mx.eval(module.parameters())

@@ -15,11 +15,10 @@ from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_p
 
 from specmesh.core.sampling.sampler import Sampler
 
-# Snapshots are kept of the newest RECENT positions, and of those divisible by STRIDE within REACH ids of the newest and
-# one beyond: no draft chain is longer.
-RECENT = 4
-STRIDE = 8
-REACH = 40
+# A snapshot is taken where STRIDE ids have come since the last; as many are kept as cover REACH ids: no draft chain is
+# longer.
+STRIDE = 4
+REACH = 48
 
 _TOGETHER = 8
 """Most ids of one pass with logits; of more, all but the last run without: the output layer is wide."""
@@ -108,14 +107,11 @@ class MlxSequence:
 
     def _remember(self) -> None:
         """Snapshot the layers that cannot be cut, or soon cannot."""
-        states = {i: _handles(self._caches[i].state) for i in self._watched if _loses_its_past(self._caches[i])}
-        if not states:
+        if self._snapshots and self.length < self._snapshots[-1].length + STRIDE:
             return
-        oldest, *newer = [*self._snapshots, _Snapshot(self.length, states)]
-        newer = [kept for kept in newer if kept.length > self.length - RECENT or kept.length % STRIDE == 0]
-        while newer and newer[0].length <= self.length - REACH:
-            oldest = newer.pop(0)
-        self._snapshots = [oldest, *newer]
+        states = {i: _handles(self._caches[i].state) for i in self._watched if _loses_its_past(self._caches[i])}
+        if states:
+            self._snapshots = [*self._snapshots[-REACH // STRIDE :], _Snapshot(self.length, states)]
 
 
 def _always_trims(cache: Any) -> bool:

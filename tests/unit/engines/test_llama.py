@@ -14,7 +14,7 @@ from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
-from specmesh.errors import ConfigError, EngineError, RequestError
+from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -35,11 +35,10 @@ def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
 
 
 class TestSettings:
-    @pytest.mark.parametrize("changes", [{"max_sessions": 257}, {"gpu_layers": 2**31}], ids=str)
     @pytest.mark.fault("E7.81")
-    def test_refused(self, tiny_gguf: Path, changes: dict[str, int]) -> None:
-        with pytest.raises(ConfigError):
-            LlamaVerifier(settings(tiny_gguf, **changes))
+    def test_refused(self, tiny_gguf: Path) -> None:
+        with pytest.raises(ConfigError, match="fewer sequences"):
+            LlamaVerifier(settings(tiny_gguf, max_sessions=257))
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault("E5.57")
@@ -120,6 +119,21 @@ class TestModels:
         assert engine.trim(0, 2) == 0
         assert predict(engine, 0, [40, 41], GREEDY) == guess
         engine.close()
+
+
+def test_calls_after_the_end(tiny_gguf: Path) -> None:
+    """A late call never reaches llama.cpp, which would end the process."""
+    verifier, drafter = LlamaVerifier(settings(tiny_gguf)), LlamaDrafter(settings(tiny_gguf))
+    for engine in (verifier, drafter):
+        engine.close()
+        engine.close()
+        with pytest.raises(LocalProtocolError, match="closed"):
+            engine.use_threads(1)
+    assert (verifier.decode([]), drafter.predict([])) == ([], [])
+    with pytest.raises(LocalProtocolError):
+        predict(drafter, 0, [1], GREEDY)
+    with pytest.raises(EngineError, match="closed"):
+        verifier.encode("x")
 
 
 def test_pin_is_the_packages() -> None:
