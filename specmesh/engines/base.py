@@ -6,7 +6,6 @@ Sequences are numbered 0 .. n_seq - 1; the daemon allots them. An engine is used
 import functools
 import hashlib
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,17 +238,13 @@ class Sequences:
 def host_id() -> str:
     """A digest that two processes have in common where one kernel runs both, containers included.
 
-    It is made of the boot's id, so that it names no machine to a peer; empty where there is none.
+    It is made of the boot's id, so that it names no machine to a peer; empty where there is none, as on macOS.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
-        asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        try:
-            boot = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False).stdout  # noqa: S603
-        except (OSError, subprocess.SubprocessError):
-            boot = ""
-    return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32] if boot.strip() else ""
+        return ""
+    return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32]
 
 
 def limits_of(engine: VerifyEngine) -> TargetLimits:

@@ -17,23 +17,13 @@ from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.engines.sandbox import Json
 from specmesh.errors import RequestError
 
-MOST_TIMES = 2000
-"""Largest number in a repetition, as in llama.cpp."""
-
 LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
 """Besides the library's own: a state is 0.35 to 0.85 kilobytes."""
 
 ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as `json.dumps` writes it: a model cannot emit blanks without end, and the schema forces more of the text."""
 
-_TOO_LARGE = f"it is too large: it takes more than {LIMITS.initial_lexer_fuel} steps to compile"
-_IN_OTHER_WORDS = {
-    "NoExtension": "no text fits it: a rule that begins with itself needs another way to begin (left recursion)",
-    "initial lexer configuration": _TOO_LARGE,
-    "relevance of lexemes": _TOO_LARGE,
-    "grammar size": f"it is too large: it has more than {LIMITS.max_grammar_size} symbols",
-    "items": "it is too ambiguous: there are too many ways to read the same text",
-}
+_NO_TEXT = "no text fits it: a rule that begins with itself needs another way to begin (left recursion)"
 
 _UNFORCED = '%llguidance {"no_forcing": true}\n'
 """Any spelling of an allowed text may be chosen, not only the library's."""
@@ -44,10 +34,9 @@ _MOST_DEEP = 100
 _CHAR = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
 _CHARS, _RANGES = re.compile(_CHAR, re.DOTALL), re.compile(f"({_CHAR})(?:-({_CHAR}))?", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
-_TIMES = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d+)?\s*)?\}")
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<lines>[\r\n]+) | (?P<sign>::=|[|()]) | (?P<name>[a-zA-Z0-9_-]+)
-    | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.) | (?P<times>[*+?]|\{[^}]*\}?)""",
+    | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.) | (?P<times>[*+?]|\{[\d, ]+\})""",
     re.VERBOSE | re.DOTALL,
 )
 _NO_TOKENS = "tokens by name or number are not supported"
@@ -70,10 +59,10 @@ def answer(request: Json) -> Json:
 
 def describe(error: str) -> str:
     """Shorten the library's error: positions are in its own language."""
-    first, _, rest = re.sub(r"^at [0-9()]+: (failed to compile JSON schema: )?", "", error).partition("\n")
+    first, _, rest = re.sub(r"^(at )?[0-9()]+: (failed to compile JSON schema: )?", "", error).partition("\n")
     if (cause := re.search(r"^error: (.+)", rest, re.MULTILINE)) is not None:
         return f"{first[:200]} {cause[1]}: {rest.partition(chr(10))[0].strip()[:100]}"
-    return next((words for known, words in _IN_OTHER_WORDS.items() if known in first), first[:300])
+    return _NO_TEXT if "NoExtension" in first else first[:300]
 
 
 def _of_schema(text: str) -> str:
@@ -182,8 +171,6 @@ def _lark(token: _Token, names: dict[str, str], by_parser: bool) -> str:
             if chars and by_parser:
                 return f"({' '.join(f'/[{_regex(char)}]/' for char in chars)})"
             return json.dumps("".join(chars))  # letter by letter it takes a hundred times as long
-        case "times" if token.text[0] == "{":
-            return _times(token)
     return token.text
 
 
@@ -216,15 +203,3 @@ def _char(token: _Token, spelt: str) -> str:
     if spelt[1] not in _ESCAPES:
         raise token.wrong(f"unknown escape {spelt}")
     return _ESCAPES[spelt[1]]
-
-
-def _times(token: _Token) -> str:
-    found = _TIMES.fullmatch(token.text)
-    if found is None:
-        raise token.wrong("give {N}, {N,} or {N,M}")
-    limit = MOST_TIMES + 1  # a number may be absurdly long
-    numbers = [int(digits) if len(digits) < 10 else limit for digits in (found[1], found[3]) if digits]
-    least, most = numbers[0], numbers[-1] if found[3] or not found[2] else None
-    if max(numbers) > MOST_TIMES or (most is not None and most < least):
-        raise token.wrong(f"a repetition goes from N to M, {MOST_TIMES} at most")
-    return f"{{{least},{'' if most is None else most}}}"

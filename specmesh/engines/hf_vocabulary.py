@@ -20,8 +20,6 @@ _LOOKS_SPECIAL = re.compile(
 )
 """Control tokens for llama.cpp and its converter, whatever the tokenizer says of them."""
 
-_MAX_ID = 2**21
-
 
 def byte_level_bytes(token: str) -> bytes:
     """Return the bytes of a byte-level BPE token; characters outside that alphabet stand for themselves."""
@@ -46,12 +44,9 @@ def token_bytes(tokenizer: dict[str, Any], size: int) -> tuple[bytes, ...]:
         for token in tokenizer.get("added_tokens") or []:
             text = str(token["content"])
             known[token["id"]] = b"" if token.get("special") or _LOOKS_SPECIAL.fullmatch(text) else _plain(text)
-        lowest, highest = min(known, default=0), max(known, default=0)
+        return tuple(known.get(number, b"") for number in range(size))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"its tokenizer is not one: {type(error).__name__}: {error}") from error
-    if lowest < 0 or highest >= _MAX_ID:
-        raise ConfigError(f"its tokenizer is not one: ids from {lowest} to {highest}")
-    return tuple(known.get(number, b"") for number in range(size))
 
 
 def _spelling_of(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:

@@ -16,7 +16,7 @@ from specmesh.engines.mlx import MlxDrafter
 from specmesh.engines.sim import SimSettings
 
 N_CTX, N_SEQ, N_BATCH = 96, 3, 32
-TINY = ("llama", "mamba", "jamba", "lfm2")
+TINY = ("llama", "mamba", "lfm2")
 MLX_KINDS = ("llama", "hybrid", "sliding", "quantised")
 BUNDLED = sorted(Path(str(files("specmesh") / "models")).glob("**/*.gguf"))
 

@@ -17,8 +17,8 @@ _MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 class TinyModel:
     """What to write. rotate: ids of the byte tokens are shifted by it, which makes another vocabulary.
 
-    arch:   "llama"; or one with layers whose state cannot be cut: "mamba" has nothing else, "jamba" an attention layer
-            between two of Mamba's, "lfm2" one between two short convolutions.
+    arch:   "llama"; or one with layers whose state cannot be cut: "mamba" has nothing else, "lfm2" an attention
+            layer between two short convolutions.
     words:    that many of the unused ids are tokens with text instead, and
     foreign:  that many of those, the last ones, are other texts than usual.
     permute:  seed of a permutation of all ids, with their weights: the same function of the text; 0: none.
@@ -114,28 +114,22 @@ def _add_llama(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -
 def _add_mamba(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
     writer.add_feed_forward_length(0)
     writer.add_head_count(0)
-    _add_scan_sizes(writer, model)
+    writer.add_ssm_conv_kernel(KERNEL)
+    writer.add_ssm_inner_size(model.width * 2)
+    writer.add_ssm_state_size(STATE)
+    writer.add_ssm_time_step_rank(RANK)
     for layer in range(model.layers):
-        weights.ones(f"blk.{layer}.attn_norm", model.width)
-        _add_scan(weights, model, layer)
-
-
-def _add_jamba(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
-    writer.add_feed_forward_length(model.width * 2)
-    writer.add_head_count(model.width // HEAD)
-    writer.add_head_count_kv([model.width // HEAD * (layer % 2) for layer in range(model.layers)])
-    _add_scan_sizes(writer, model)
-    for layer in range(model.layers):
-        block = f"blk.{layer}"
+        inner, block = model.width * 2, f"blk.{layer}"
         weights.ones(f"{block}.attn_norm", model.width)
-        if layer % 2:
-            _add_attention(weights, model, layer)
-        else:
-            _add_scan(weights, model, layer)
-            weights.ones(f"{block}.ssm_dt_norm", RANK)
-            weights.ones(f"{block}.ssm_b_norm", STATE)
-            weights.ones(f"{block}.ssm_c_norm", STATE)
-        _add_feed_forward(weights, model, layer)
+        weights.matrix(f"{block}.ssm_in", 2 * inner, model.width)
+        weights.matrix(f"{block}.ssm_conv1d", inner, KERNEL)
+        weights.ones(f"{block}.ssm_conv1d", inner, suffix="bias")
+        weights.matrix(f"{block}.ssm_x", RANK + 2 * STATE, inner)
+        weights.matrix(f"{block}.ssm_dt", inner, RANK)
+        weights.ones(f"{block}.ssm_dt", inner, suffix="bias")
+        weights.tensor(f"{block}.ssm_a", -np.ones((inner, STATE), np.float32))
+        weights.tensor(f"{block}.ssm_d", np.ones(inner, np.float32))
+        weights.matrix(f"{block}.ssm_out", model.width, inner)
 
 
 def _add_lfm2(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
@@ -171,26 +165,6 @@ def _add_feed_forward(weights: "_Weights", model: TinyModel, layer: int) -> None
     weights.matrix(f"blk.{layer}.ffn_down", model.width, hidden)
 
 
-def _add_scan_sizes(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    writer.add_ssm_conv_kernel(KERNEL)
-    writer.add_ssm_inner_size(model.width * 2)
-    writer.add_ssm_state_size(STATE)
-    writer.add_ssm_time_step_rank(RANK)
-
-
-def _add_scan(weights: "_Weights", model: TinyModel, layer: int) -> None:
-    inner, block = model.width * 2, f"blk.{layer}"
-    weights.matrix(f"{block}.ssm_in", 2 * inner, model.width)
-    weights.matrix(f"{block}.ssm_conv1d", inner, KERNEL)
-    weights.ones(f"{block}.ssm_conv1d", inner, suffix="bias")
-    weights.matrix(f"{block}.ssm_x", RANK + 2 * STATE, inner)
-    weights.matrix(f"{block}.ssm_dt", inner, RANK)
-    weights.ones(f"{block}.ssm_dt", inner, suffix="bias")
-    weights.tensor(f"{block}.ssm_a", -np.ones((inner, STATE), np.float32))
-    weights.tensor(f"{block}.ssm_d", np.ones(inner, np.float32))
-    weights.matrix(f"{block}.ssm_out", model.width, inner)
-
-
 class _Weights:
     def __init__(self, writer: gguf.GGUFWriter, rng: np.random.Generator) -> None:
         self._writer = writer
@@ -217,6 +191,5 @@ class _Weights:
 _LAYERS = {
     "llama": _add_llama,
     "mamba": _add_mamba,
-    "jamba": _add_jamba,
     "lfm2": _add_lfm2,
 }

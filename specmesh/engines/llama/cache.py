@@ -142,10 +142,7 @@ class LlamaCache:
         Raises EngineError.
         """
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._partial)
-        try:
-            state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
-        except MemoryError as error:
-            raise EngineError(f"no memory for {size} bytes of a sequence's state ({error})") from None
+        state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
         get = self.lib.llama_state_seq_get_data_ext
         if size == 0 or get(self._handle, _pointer(state), size, seq, self._partial) != size:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")

@@ -147,15 +147,12 @@ def _describe(lib: Any, handle: Any, settings: ModelSettings, gpus: tuple[str, .
 
 
 def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> Any:
-    failures: list[BaseException] = []
+    cancelled = False
 
     def report(fraction: float, _user: object) -> bool:
-        try:
-            if progress is not None and progress(fraction) is False:
-                failures.append(EngineError("loading the model was cancelled"))
-        except BaseException as error:  # noqa: BLE001 - it must not cross C
-            failures.append(error)
-        return not failures
+        nonlocal cancelled
+        cancelled = progress is not None and not progress(fraction)
+        return not cancelled
 
     callback = lib.llama_progress_callback(report)  # lives until the load returns
     params = lib.llama_model_default_params()
@@ -165,8 +162,8 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is not None:
         return handle
-    for failure in failures:
-        raise failure
+    if cancelled:
+        raise EngineError("loading the model was cancelled")
     raise ConfigError(
         f"{path} could not be loaded ({quoted_errors()}): give a GGUF file; if it is damaged or incomplete, "
         "download it again; if memory ran out, use a smaller one"

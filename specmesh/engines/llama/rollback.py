@@ -97,21 +97,17 @@ class Restore(LlamaCache):
 
     def _prepared(self, spans: Sequence[Span]) -> list[Span]:
         """Restore what was taken back, and save where that is due; return what to run."""
-        prepared: list[Span] = []
-        seen: set[int] = set()
-        for span in spans:
-            if span.seq not in seen:
-                seen.add(span.seq)
-                again = self._restored(span.seq)
-                if again is not None and len(again.ids) <= CARRY:
-                    prepared.append(again)
-                else:
-                    if again is not None:
-                        self.read(again)
-                    if self._due(span.seq, spans, settled=again is not None):
-                        self._save(span.seq)
-            prepared.append(span)
-        return prepared
+        carried: list[Span] = []
+        for seq in {span.seq for span in spans}:
+            again = self._restored(seq)
+            if again is not None and len(again.ids) <= CARRY:
+                carried.append(again)
+                continue
+            if again is not None:
+                self.read(again)
+            if self._due(seq, spans, settled=again is not None):
+                self._save(seq)
+        return [*carried, *spans]
 
     def _restored(self, seq: int) -> Span | None:
         """Restore the newest state that is not too new; return what must be decoded again."""

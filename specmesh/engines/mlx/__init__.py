@@ -7,7 +7,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.engines.base import Ask, EngineInfo, Sequences, Trimming, context_of
-from specmesh.engines.mlx.model import free, load
+from specmesh.engines.mlx.model import MlxModel, free
 from specmesh.errors import EngineError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class MlxDrafter:
         free()
 
     def _load(self, settings: ModelSettings, n_batch: int) -> None:
-        model = load(settings)
+        model = MlxModel(settings)
         from specmesh.engines.mlx.sequence import MlxSequence  # noqa: PLC0415 - MLX itself, known to be there by now
 
         self._memories = [MlxSequence(model.module) for _ in range(settings.max_sessions)]

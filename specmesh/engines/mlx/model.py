@@ -3,7 +3,6 @@
 import gc
 import json
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -17,59 +16,48 @@ from specmesh.errors import ConfigError
 _ANY_LENGTH = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
 class MlxModel:
-    """A loaded model. `module` is its loading thread's own; `tokenizer` is Hugging Face's, in mlx-lm's wrapper."""
+    """A directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
+    ("org/name") in the hub's cache. `module` is its loading thread's own."""
 
-    module: Any
-    tokenizer: Any
-    config: dict[str, Any]
-    name: str
-    backend: str
+    def __init__(self, settings: ModelSettings) -> None:
+        """Load it on this thread, which must make all further calls. Raises ConfigError."""
+        where = Path(settings.model or "").expanduser()
+        if where.is_file():
+            raise ConfigError(f"{where} is a file: MLX loads a Hugging Face directory (a .gguf file: --engine llama)")
+        mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
+        device = _device(mx, gpu=bool(settings.gpu_layers), required=settings.gpu_required)
+        self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
+        advice = "is it complete, and of an architecture that this mlx-lm knows?"
+        try:
+            if not where.is_dir():
+                self.name = str(where)
+                advice = f"no such directory here, and not in the hub's cache: get it by `hf download {where}`"
+                where = Path(_library("huggingface_hub").snapshot_download(self.name, local_files_only=True))
+            self.module, self._tokenizer, self._config = mlx_lm.load(str(where), lazy=True, return_config=True)
+            _evaluate(mx, self.module)
+        except Exception as error:  # mlx-lm, its model classes and the hub have no common error
+            said = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+            raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}") from error
 
     @property
     def trained_ctx(self) -> int:
         """Trained context length; a very large number where the config does not say."""
-        known = {**self.config, **(self.config.get("text_config") or {})}
+        known = {**self._config, **(self._config.get("text_config") or {})}
         lengths = (known.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len"))
         return next((length for length in lengths if isinstance(length, int)), _ANY_LENGTH)
 
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """Return the vocabulary, `n_vocab` ids long. Raises ConfigError where the tokenizer does not tell it."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ConfigError(f"{self.name} has no tokenizer.json: choose a copy of the model that has one")
         try:
             known = token_bytes(json.loads(backend.to_str()), n_vocab)
         except ConfigError as error:
             raise ConfigError(f"{self.name} cannot draft: {error}") from error
-        ends = frozenset(token for token in self.tokenizer.eos_token_ids if 0 <= token < n_vocab)
+        ends = frozenset(token for token in self._tokenizer.eos_token_ids if 0 <= token < n_vocab)
         return Vocabulary(known, ends)
-
-
-def load(settings: ModelSettings) -> MlxModel:
-    """Load the model on this thread, which must make all further calls. Raises ConfigError.
-
-    It is a directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
-    ("org/name") in the hub's cache.
-    """
-    where = Path(settings.model or "").expanduser()
-    if where.is_file():
-        raise ConfigError(f"{where} is a file: MLX loads a Hugging Face directory (for a .gguf file: --engine llama)")
-    mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
-    device = _device(mx, gpu=bool(settings.gpu_layers), required=settings.gpu_required)
-    advice, name = "is it complete, and of an architecture that this mlx-lm knows?", where.resolve().name
-    if not where.is_dir():
-        name = str(where)
-        advice = f"no such directory here, and not in the hub's cache: get it by `hf download {where}`"
-    try:
-        folder = where if where.is_dir() else _library("huggingface_hub").snapshot_download(name, local_files_only=True)
-        module, tokenizer, config = mlx_lm.load(str(folder), lazy=True, return_config=True)
-        _evaluate(mx, module)
-    except Exception as error:  # mlx-lm, its model classes and the hub have no common error
-        said = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
-        raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}") from error
-    return MlxModel(module, tokenizer, config, name, f"MLX {version('mlx')}, {device}")
 
 
 def _library(name: str) -> Any:

@@ -178,6 +178,8 @@ def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.Mo
             Grammar(GrammarKind.GBNF, 'root ::= x\nx ::= x "a"'),
             r"^grammar cannot be used: no text fits it: .*left recurs",
         ),
+        (Grammar(GrammarKind.GBNF, 'root ::= "a"{3,2}'), r"^grammar cannot be used: range end must be >= start"),
+        (Grammar(GrammarKind.GBNF, 'root ::= "a"{99999999999}'), "number too large"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"pattern": "(a"}'), r"regex parse error: unclosed group: \(a$"),
         (Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"pattern": "[a-z]+" * 99 + "("})), r"unclosed group: \[a-z\]"),
         (Grammar(GrammarKind.GBNF, r'root ::= "\ud800"'), r"^grammar cannot be used: line 1: \\ud800 is no character$"),

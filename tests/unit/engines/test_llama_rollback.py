@@ -20,7 +20,7 @@ pytestmark = pytest.mark.models
 
 GREEDY = Sampler(SamplingParams())
 IDS = tuple(range(40, 100))
-WAYS = {"llama": "removal", "mamba": "restore", "jamba": "restore", "lfm2": "restore"}
+WAYS = {"llama": "removal", "mamba": "restore", "lfm2": "restore"}
 RESTORING = [arch for arch, way in WAYS.items() if way == "restore"]
 
 
@@ -63,7 +63,7 @@ class TestProbe:
 class TestRestore:
     def test_a_wide_step_taken_back(self, path: Callable[[str], Path]) -> None:
         """More ids to decode again than a step has rows are decoded in pieces."""
-        engine = LlamaVerifier(settings(path("jamba")), n_batch=12, max_draft=11)
+        engine = LlamaVerifier(settings(path("lfm2")), n_batch=12, max_draft=11)
         engine.decode([Span(1, 0, IDS[:12], logits=False)])
         expected = last_row(engine, Span(1, 12, IDS[12:13], logits=True))
         engine.trim(1, 0)
