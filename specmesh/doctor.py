@@ -11,18 +11,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-
 from specmesh import __version__
 from specmesh.cli.config import daemon_context, keys, origin
+from specmesh.cli.options import aligned
 from specmesh.cli.status import Found, find
 from specmesh.client import at, printable
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES
 from specmesh.security import endpoint, is_loopback
-
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 class Check(NamedTuple):
@@ -34,31 +31,28 @@ class Check(NamedTuple):
     fix: str | None = None
 
 
-ok, warn, fail = (partial(Check, status) for status in _COLOURS)
-
-Checks = dict[str, list[Check]]
-"""By group."""
+ok, warn, fail = (partial(Check, status) for status in ("ok", "warn", "fail"))
 
 
-def examine() -> Checks:
+def examine() -> list[Check]:
     running = find()
     start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
-    return {
-        "software": [ok("specmesh", f"{__version__}, Python {platform.python_version()}"), _llama(), _mlx()],
-        "settings": [_settings(role) for role in ROLES],
-        "daemons": [judge_daemon(one) for one in running] or [warn("running", "none", start)],
-        "network": [judge_reach(one, _connect(one)) for one in _addresses(running)],
-    }
+    return [
+        *(ok("specmesh", f"{__version__}, Python {platform.python_version()}"), _llama(), _mlx()),
+        *(_settings(role) for role in ROLES),
+        *([judge_daemon(one) for one in running] or [warn("daemons", "none runs", start)]),
+        *(judge_reach(one, _connect(one)) for one in _addresses(running)),
+    ]
 
 
-def lines(checks: Checks) -> list[str]:
-    told = []
-    for group, found in checks.items():
-        for check in found:
-            mark = click.style(f"{check.status:<4}", _COLOURS[check.status])
-            told.append(f"{mark}  {group:<9} {check.name:<10} {check.found}")
-            told += [f"{'':<27}-> {check.fix}"] if check.fix is not None else []
-    return told
+def lines(checks: Iterable[Check]) -> list[str]:
+    """Return a row for each check, and one for what to type."""
+    rows: list[tuple[str, str, str]] = []
+    for check in checks:
+        rows.append((check.status, check.name, check.found))
+        if check.fix is not None:
+            rows.append(("", "", f"-> {check.fix}"))
+    return aligned(rows)
 
 
 # --- software
@@ -102,12 +96,13 @@ def _version(package: str) -> str | None:
 
 
 def _settings(role: str) -> Check:
+    name = f"{role} settings"
     try:
         ctx = daemon_context(role)
     except ConfigError as error:
-        return fail(role, str(error), f"specmesh config show {role}  # once that is right")
+        return fail(name, str(error), f"specmesh config show {role}  # once that is right")
     count = sum(origin(ctx, option) is not None for option in keys(ctx.command).values())
-    return ok(role, f"{count} set, in {ctx.params['config'] or 'no file'}")
+    return ok(name, f"{count} set, in {ctx.params['config'] or 'no file'}")
 
 
 def judge_daemon(one: Found) -> Check:
@@ -153,7 +148,7 @@ def _addresses(running: Iterable[Found]) -> Iterable[str]:
 
 def judge_reach(address: str, error: Exception | None, macos: bool = sys.platform == "darwin") -> Check:
     """Judge whether a verifier can be reached. error: what connecting to it raised."""
-    name, (host, port) = "verifier", endpoint(address)
+    name, (host, port) = "network", endpoint(address)
     match error:
         case None:
             return ok(name, f"{address} answers")

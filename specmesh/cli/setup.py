@@ -160,11 +160,7 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
     with listener:
         code, shown = new_code(), _bracketed(host) + (f":{port}" if port != PORT else "")
         click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n")
-
-        def failed(what: str, left: int) -> None:
-            click.echo(f"specmesh: {what}; {left} tries left", err=True)
-
-        theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs), failed)
+        theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs))
     name = folder.listed(Listing.DRAFTERS)[theirs.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
     if alone:
@@ -180,7 +176,9 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
         with socket.create_connection((name, port), 5.0) as connection:
             theirs = ask(connection, code, mine)
     except WrongCode:
-        raise Refused("that is not the code shown there: look again; it is good for three tries") from None
+        raise Refused(
+            "that is not the code shown there, which is no longer good: run `specmesh pair` there again"
+        ) from None
     except OSError as error:
         raise DaemonUnreachable(
             f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "

@@ -1,6 +1,5 @@
 """`specmesh stats`, `ps`, `ping` and `doctor`: what daemons do, which run here, how far peers are, what is wrong."""
 
-import os
 import re
 import shutil
 import sys
@@ -217,13 +216,13 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
         if json:
             print_json({"schema_version": 1, "peers": peers})
         elif peers:
-            click.echo("\n" + "\n".join(map(_summary, peers)))
+            click.echo("\n" + "\n".join(table(peers)))
     if not any(peer["answered"] for peer in peers):
         raise DaemonUnreachable("no peer answered: is it running, and reachable from here? `specmesh doctor` looks")
 
 
 def _pinged(name: str, address: str, times_ms: list[float | None]) -> dict[str, Any]:
-    """Return what --json prints of a peer. times_ms: until each answer, None for a lost one."""
+    """Sum up a peer's answers. times_ms: until each answer, None for a lost one."""
     answered = [time for time in times_ms if time is not None]
     return {
         "name": name,
@@ -234,15 +233,7 @@ def _pinged(name: str, address: str, times_ms: list[float | None]) -> dict[str, 
         "min_ms": min(answered, default=None),
         "median_ms": round(median(answered), 4) if answered else None,
         "max_ms": max(answered, default=None),
-        "times_ms": times_ms,
     }
-
-
-def _summary(peer: dict[str, Any]) -> str:
-    form = "{name}: {sent} sent, {answered} answered, {loss:.0%} lost"
-    if peer["answered"]:
-        form += "; min/median/max = {min_ms:.2f}/{median_ms:.2f}/{max_ms:.2f} ms"
-    return printable(form.format(**peer))
 
 
 # --- doctor
@@ -256,8 +247,7 @@ def doctor_command(ctx: click.Context, json: bool) -> None:
     from specmesh import doctor, logs
 
     logs.configure("error")
-    ctx.color = False if os.environ.get("NO_COLOR") else None  # click colours terminals only
     checks = doctor.examine()
-    told = [{"group": group} | check._asdict() for group, found in checks.items() for check in found]
+    told = [check._asdict() for check in checks]
     print_result({"schema_version": 1, "checks": told}, doctor.lines(checks), as_json=json)
-    ctx.exit(int(any(check["status"] == "fail" for check in told)))
+    ctx.exit(int(any(check.status == "fail" for check in checks)))

@@ -1,14 +1,14 @@
 """Two machines learn each other's public keys, by a short code that a person reads on one and types on the other.
 
 The code never crosses the network: SPAKE2 makes a strong shared key of it, which encrypts what each side says of
-itself. Who does not know the code can try one per connection. Lines over TCP, at most MAX_LINE bytes each:
+itself. Who does not know the code can try one, which ends the wait. Lines over TCP, at most MAX_LINE bytes each:
 
 drafter   "specmesh pair 1 " and the message of SPAKE2's side A, in hexadecimal
 verifier  the message of side B
 drafter   its introduction, encrypted
 verifier  its own, or "no" if the drafter's cannot be read
 
-The drafter uses the key first, so the verifier has counted the try before it says whether the code was right.
+The drafter uses the key first, so the verifier knows of the try before it says whether the code was right.
 """
 
 import base64
@@ -28,7 +28,6 @@ from specmesh.errors import Busy, Refused, RemoteProtocolError
 
 PORT = 7072
 CODE_LIFETIME_S = 300.0
-MAX_WRONG_CODES = 3
 EXCHANGE_TIMEOUT_S = 10.0  # nobody else is heard meanwhile
 MAX_LINE = 4096
 
@@ -62,15 +61,14 @@ def wait(
     code: str,
     mine: PairingIntroduction,
     admit: Callable[[PairingIntroduction], None],
-    failed: Callable[[str, int], None],
     lifetime: float = CODE_LIFETIME_S,
 ) -> PairingIntroduction:
     """Wait as a verifier for the drafter with this code; `admit` it before it is told that the code was right.
 
-    failed: called with what was wrong with a peer, and tries left. Raise Refused after too many, Busy if nobody came.
+    Raise Refused after a wrong code, Busy if nobody came.
     """
-    end, spent = time.monotonic() + lifetime, 0
-    while spent < MAX_WRONG_CODES and (left := end - time.monotonic()) > 0:
+    end = time.monotonic() + lifetime
+    while (left := end - time.monotonic()) > 0:
         listener.settimeout(left)
         try:
             connection, _ = listener.accept()
@@ -83,10 +81,8 @@ def wait(
             try:
                 return offer(lines, code, mine, admit)
             except (RemoteProtocolError, OSError) as error:
-                spent += lines.told  # something that a guess could be tried on
-                failed(str(error), MAX_WRONG_CODES - spent)
-    if spent >= MAX_WRONG_CODES:
-        raise Refused(f"{MAX_WRONG_CODES} wrong codes, and nobody was let in: run `specmesh pair` again for a new one")
+                if lines.told:  # something that a guess could be tried on
+                    raise Refused(f"nobody was let in: {error}: run `specmesh pair` again for a new code") from None
     raise Busy("nobody came, and the code is no longer good: run `specmesh pair` again for a new one")
 
 
