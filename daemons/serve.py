@@ -80,7 +80,7 @@ class LoopBackend:
 def serve_verifier(settings: VerifierSettings) -> None:
     """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start.
 
-    The caller holds the `InstanceLock` of its socket.
+    The caller holds the `instance_lock` of its socket.
     """
     with DaemonProcess(settings.drain) as process:
         keys = _keys(settings)

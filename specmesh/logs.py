@@ -1,4 +1,4 @@
-"""Logging of the daemons: structlog to stderr. A line that cannot be written is dropped and counted."""
+"""Logging of the daemons: structlog to stderr. A line that cannot be written is dropped."""
 
 import atexit
 import logging
@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from typing import NoReturn
 
 import structlog
@@ -20,14 +21,11 @@ class LogWriter:
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
-        self.dropped = 0
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def write(self, line: str) -> None:
         if self._lines.qsize() < MAX_QUEUED_LINES:
             self._lines.put(line)
-        else:
-            self.dropped += 1
 
     debug = info = warning = error = critical = write
 
@@ -43,17 +41,14 @@ class LogWriter:
             if isinstance(item, threading.Event):
                 item.set()
             else:
-                self.dropped += not _written(item)
+                _write(item)
 
 
-def _written(line: str) -> bool:
+def _write(line: str) -> None:
     left = memoryview(f"{line}\n".encode(errors="backslashreplace"))
-    try:
+    with suppress(OSError):
         while left:
             left = left[os.write(_STDERR, left) :]
-    except OSError:
-        return False
-    return True
 
 
 least = logging.INFO
@@ -82,10 +77,6 @@ def configure(level: str) -> None:
     )
     logging.basicConfig(handlers=[LibraryHandler()], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
-
-
-def dropped() -> int:
-    return _writer.dropped if _writer is not None else 0
 
 
 def flush() -> None:

@@ -9,8 +9,10 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from specmesh.errors import Busy, ConfigError
 
@@ -145,42 +147,32 @@ def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int
 TRIES, PAUSE = 5, 0.02  # and seconds between them: a client that looks for a daemon holds the lock for a moment too
 
 
-class InstanceLock:
-    """The lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
+@contextmanager
+def instance_lock(path: Path) -> Iterator[None]:
+    """Hold the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
 
     While it is held clients know that a daemon is starting there, see `specmesh.client`. Its file stays. Raises Busy
     where another one holds it, ConfigError where it cannot be written.
     """
-
-    def __init__(self, path: Path) -> None:
-        check_socket_path(path)
-        prepare_folder(path)
-        lock = lock_of(path)
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(lock, flags, 0o600), "r+", errors="replace")
-        except OSError as error:
-            why = "it is a link" if error.errno == errno.ELOOP else error.strerror or "it is no file"
-            raise _unusable(lock, why) from None
-        if not _flocked(self._file):
-            pid = self._file.read(32).strip() or "unknown"
-            self._file.close()
+    check_socket_path(path)
+    prepare_folder(path)
+    lock = lock_of(path)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        opened = os.fdopen(os.open(lock, flags, 0o600), "r+", errors="replace")
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror or "it is no file"
+        raise _unusable(lock, why) from None
+    with opened as file:
+        if not _flocked(file):
+            pid = file.read(32).strip() or "unknown"
             raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
-        if not is_own(self._file.fileno()):
-            self._file.close()
+        if not is_own(file.fileno()):
             raise _unusable(lock, "it is a link, or another user's")
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._file.close()
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 def _unusable(lock: Path, why: str) -> ConfigError:

@@ -24,7 +24,7 @@ from specmesh import __version__
 from specmesh.core.events import Noted
 from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
-from specmesh.logs import dropped, flush, leave
+from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
 
@@ -158,7 +158,7 @@ def leave_within(seconds: float) -> None:
 
 def process_facts() -> dict[str, object]:
     """Return what stats tell of this process."""
-    return {"version": __version__, "pid": os.getpid(), "log_lines_dropped": dropped()}
+    return {"version": __version__, "pid": os.getpid()}
 
 
 class DaemonProcess:

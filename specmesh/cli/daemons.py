@@ -132,11 +132,11 @@ def _run(role: str, values: dict[str, Any]) -> None:
     """Run a daemon. values: of its options; settings have their names."""
     from specmesh import logs
     from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
-    from specmesh.paths import InstanceLock
+    from specmesh.paths import instance_lock
 
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
     where = values["socket"] or paths.default_socket(role)
-    with InstanceLock(where):  # visible to clients before the rest is imported
+    with instance_lock(where):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
         bundled = values["model"] == "bundled" and role == "verifier"
         path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])

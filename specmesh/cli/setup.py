@@ -222,43 +222,28 @@ def _own_address() -> str:
 # --- services
 
 
-@click.group()
-def service() -> None:
-    """Run a daemon as a service of systemd or launchd."""
+@click.command()
+@click.argument("action", type=click.Choice(["install", "uninstall", "start", "stop", "restart", "status", "logs"]))
+@ROLE
+@click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
+def service(action: str, role: str, system: bool, dry_run: bool) -> None:
+    """Run a daemon as a service of systemd or launchd.
 
+    `install` writes the service's files, and a settings file if there is none; `uninstall` stops it and removes them.
+    `status` shows what the service manager knows, `logs` the newest lines. `restart` takes over changed settings.
+    """
+    from specmesh.service import install, run, service_of, uninstall
 
-_SERVICE_COMMANDS = {
-    "install": "Write the service's files, and a settings file if there is none.",
-    "uninstall": "Stop the service and remove its files, the settings too.",
-    "start": "Start the service.",
-    "stop": "Stop the service.",
-    "restart": "Start the service again, with its settings as they are now.",
-    "status": "Show what the service manager knows about the service.",
-    "logs": "Show the service's newest log lines.",
-}
-
-
-def _add(name: str, told: str) -> None:
-    @service.command(name, help=told)
-    @ROLE
-    @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
-    @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
-    def command(role: str, system: bool, dry_run: bool) -> None:
-        from specmesh.service import install, run, service_of, uninstall
-
-        service = service_of(role, system)
-        try:
-            if name == "install":
-                install(service, role, dry_run)
-                flag = " --system" if system else ""
-                click.echo(f"Settings: {service.settings}. Then: specmesh service start {role}{flag}")
-            elif name == "uninstall":
-                uninstall(service, dry_run)
-            else:
-                run(service.commands[name], dry_run)
-        except PermissionError as error:
-            raise ConfigError(f"{error.filename}: {error.strerror}: --system needs root, use sudo") from None
-
-
-for _name, _told in _SERVICE_COMMANDS.items():
-    _add(_name, _told)
+    found = service_of(role, system)
+    try:
+        if action == "install":
+            install(found, role, dry_run)
+            flag = " --system" if system else ""
+            click.echo(f"Settings: {found.settings}. Then: specmesh service start {role}{flag}")
+        elif action == "uninstall":
+            uninstall(found, dry_run)
+        else:
+            run(found.commands[action], dry_run)
+    except PermissionError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}: --system needs root, use sudo") from None

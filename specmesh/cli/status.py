@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -64,25 +63,15 @@ def stats(json: bool, live: bool, interval: float, socket_path: Path | None) -> 
 def watch(client: Client, interval: float) -> None:
     """Show the daemon and its newest sessions every `interval` seconds until interrupted; raise SpecmeshError where
     none answers at first."""
-    for snapshot, trouble in _snapshots(client, interval):
-        shown = [trouble or "", *lines(snapshot), "", *_sessions(snapshot)]
+    snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
+    while True:
+        found = [{name: session.get(name) for name in _SESSION} for session in at(snapshot, "sessions.rows") or []]
+        shown = [trouble, *lines(snapshot), "", *(table(found[::-1]) if found else [])]
         if sys.stdout.isatty():
             width, height = shutil.get_terminal_size()
             shown = [line[: width - 1] for line in shown[: height - 1]]
             click.clear()
         click.echo("\n".join(shown))
-
-
-def _sessions(snapshot: Json) -> list[str]:
-    found = [{name: session.get(name) for name in _SESSION} for session in at(snapshot, "sessions.rows") or []]
-    return table(found[::-1]) if found else []
-
-
-def _snapshots(client: Client, interval: float) -> Iterator[tuple[Json, str]]:
-    """Yield the newest snapshot, and a message if the daemon does not answer now."""
-    snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
-    while True:
-        yield snapshot, trouble
         time.sleep(interval)
         try:
             snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()

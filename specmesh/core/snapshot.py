@@ -112,7 +112,6 @@ class RunningSnapshot(Snapshot):
     draft_n: Annotated[int | None, gauge("draft_n", "Drafts that the newest session's drafter is asked for.")]
     busy: Annotated[float, gauge("busy_ratio", "Share of the last minute that the engine worked.")]
     reconnects: Annotated[int, counter("drafter_reconnects", "Connections of drafter and verifier after one was lost.")]
-    log_lines_dropped: Annotated[int, counter("log_lines_dropped", "Log lines that could not be written.")]
     wire: WireSection
     reuse: ReuseSection
 

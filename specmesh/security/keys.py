@@ -94,8 +94,11 @@ class KeyFolder:
 
     path: Path
 
-    def make(self, owner: tuple[int, int] | None = None) -> None:
-        """Create the folder if missing, owned by `owner` (user and group id). Raise ConfigError."""
+    def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
+        """Create this machine's key and, where it is missing, its folder, owned by `owner` (user and group id).
+
+        Raise ConfigError if there is a key and not `replace`, or it cannot be written.
+        """
         try:
             if not self.path.exists():
                 self.path.mkdir(mode=0o700, parents=True)
@@ -103,13 +106,6 @@ class KeyFolder:
                     os.chown(self.path, *owner)
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be made ({error.strerror})") from None
-
-    def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
-        """Create this machine's key and, owned by `owner`, its folder.
-
-        Raise ConfigError if there is a key and not `replace`, or it cannot be written.
-        """
-        self.make(owner)
         identity = new_identity()
         with self._changing():
             if _there(self.path / SECRET) and not replace:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Mesh, command, edited, generate, sim_text, until
+from processes import Daemon, Mesh, command, edited, generate, sim_text
 
 NEEDS_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 PROMPT = "All good things"
@@ -31,14 +31,12 @@ except BlockingIOError:
 @pytest.mark.fault("E5.54")
 @pytest.mark.fault("E8.97")
 def test_a_log_that_cannot_be_written(mesh: Mesh, lines: tuple[str, ...], role: str):
-    """The daemon starts, serves, counts what it could not log, and stops as ever."""
+    """The daemon starts, serves, and stops as ever."""
     program = edited(*lines, "os.dup2(into, 2)")
     mute = mesh.verifier(program=program if role == "verifier" else None)
     if role == "drafter":
         mute = mesh.drafter(program=program)
     assert generate(mute, PROMPT, "--max-tokens", 20).out == sim_text(PROMPT, 20) + "\n"
-    if FILL not in lines:
-        until(lambda: mute.stats()["log_lines_dropped"], "what it dropped is counted")
     assert mute.stop() == 0
     assert not mute.text()
 
@@ -54,7 +52,7 @@ def test_closed_standard_streams(mesh: Mesh, closed: str):
 
 
 @NEEDS_FULL
-@pytest.mark.parametrize("words", ["generate hi --json", "chat --raw", "stats --watch", "ps", "--version"])
+@pytest.mark.parametrize("words", ["generate hi --json", "chat", "stats --watch", "ps", "--version"])
 @pytest.mark.fault("E8.97")
 def test_stdout_that_takes_nothing(pair: dict[str, Daemon], words: str):
     """A full disk: 74 and one line, where anything was to be printed."""

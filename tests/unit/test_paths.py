@@ -55,9 +55,13 @@ def test_folder_is_made_private(tmp_path: Path):
 
 def test_one_instance_per_socket(tmp_path: Path):
     """A second one is told who runs; once the first has ended the next may begin."""
-    with paths.InstanceLock(tmp_path / "s"), pytest.raises(Busy, match=r"pid \d+"):
-        paths.InstanceLock(tmp_path / "s")
-    paths.InstanceLock(tmp_path / "s").close()
+    for _ in range(2):
+        with (
+            paths.instance_lock(tmp_path / "s"),
+            pytest.raises(Busy, match=r"pid \d+"),
+            paths.instance_lock(tmp_path / "s"),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("trap", ["symlink", "open to others"])

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from specmesh import client, errors
 from specmesh.cli import main
 from specmesh.client import Client, answer
-from specmesh.paths import InstanceLock
+from specmesh.paths import instance_lock
 
 CHUNK = {"choices": [{"index": 0, "text": "A", "finish_reason": None}], "specmesh": {}}
 
@@ -62,15 +62,15 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
     answers = {"/v1/completions": (503, loading)}
     listening = fake_daemon(answers)
     path = listening.with_name("late.sock")
-    instance, heard = InstanceLock(path), list[str]()
+    heard = list[str]()
     later = [
         lambda: path.symlink_to(listening),
         lambda: answers.update({"/v1/completions": (200, sse(CHUNK, "[DONE]"))}),
     ]
     monkeypatch.setattr(client.time, "sleep", lambda _: later.pop(0)())
-    assert list(answer(Client(path), {}, 0, heard.append)) == [CHUNK]
+    with instance_lock(path):
+        assert list(answer(Client(path), {}, 0, heard.append)) == [CHUNK]
     assert heard == [f"the daemon at {path} is starting; it is waited for, 300 s at most"]
-    instance.close()
 
 
 def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
