@@ -5,7 +5,6 @@ of another width do. A divergence is a near tie where differences of that size c
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from specmesh.bench import BenchText, generate
@@ -22,34 +21,22 @@ TextPair = tuple[BenchText, BenchText]
 """A prompt's text alone, and one with drafts."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPlan:
-    """What to run: each prompt alone and with each draft_n of `ways`. sampling: fields of the requests' bodies."""
+def audit(
+    client: Client, bodies: list[Json], ways: tuple[int | str, ...], snapshot: Json, advance: Callable[[], None]
+) -> dict[str, Any]:
+    """Ask for each body's text, one at a time, alone and with each draft_n of `ways`, calling `advance` after each;
+    return what --json prints. Raise what the daemon does.
 
-    prompts: tuple[str, ...]
-    ways: tuple[int | str, ...]
-    sampling: Json
-
-    @property
-    def texts(self) -> int:
-        return len(self.prompts) * (1 + len(self.ways))
-
-    def body(self, number: int) -> Json:
-        """Return the request for a prompt, without its draft_n. The seed is the prompt's number if none is given."""
-        asked: Json = {"prompt": self.prompts[number], "logprobs": TOP_LOGPROBS, "cache_prompt": False}
-        return {"seed": number} | self.sampling | asked
-
-
-def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[], None]) -> dict[str, Any]:
-    """Run `plan`, one text at a time, calling `advance` after each; return what --json prints. Raise what the daemon
-    does. snapshot: its /stats. noise: the largest difference between log-probabilities of a token after the same ids.
+    bodies: requests that have a prompt, a seed and sampling options. snapshot: the daemon's /stats. noise: the largest
+    difference between log-probabilities of a token after the same ids.
 
     Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
     """
-    texts: dict[int | str, list[BenchText]] = {way: [] for way in (0, *plan.ways)}
-    for number in range(len(plan.prompts)):
+    bodies = [body | {"logprobs": TOP_LOGPROBS, "cache_prompt": False} for body in bodies]
+    texts: dict[int | str, list[BenchText]] = {way: [] for way in (0, *ways)}
+    for body in bodies:
         for way, made in texts.items():
-            made.append(generate(client, plan.body(number) | {"draft_n": way}))
+            made.append(generate(client, body | {"draft_n": way}))
             advance()
     alone = texts.pop(0)
     differences = [[row for made in texts.values() for row in _agreeing((one, made[n]))] for n, one in enumerate(alone)]
@@ -57,19 +44,19 @@ def audit(client: Client, plan: AuditPlan, snapshot: Json, advance: Callable[[],
     at_drafter = snapshot.get("role") == "drafter"
     model = {"name": snapshot["verifiers"][0]["model"]} if at_drafter else snapshot["model"]
     largest = 0.0 if _reproducible(model) else max((max(row) for row in every), default=0.0)
-    divergences, ways = list[dict[str, Any]](), list[dict[str, Any]]()
+    divergences, counts = list[dict[str, Any]](), list[dict[str, Any]]()
     for way, made in texts.items():
         found = [
             {"prompt": number, "draft_n": way}
-            | _divergence(client, plan.body(number), (alone[number], text), _noise(differences[number], largest))
+            | _divergence(client, bodies[number], (alone[number], text), _noise(differences[number], largest))
             for number, text in enumerate(made)
             if text.ids != alone[number].ids
         ]
         divergences += found
-        ways.append({"draft_n": way} | _counts(made, found))
-    told = {"schema_version": 1, "prompts": len(plan.prompts), "sampling": plan.sampling}
+        counts.append({"draft_n": way} | _counts(made, found))
+    told = {"schema_version": 1, "prompts": len(bodies), "model": model}
     noise = max((row[0] for row in every), default=0.0)
-    return judged(told | {"model": model, "noise": noise, "ways": ways, "divergences": divergences})
+    return judged(told | {"noise": noise, "ways": counts, "divergences": divergences})
 
 
 def _counts(texts: list[BenchText], divergences: list[dict[str, Any]]) -> dict[str, int]:

@@ -151,8 +151,8 @@ def audit(
     Where two texts differ, the verifier is asked again: a near tie is a choice so close that the kernels of another
     batch width, whose logits differ slightly, can turn it. Everything else is an error.
     """
-    from specmesh.bench.audit import AuditPlan, lines
     from specmesh.bench.audit import audit as run
+    from specmesh.bench.audit import lines
 
     if options["strategy"] not in (None, "deterministic", "greedy"):
         raise click.UsageError(f"--strategy {options['strategy']} does not promise the same text: audit another")
@@ -160,10 +160,10 @@ def audit(
     snapshot = client.get("/stats")
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
-    sampling = {"max_tokens": 128} | request_fields(options)
-    plan = AuditPlan(read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n)), sampling)
-    with bar(plan.texts) as advance:
-        told = run(client, plan, snapshot, advance)
+    sampling, prompts, ways = request_fields(options), read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n))
+    bodies = [{"seed": number, "max_tokens": 128} | sampling | {"prompt": one} for number, one in enumerate(prompts)]
+    with bar(len(bodies) * (1 + len(ways))) as advance:
+        told = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
     print_result(told, [*columns(told["ways"]), *lines(told)], as_json=json)
     ctx.exit(int(told["failed"]))
 

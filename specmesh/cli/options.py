@@ -48,13 +48,13 @@ def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
     return aligned([tuple(rows[0]), *(tuple(row.values()) for row in rows)])
 
 
-def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def columns(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """Return each row as a column; on the left the keys, as --json has them."""
     flat = [dict(_flattened(row)) for row in rows]
     return aligned((name, *(one[name] for one in flat)) for name in flat[0])
 
 
-def _flattened(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
+def _flattened(row: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from _flattened(value, f"{above}{name}.")
@@ -94,7 +94,7 @@ socket_option = click.option(
 json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
 
 
-def number(flag: str, kind: click.ParamType[Any], default: object, metavar: str, told: str) -> Decorator:
+def number(flag: str, kind: click.ParamType[object], default: object, metavar: str, told: str) -> Decorator:
     return click.option(flag, type=kind, default=default, metavar=metavar, help=told)
 
 
@@ -124,14 +124,14 @@ draft_n_option = click.option(
 # --- requests
 
 
-def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+def request_fields(options: Mapping[str, object]) -> dict[str, object]:
     """Return the fields of a request that options are named as and that the user set; the verifier knows the others'
     defaults."""
     body = {name: value for name, value in options.items() if value not in (None, ())}
-    if "grammar" in body:
-        body["grammar"] = read_text(body["grammar"], MAX_FILE_BYTES, "a grammar")
-    if "json_schema" in body:
-        body["json_schema"] = _schema(body["json_schema"])
+    if isinstance(path := body.get("grammar"), Path):
+        body["grammar"] = read_text(path, MAX_FILE_BYTES, "a grammar")
+    if isinstance(schema := body.get("json_schema"), str):
+        body["json_schema"] = _schema(schema)
     return body
 
 

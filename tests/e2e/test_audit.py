@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import Daemon, Json, Mesh, command, edited
 
-from specmesh.bench.audit import AuditPlan, audit, lines
+from specmesh.bench.audit import audit, lines
 from specmesh.paths import bundled
 
 pytestmark = pytest.mark.models
@@ -69,12 +69,10 @@ WAYS: dict[str, tuple[object, ...]] = {
 }
 
 
-class FiftyWays(AuditPlan):
-    """One prompt, sampled in another way each time, by parameters put together at random."""
-
-    def body(self, number: int) -> Json:
-        rng = random.Random(number)
-        return super().body(number) | {name: rng.choice(ways) for name, ways in WAYS.items()} | {"seed": number}
+def in_some_way(number: int) -> Json:
+    """The prompt, sampled by parameters that are put together at random."""
+    rng = random.Random(number)
+    return {name: rng.choice(ways) for name, ways in WAYS.items()} | {"prompt": PROMPT, "seed": number}
 
 
 @pytest.mark.parametrize("reproducible", [True, False])
@@ -86,12 +84,13 @@ def test_fifty_ways_to_sample(request: pytest.FixtureRequest, mesh: Mesh, reprod
     else:
         verifier = mesh.verifier(Path(bundled("target.gguf")), *SMALL, engine="llama")
         mesh.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
-    plan = FiftyWays((PROMPT,) * 50, (3,), {"max_tokens": 12 if reproducible else 24})
-    result = audit(verifier.client, plan, verifier.stats(), lambda: None)
+    max_tokens = 12 if reproducible else 24
+    bodies = [in_some_way(number) | {"max_tokens": max_tokens} for number in range(50)]
+    result = audit(verifier.client, bodies, (3,), verifier.stats(), lambda: None)
     [way] = result["ways"]
     assert not result["failed"], lines(result)
     assert (way["errors"], way["texts"]) == (0, 50)
-    assert int(way["accepted"]) > 5 * plan.sampling["max_tokens"]
+    assert int(way["accepted"]) > 5 * max_tokens
     if reproducible:
         assert (result["noise"], result["divergences"]) == (0.0, [])
     else:

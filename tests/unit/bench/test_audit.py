@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specmesh.bench.audit import AuditPlan, audit, judged, lines
+from specmesh.bench.audit import audit, judged, lines
 from specmesh.client import Client, Json
 from specmesh.core.sampling.logprobs import logprobs_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams, biased
@@ -66,9 +66,9 @@ class Daemon:
 
 
 def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -> dict[str, Any]:
-    plan = AuditPlan(PROMPTS, ("auto", 4), {"max_tokens": 40, **sampling})
+    bodies: list[Json] = [{"prompt": one, "seed": at, "max_tokens": 40} | sampling for at, one in enumerate(PROMPTS)]
     told: Json = {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}}
-    return audit(cast("Client", daemon), plan, told, lambda: None)
+    return audit(cast("Client", daemon), bodies, ("auto", 4), told, lambda: None)
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "logit_bias": [(7, 1.0)]}])
