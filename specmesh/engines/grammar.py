@@ -89,7 +89,7 @@ class GrammarConstraint:
             allowed = self._tokens.mask(self._text.library) if must is None else self._tokens.only(must)
             if (why := self._ran_out(self._text)) is not None:
                 raise RequestError(f"the {self._field} takes too much to go on with: {why}; {SIMPLER}", self._field)
-            if not allowed.any():
+            if self._text.library.is_error() or not allowed.any():  # in error it allows an end
                 raise RequestError(f"the model has no token with which the {self._field} could go on", self._field)
             self._allowed = allowed
         return self._allowed

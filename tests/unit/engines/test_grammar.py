@@ -183,6 +183,7 @@ def test_time_is_limited_in_each_text(grammars: Grammars, monkeypatch: pytest.Mo
         (Grammar(GrammarKind.JSON_SCHEMA, '{"pattern": "(a"}'), r"regex parse error: unclosed group: \(a$"),
         (Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"pattern": "[a-z]+" * 99 + "("})), r"unclosed group: \[a-z\]"),
         (Grammar(GrammarKind.GBNF, r'root ::= "\ud800"'), r"^grammar cannot be used: line 1: \\ud800 is no character$"),
+        (Grammar(GrammarKind.GBNF, r'root ::= "\x03"'), "^the model has no token with which the grammar could go on$"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "https://example.com/x"}'), "^json_schema cannot be used"),
     ],
 )
@@ -190,3 +191,12 @@ def test_what_cannot_be_used_is_told(grammars: Grammars, grammar: Grammar, why: 
     with pytest.raises(RequestError, match=why) as told:
         grammars.compile(grammar)
     assert told.value.param == grammar.field
+
+
+@pytest.mark.parametrize("rest", [r'"\x03"', 'x\nx ::= x ","'])
+def test_what_no_token_goes_on_with_does_not_end(grammars: Grammars, rest: str):
+    """As if it were whole: it fails."""
+    text = grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= [ab] {rest}"))
+    text.accept(97)
+    with pytest.raises(RequestError, match="no token with which the grammar could go on"):
+        text.allowed()
