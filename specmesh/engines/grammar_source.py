@@ -78,14 +78,20 @@ def gbnf_to_lark(text: str) -> str:
     for name, used in uses.items():
         for other in used - rules.keys():
             raise RequestError(f"rule {name} uses {other}, which there is none of")
+    reached, ahead = dict[str, set[str]](), {"root"}
+    while ahead:
+        name = ahead.pop()
+        reached[name] = uses[name]
+        ahead |= uses[name] - reached.keys()
     try:
-        graphlib.TopologicalSorter(uses).prepare()
+        graphlib.TopologicalSorter(reached).prepare()
         by_parser = False
     except graphlib.CycleError:
         by_parser = True
     # Lark's rules in capital letters are the lexer's.
     names = {name: f"{'r' if by_parser else 'R'}{number}" for number, name in enumerate(rules)}
-    lines = (f"{names[name]}: {' '.join(_lark(token, names, by_parser) for token in rules[name])}\n" for name in rules)
+    larks = {name: " ".join(_lark(token, names, by_parser) for token in rule) for name, rule in rules.items()}
+    lines = (f"{names[name]}: {lark}\n" for name, lark in larks.items() if name in reached)
     return f"start: {names['root']}\n{''.join(lines)}"
 
 
