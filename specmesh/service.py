@@ -50,8 +50,9 @@ def install(service: Service, role: str, dry: bool) -> None:
         if dry:
             click.echo(text)
         else:
+            os.umask(0o022)  # the service's own user reads it, whatever root's umask
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text.encode(), 0o644)  # the service's own user reads it, whatever root's umask
+            write_whole(path, text.encode(), 0o644)
     run(service.commands["install"], dry)
 
 

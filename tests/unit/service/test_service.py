@@ -1,6 +1,7 @@
 """Services: installed in a scratch root, units as systemd reads them, property lists as launchd would."""
 
 import configparser
+import os
 import plistlib
 import re
 import shutil
@@ -35,6 +36,21 @@ def test_dry_run(command: str, role: str, flag: str, tmp_path: Path, monkeypatch
     assert done.exit_code == 0, done.output
     assert "$ " in done.output
     assert not any(tmp_path.iterdir())
+
+
+def test_install_under_any_umask(tmp_path: Path):
+    """The service's own user reads what root makes."""
+    made = service.Service(tmp_path / "unit", "", tmp_path / "etc/specmesh/verifier.toml", {"install": ()})
+    before = os.umask(0o077)
+    try:
+        service.install(made, "verifier", dry=False)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (made.settings, *made.settings.parents[:2])] == [
+        0o644,
+        0o755,
+        0o755,
+    ]
 
 
 # --- systemd
