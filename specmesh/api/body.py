@@ -215,8 +215,12 @@ def _message(value: object, where: str) -> ChatMessage:
     return ChatMessage(role, "".join(texts), name or "")
 
 
+_MEDIA = re.compile("image|audio|video|file")
+
+
 def _part(part: object, where: str) -> str:
     match part:
-        case {"type": "text", "text": str(text)}:
-            return text
+        case {"text": str(text), **more} if more.get("type", "text") == "text":
+            if not any(_MEDIA.search(str(name)) for name, value in more.items() if value is not None):
+                return text
     raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)

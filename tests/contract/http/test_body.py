@@ -170,7 +170,7 @@ def test_resume_that_cannot_be(value: object):
 
 def test_chat():
     """Messages of text, whole or in parts; no limit but the context's unless one is given."""
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "image_url": None}]
+    parts = [{"type": "text", "text": "a"}, {"text": "b", "image_url": None}]
     said = [{"role": "system", "content": "s", "name": None}, {"role": "user", "content": parts}]
     request = parse_chat({"messages": said}).requests[0]
     assert request.messages == (ChatMessage("system", "s"), ChatMessage("user", "ab"))
@@ -200,6 +200,8 @@ def test_no_messages(messages: object):
     "part",
     [
         {"type": "image_url", "image_url": {"url": "x"}, "text": "see this"},
+        {"type": "text", "text": "see this", "image_url": {"url": "x"}},
+        {"text": "see this", "image": "iVBORw0KGgo="},
         {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
         {"type": "text"},
         "hi",
