@@ -54,4 +54,4 @@ def surprise(numbers: Sequence[float], bins: int) -> float:
     counts, _ = np.histogram(numbers, bins, (0.0, 1.0))
     reduced = float(((counts - expected) ** 2 / expected).sum()) / (bins - 1)
     spread = 2 / (9 * (bins - 1))
-    return (reduced ** (1 / 3) - (1 - spread)) / sqrt(spread)
+    return float((reduced ** (1 / 3) - (1 - spread)) / sqrt(spread))
