@@ -4,9 +4,9 @@ import atexit
 import logging
 import os
 import queue
+import select
 import sys
 import threading
-from contextlib import suppress
 from typing import NoReturn
 
 import structlog
@@ -46,9 +46,13 @@ class LogWriter:
 
 def _write(line: str) -> None:
     left = memoryview(f"{line}\n".encode(errors="backslashreplace"))
-    with suppress(OSError):
-        while left:
+    while left:
+        try:
             left = left[os.write(_STDERR, left) :]
+        except BlockingIOError:  # whoever shares a terminal or pipe may have made it so
+            select.select([], [_STDERR], [])
+        except OSError:
+            return
 
 
 least = logging.INFO

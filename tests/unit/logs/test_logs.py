@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -28,3 +30,14 @@ def test_libraries_log_through_it(capfd: pytest.CaptureFixture[str]):
     assert (told[0]["line"], told[0]["level"]) == ("low on memory", "warning")
     assert told[1]["error"] == "ValueError: broken\nin two"
     assert "DeprecationWarning: old" in str(told[2]["line"])
+
+
+def test_a_line_waits_for_room(monkeypatch: pytest.MonkeyPatch):
+    """Whoever shares a pipe may have made it non-blocking: a line is never cut off, with the next right behind."""
+    end, into = os.pipe()
+    os.set_blocking(into, False)
+    monkeypatch.setattr(logs, "_STDERR", into)
+    with ThreadPoolExecutor(1) as pool, os.fdopen(end) as reader:
+        written = pool.submit(logs._written, "long" * 100_000)
+        written.add_done_callback(lambda _: os.close(into))
+        assert (reader.read(), written.result()) == ("long" * 100_000 + "\n", True)
