@@ -154,19 +154,22 @@ BUDGET = 2.0  # seconds after which no further measurement is begun
 def calibrate(engine: VerifyEngine, costs: StepCosts) -> None:
     """Measure steps of the WIDTHS, or of the target's one width, on an empty sequence; leave it empty again."""
     begun, info = time.monotonic(), engine.info
-    most = min(info.n_outputs or info.n_batch, info.n_ctx)
+    held = int(info.trimming == "restore")
+    most = min(info.n_outputs or info.n_batch, info.n_ctx - held)
     widths = [rows for rows in (WIDTHS if info.width is None else (info.width,)) if rows <= most]
-    _step(engine, widths[0])  # the first ever warms caches up and is not typical
+    _step(engine, held, widths[0])  # the first ever warms caches up and is not typical
     for rows in widths * REPEATS:
         if time.monotonic() - begun > BUDGET:
             return
-        costs.record(rows, _step(engine, rows))
+        costs.record(rows, _step(engine, held, rows))
 
 
-def _step(engine: VerifyEngine, rows: int) -> float:
-    """Seconds of one step."""
+def _step(engine: VerifyEngine, held: int, rows: int) -> float:
+    """Seconds of one step. held: ids before it, so that a target that saves its state has one."""
+    if held:
+        engine.decode([Span(0, 0, (0,) * held, logits=False)])
     started = time.monotonic()
-    engine.decode([Span(0, 0, (0,) * rows, logits=True)])
+    engine.decode([Span(0, held, (0,) * rows, logits=True)])
     seconds = time.monotonic() - started
     engine.trim(0, 0)
     return seconds

@@ -56,3 +56,12 @@ def test_a_slow_target_is_not_measured_for_long():
 def test_narrow_targets(settings: SimSettings, info: dict[str, object], widths: list[int]):
     """No step is wider than the target takes, longer than its context, or asks for more logits than it has room for."""
     assert sorted(measured(Target(settings, **info)).tables()[0]) == widths
+
+
+def test_a_target_that_saves_has_something_to_save():
+    """Before a step with drafts it saves its state, which takes time too: none is there without an id."""
+    engine, held = Target(SimSettings(n_ctx=3), trimming="restore"), set[int]()
+    decode = engine.decode
+    engine.decode = lambda spans: held.update(span.position for span in spans if span.logits) or decode(spans)
+    assert sorted(measured(engine).tables()[0]) == [1, 2]
+    assert held == {1}
