@@ -77,10 +77,6 @@ class Tokens:
     drafts: tuple[int, ...] | None
     logprobs: tuple[Logprob | None, ...] = ()
 
-    def joined(self, other: "Tokens") -> "Tokens":
-        """Merge with what follows into one event that is no round."""
-        return Tokens(self.ids + other.ids, self.accepted + other.accepted, None, self.logprobs + other.logprobs)
-
 
 @dataclass(frozen=True, slots=True)
 class Finished:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
@@ -16,8 +15,6 @@ from specmesh.engines.base import Trimming
 from specmesh.engines.llama.cache import CacheSizes, LlamaCache, SavedState
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
-
-_log = structlog.get_logger("specmesh.engines.llama")
 
 CARRY = 8
 """Most tokens that are decoded again within the next step. More are decoded on their own, and saved after."""

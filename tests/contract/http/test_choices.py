@@ -35,6 +35,20 @@ def text(number: int) -> tuple[ClientEvent, ...]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_leaves_all(stream: bool):
+    daemon = Differing((Started(1, 2),), (Started(2, 2),))
+
+    async def left() -> None:
+        answer = Answer()
+        asyncio.get_running_loop().call_later(0.05, answer.gone.set)
+        body = json.dumps({"prompt": "hi", "n": 2, "stream": stream}).encode()
+        await call(daemon, "POST", "/v1/completions", [body], answer)
+
+    asyncio.run(left())
+    assert daemon.left == {0, 1}
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_one_that_fails_ends_all(stream: bool):
     daemon = Differing((Started(1, 2),), (Failed(Busy("full")),), text(2))
     answer = post(daemon, n=4, stream=stream)
