@@ -203,7 +203,12 @@ class Router:
             identity, frame = parts
             self.traffic.frames_received += 1
             self.traffic.bytes_received += len(frame)
-            yield identity, self._decoded(identity, frame, now), len(frame)
+            try:
+                message: m.Message | None = decode(frame)
+            except FrameError as error:
+                self._undecoded(identity, frame, error, now)
+                message = None
+            yield identity, message, len(frame)
 
     # --- the sender of the newest message
 
@@ -272,20 +277,16 @@ class Router:
             connection.cut()
         return due
 
-    def _decoded(self, identity: bytes, frame: bytes, now: float) -> m.Message | None:
-        try:
-            return decode(frame)
-        except FrameError as error:
-            self.traffic.rejected[error.reason] += 1
-            self.bad(identity, now)
-            if error.reason == "version":
-                text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
-                self.send(identity, m.Error("version", text))
-                if self._logged.due("version", now):
-                    log.warning("other_version", address=self.sender(), error=text, meaning=UPDATE)
-            elif may_be_control(frame, error):
-                self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))
-            return None
+    def _undecoded(self, identity: bytes, frame: bytes, error: FrameError, now: float) -> None:
+        self.traffic.rejected[error.reason] += 1
+        self.bad(identity, now)
+        if error.reason == "version":
+            text = f"this verifier speaks protocol version {m.PROTOCOL_VERSION}, the frame says {error.seen}"
+            self.send(identity, m.Error("version", text))
+            if self._logged.due("version", now):
+                log.warning("other_version", address=self.sender(), error=text, meaning=UPDATE)
+        elif may_be_control(frame, error):
+            self.send(identity, m.Error("hello", "a frame came damaged: begin anew, with HELLO"))
 
 
 def plain(address: str) -> str:

@@ -25,10 +25,8 @@ class Connection(Protocol):
     """What an answer may know of its connection. behind: its reader takes so little that writing would have to wait.
     on_writable: called when that is over."""
 
+    behind: bool
     on_writable: Callable[[], None]
-
-    @property
-    def behind(self) -> bool: ...
 
 
 class Answer(Response):
