@@ -62,13 +62,6 @@ def test_auto_takes_mlx_for_a_directory(make_gguf: Callable[..., Path], make_hf:
     assert drafter.stop() == 0
 
 
-def test_auto_without_a_model(mesh: Mesh):
-    """Without --engine and --model the drafter guesses from the text."""
-    mesh.verifier()
-    drafter = mesh.attached(mesh.start("drafter", "--connect", mesh.address).ready())
-    assert drafter.events("engine_chosen")[0]["engine"] == "ngram"
-
-
 @pytest.mark.parametrize("model", ["no/such/folder", "nobody-here/no-such-model", ""])
 def test_unusable_model(mesh: Mesh, model: str):
     """No directory and no model of the hub: exit 78, one line, no traceback."""

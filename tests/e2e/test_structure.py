@@ -35,22 +35,7 @@ SCHEMAS: dict[str, Json] = {
     ),
     "list": closed({"items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1, "maxItems": 4}})
     | {"$defs": {"item": closed({"word": WORD, "kind": {"anyOf": [{"const": None}, {"enum": ["a", "b"]}]}})}},
-    "event": closed(
-        {
-            "day": {"type": "string", "pattern": "^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])$"},
-            "place": {
-                "type": "array",
-                "prefixItems": [{"type": "integer", "minimum": -90, "maximum": 90}, WORD],
-                "items": False,
-                "minItems": 2,
-            },
-            "title": TEXT,
-        },
-        *("day", "place"),
-    ),
 }
-THINGS = ["a user", "the next call", "this list", "an event", "the answer"]
-THINGS += ["def f(x):", "class A:", "{", "import os", "#"]
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ class _Track:
     were taken back, and the memory is not there yet."""
 
     ids: list[int] = field(default_factory=list)
-    states: list[tuple[int, SavedState | None]] = field(default_factory=list)
+    states: list[tuple[int, SavedState | None]] = field(default_factory=lambda: [(0, None)])
     behind: bool = False
 
 
@@ -122,7 +122,7 @@ class Restore(LlamaCache):
     def _due(self, seq: int, spans: Sequence[Span], *, settled: bool) -> bool:
         """Return whether to save before these spans. settled: tokens were just decoded again on their own."""
         track = self._tracks[seq]
-        since = len(track.ids) - track.states[-1][0] if track.states else RENEW
+        since = len(track.ids) - track.states[-1][0]
         if self._ahead:
             return since > 0 and (settled or since >= RENEW)
         return since > 0 and any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
@@ -131,11 +131,11 @@ class Restore(LlamaCache):
         track, reused = self._tracks[seq], None
         if len(track.states) > self._ahead:
             _, reused = track.states.pop(0)
-        track.states.append((len(track.ids), self.save(seq, reused) if track.ids else None))
+        track.states.append((len(track.ids), self.save(seq, reused)))
 
     def trim(self, seq: int, length: int) -> bool:
         track = self._tracks[seq]
-        if not track.states or length < track.states[0][0]:
+        if length < track.states[0][0]:
             return False
         del track.ids[length:]
         track.behind = True
