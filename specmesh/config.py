@@ -86,6 +86,8 @@ class ModelSettings:
     stretch: str | None = None
 
     def __post_init__(self) -> None:
+        if self.stretch and self.engine != "llama":
+            raise ConfigError("--stretch is for the demo's models: give --engine llama")
         if self.gpu_required and not self.gpu_layers:
             raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
         for address in self.rpc:
