@@ -189,12 +189,6 @@ PAYS = 1.02
 @click.option(
     "--drafters", type=COUNT, metavar="N", help="Number of drafters that all users share (default: one each)."
 )
-@click.option(
-    "--max-sessions",
-    type=COUNT,
-    metavar="N",
-    help="Most sessions of the verifier; further users wait (default: enough for all).",
-)
 @socket_option
 @json_option
 def plan(
@@ -220,7 +214,7 @@ def plan(
     else:
         costs = costs_of(tables(report(daemon.Client(socket_path).get("/stats"))))
     draft, round_trip, pause = (asked[name] / 1e3 for name in ("draft_ms", "rtt_ms", "pause_ms"))
-    site = Deployment(costs, draft, round_trip, pause, drafters=asked["drafters"], places=asked["max_sessions"])
+    site = Deployment(costs, draft, round_trip, pause, drafters=asked["drafters"])
     levels: list[dict[str, Any]] = []
     with bar(2 * len(users)) as advance:
         for count in sorted(users):

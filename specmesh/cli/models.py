@@ -47,11 +47,7 @@ def pull(hub_id: str, file: str | None, revision: str | None) -> None:
         from specmesh.models.pull import pull as get
     except ImportError as error:
         raise ConfigError('huggingface_hub is not installed: pip install "specmesh[hub]"') from error
-    try:
-        click.echo(get(hub_id, file, revision, models_dir().absolute()))
-    except KeyboardInterrupt:
-        click.echo("specmesh: interrupted; the same command continues from here", err=True)
-        raise
+    click.echo(get(hub_id, file, revision, models_dir().absolute()))
 
 
 @models.command("list")

@@ -44,7 +44,6 @@ class Deployment:
     pause: float = 0.0  # between two steps
     solving: float = 5e-3  # one policy, one at a time
     drafters: int | None = None  # None: one for each user
-    places: int | None = None  # sessions the verifier holds at once, None for all; the others wait in order
     known: StepCosts | None = None  # what the verifier has measured of `costs` at first; None: all
     burden: float = 0.0  # a step that begins while a drafter drafts takes so much longer: they share a machine
 
@@ -112,9 +111,9 @@ class _Simulation:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         most = MAX_DRAFTS if policy is None else len(policy(texts.prompt).inputs.steps) - 1
-        limits, places = TargetLimits(ENDLESS, VOCABULARY, frozenset(), most), site.places or users
-        costs, slots = deepcopy(site.known or site.costs), KVSlots(places, "whole", 0)
-        self._verifier = VerifierCore(limits, costs, slots, N_BATCH, n_seq=places)
+        limits = TargetLimits(ENDLESS, VOCABULARY, frozenset(), most)
+        costs, slots = deepcopy(site.known or site.costs), KVSlots(users, "whole", 0)
+        self._verifier = VerifierCore(limits, costs, slots, N_BATCH, n_seq=users)
         self._drafters = {name: self._join(name) for name in (b"%d" % n for n in range(site.drafters or users))}
         self._stepping = False
         self._wake: float | None = None

@@ -86,8 +86,7 @@ class TestInterrupted:
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
         over.set()
-        assert (process.returncode, len(err.splitlines())) == (130, 1)
-        assert "interrupted" in err
+        assert (process.returncode, err) == (130, "")
         hub.repos["me/tiny"].cut.clear()
         assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == large
         assert hub.served[-1][1] is not None
