@@ -5,6 +5,7 @@ stand. They are verified like any other all the same: so they change how soon a 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -43,7 +44,7 @@ class Grammar:
 
 
 def check_grammar(grammar: Grammar) -> Grammar:
-    """The same grammar; raises RequestError for one that is too long, no Unicode, or, of a schema, no JSON object."""
+    """The same grammar; raises RequestError for one that is too long, no text, or, of a schema, no JSON object."""
     field = grammar.field
     try:
         size = len(grammar.text.encode())
@@ -56,6 +57,8 @@ def check_grammar(grammar: Grammar) -> Grammar:
         raise RequestError(f"{field} is not JSON: {error}", field) from None
     if size > MAX_GRAMMAR:
         raise RequestError(f"{field} has {size} bytes, and {MAX_GRAMMAR} are the most", field)
+    if re.search(r"[\0-\b\v\f\x0e-\x1f]", grammar.text):  # no frame may have to hold them as JSON, six bytes each
+        raise RequestError(f"{field} has control characters", field)
     if not grammar.text.strip():
         raise RequestError(f"{field} is empty", field)
     if not isinstance(schema, dict):

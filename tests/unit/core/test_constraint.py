@@ -17,6 +17,7 @@ GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
     [
         (Grammar(GBNF, "x" * (MAX_GRAMMAR + 1)), "bytes"),
         (Grammar(GBNF, " \n"), "empty"),
+        (Grammar(GBNF, 'root ::= "x" # \x01'), "control characters"),
         (Grammar(GBNF, "\udc80"), "not valid Unicode"),
         (Grammar(SCHEMA, "{"), "not JSON"),
         (Grammar(SCHEMA, "[" * 20_000), "nested too deeply"),

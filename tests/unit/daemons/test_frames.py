@@ -7,9 +7,10 @@ import pytest
 from specmesh.core import events as ev
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import DrafterRequest, Request
-from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal
-from specmesh.core.sampling.sampler import Penalties, SamplingParams
+from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams, check_sampling
+from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS, check_stops
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, SessionParams
 from specmesh.daemons.drafter.upstream_link import open_of
 from specmesh.daemons.link.frames import fields_of, frame_of, opened, params_of
@@ -78,6 +79,15 @@ def test_the_largest_law_fits_a_frame():
     law = Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL)
     drafts = ev.Drafted(3, 9, (5,) * 32, (law,) * 32)
     assert from_drafter(decode(encode(frame_of(7, drafts)))).proposals == (law,) * 32
+
+
+def test_the_largest_session_fits_a_frame():
+    """What a request may have at most, in what JSON needs most for, is announced in one OPENED."""
+    biases = tuple((2**32 - 1, -1.2345678901234567e-300) for _ in range(MAX_BIASES))
+    grammar = check_grammar(Grammar(GrammarKind.GBNF, '"' * MAX_GRAMMAR))
+    stops = check_stops(["\x01" * MAX_LENGTH] * MAX_STOPS)
+    params = SessionParams(check_sampling(SamplingParams(logit_bias=biases)), 20, stop=stops, grammar=grammar)
+    assert params_of(decode_one(opened(3, 12, params))) == params
 
 
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
