@@ -54,6 +54,8 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
+        told = self._address[:1] in ("/", "\0")  # opened now: later there may be no descriptor left
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if told else None
         watched, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
         ours = self._address and watched.isdecimal() and process in ("", str(os.getpid()))
         self.watchdog = (int(watched) / 1e6 or None) if ours else None
@@ -73,11 +75,10 @@ class Notifier:
             self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
-        if self._address[:1] not in ("/", "\0"):
+        if self.socket is None:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
-                ours.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
+            self.socket.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
         except OSError as error:
             log.debug("notify_failed", error=error.strerror)
 
