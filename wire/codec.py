@@ -34,6 +34,9 @@ Check = Callable[[object], bool]
 _LONG_TEXT = frozenset({"prompt", "message", "grammar"})  # only MAX_BODY bounds these; every other string is a name
 
 
+_read = json.JSONDecoder(parse_constant=int).decode  # NaN and Infinity, which are no JSON, are no int either
+
+
 def encode_body(message: ControlMessage) -> bytes:
     """Serialise to compact UTF-8 JSON; raises ValueError where a peer would refuse a field or the length."""
     for name, (check, _) in _FIELDS[type(message)].items():
@@ -49,7 +52,7 @@ def decode_body(cls: type[M], raw: bytes) -> M:
     """Parse a body into `cls`; raises FrameError (reason "body") on anything that does not fit its fields."""
     try:
         text = raw.decode()
-        body = json.loads(text)
+        body = _read(text)
         if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError) as error:
