@@ -30,7 +30,7 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-HELLO_INTERVAL = 0.5  # most seconds between two HELLOs
+HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
 UNANSWERED = 3.0  # seconds without an answer after which somebody is told, and the connection is in doubt
 RENEW = 30.0  # seconds until it is again
 MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
@@ -64,7 +64,7 @@ class UpstreamLink:
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
         self._grammars = DraftGrammars(core)
-        self._next_hello, self._doubtful = now, now + UNANSWERED
+        self._next_hello, self._doubtful, self._hello_pause = now, now + UNANSWERED, HELLO_INTERVAL
 
     @property
     def peer(self) -> Peer | None:
@@ -153,7 +153,7 @@ class UpstreamLink:
                 self.dealer.traffic.rejected["direction"] += 1
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
-        self.welcome, w = welcome, welcome
+        self.welcome, w, self._hello_pause = welcome, welcome, HELLO_INTERVAL
         info = VerifierInfo(
             w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.end_ids)
         )
@@ -208,13 +208,14 @@ class UpstreamLink:
         """Say HELLO where it is due; random pauses keep drafters from speaking in chorus."""
         if now < self._next_hello:
             return
-        self._next_hello = now + HELLO_INTERVAL * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
+        self._next_hello = now + self._hello_pause * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
         if now >= self._doubtful and self.dealer.refusal is None:
             self._doubtful = now + RENEW
             meaning = "trying on over a fresh connection; is it running there?"
             log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
             self.dealer.reconnect()
-        self.dealer.send(self.introduction.hello(self._name))
+        if self.dealer.send(self.introduction.hello(self._name)):
+            self._hello_pause = min(2 * self._hello_pause, LONGEST_INTERVAL)
 
     def _lost(self, reason: str, now: float) -> None:
         """Note that the verifier went away, if it was there."""

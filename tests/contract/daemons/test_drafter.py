@@ -1,10 +1,13 @@
 """A drafter's loop, and a verifier that says what the test tells it to."""
 
+import time
 from zlib import crc32
 
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welcomed
 
+from specmesh.daemons.drafter import upstream_link
+from specmesh.daemons.link.dealer import Dealer
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.errors import (
     Busy,
@@ -160,3 +163,30 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
     router.say(welcome())
     until(lambda: drafter.connected, "it is welcome again")
     assert drafter.stats()["reconnects"] == 1
+
+
+def test_hello_is_said_ever_more_rarely(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Several drafters of one key, where nobody answers, stay within its limits."""
+    monkeypatch.setattr(upstream_link, "HELLO_INTERVAL", 0.1)
+    router, _ = bench.router(), bench.drafter()
+    router.expect(m.Hello)
+    deadline, hellos = time.monotonic() + 1.0, 1
+    while time.monotonic() < deadline:
+        hellos += router.soon(m.Hello) is not None
+    assert hellos <= 6, "after 0.05, 0.1, 0.2 .. seconds at the soonest"
+
+
+def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Nobody says it again, and a session would go on for nobody: the drafter connects anew."""
+    send = Dealer.send
+
+    def without_room(dealer: Dealer, message: m.Message) -> int:
+        dealer.cut |= isinstance(message, m.Close)
+        return 0 if dealer.cut else send(dealer, message)
+
+    monkeypatch.setattr(Dealer, "send", without_room)
+    router, _ = welcomed(bench)
+    before = router.peer
+    router.say(m.Opened(5, 0, 3, 0.0, 0, 1.0, 0), m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3))
+    router.expect(m.Hello)
+    assert router.peer != before
