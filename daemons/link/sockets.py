@@ -32,7 +32,7 @@ MAX_PARTS = 3  # one more than a message of ours has with its sender's identity:
 OPTIONS = {
     zmq.LINGER: 0,
     zmq.MAXMSGSIZE: MAX_FRAME,
-    zmq.SNDHWM: 256,  # frames for a peer that the network does not take
+    zmq.SNDHWM: 256,  # frames for a peer that the network does not take; the verifier's are for many sessions
     zmq.RCVHWM: 64,
     zmq.HANDSHAKE_IVL: 5000,
     zmq.HEARTBEAT_IVL: 0,  # by its heartbeats libzmq aborts where a connection breaks while its queue is full
@@ -63,7 +63,7 @@ def open_socket(context: Context, kind: int, options: dict[zmq.SocketOption, int
 def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard | None = None) -> Socket:
     """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
     check_bind(address, keyed=guard is not None, insecure=insecure)
-    socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1})
+    socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 4096})
     try:
         if guard is not None:
             guard.protect(socket)
@@ -136,8 +136,8 @@ class Router:
 
     With keys, a frame counts only while its sender's key is allowed, whatever its handshake has proved before. Frames
     beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time. A drafter whose queue is
-    full is let go: ZeroMQ would drop what comes next, and a lost DONE is for ever. gone: who went away, or is to, and
-    why, since the last `take_gone`.
+    full is let go, and gets nothing more: a lost DONE is for ever. gone: who went away, or is to, and why, since the
+    last `take_gone`.
     """
 
     def __init__(self, socket: Socket, guard: ZapGuard | None = None) -> None:
@@ -157,6 +157,8 @@ class Router:
 
     def send(self, identity: bytes, message: m.Message) -> int:
         """Send to a peer and return the bytes handed over; 0 when it is gone or does not keep up."""
+        if identity in self.gone:
+            return 0
         if isinstance(message, m.Truth | m.Sync):
             self.gate.limits(identity).earn(message.draft_n)
         frame = encode(message)
@@ -165,7 +167,7 @@ class Router:
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
-            self.gone.setdefault(identity, "unreachable")
+            self.gone[identity] = "behind" if error.errno == zmq.EAGAIN else "unreachable"
             return 0
         self.traffic.frames_sent += 1
         self.traffic.bytes_sent += len(frame)

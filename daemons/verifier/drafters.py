@@ -32,6 +32,8 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
+MAX_UNREAD = 2**24  # bytes for a drafter since it answered a PING, beyond which it does not keep up
+
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 
@@ -103,8 +105,9 @@ class Drafters:
     def look(self, now: float) -> None:
         """Do what is due: PINGs, and those that are gone."""
         gone = {peer.identity: "silent" for peer in self.peers.values() if peer.link.silent(now)}
+        gone |= {peer.identity: "behind" for peer in self.peers.values() if peer.link.unread > MAX_UNREAD}
         for identity, reason in (gone | self._router.take_gone()).items():
-            self._peer_gone(identity, reason, now, cut=True)
+            self._peer_gone(identity, reason, now)
         due = [peer for peer in self.peers.values() if now >= peer.link.next_ping and not self._core.stuck]
         for peer in due:
             self._ping(peer, now)
@@ -116,9 +119,12 @@ class Drafters:
                 self._router.send(identity, self._welcome(peer.hello))
 
     def send(self, told: vev.ToDrafter) -> None:
-        traffic = self._clients.sessions.get(told.session)
+        traffic, peer = self._clients.sessions.get(told.session), self.peers.get(told.drafter)
+        if peer is None:
+            return
         for message in frames_of(told.session, told.what):
             size = self._router.send(told.drafter, message)
+            peer.link.unread += size
             if traffic is not None:
                 traffic.bytes_sent += size
                 traffic.drafters.add(told.drafter)
@@ -169,7 +175,8 @@ class Drafters:
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
-                self._router.send(peer.identity, m.Vocab(start, chunk(self._engine.vocabulary, start)))
+                pieces = chunk(self._engine.vocabulary, start)
+                peer.link.unread += self._router.send(peer.identity, m.Vocab(start, pieces))
             case m.Ping(number, busy):
                 peer.link.told(busy)
                 if not self._core.stuck:
@@ -237,13 +244,14 @@ class Drafters:
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
         return self._stats.busy.share(now), sessions, queued, self._info.n_seq, round(self.step_s * 1e3, 4)
 
-    def _peer_gone(self, identity: bytes, reason: str, now: float, *, cut: bool = False) -> None:
-        """Let a drafter go, if it is one. cut: with its connection, which its own end may never end."""
+    def _peer_gone(self, identity: bytes, reason: str, now: float) -> None:
+        """Let a drafter go, if it is one, with a connection that its own end may never end. One without a way to it
+        has none: what was taken for its connection may be another's."""
         peer = self.peers.pop(identity, None)
         if peer is None:
             return
         self._router.gate.detach(identity)
-        if cut and peer.connection is not None:
+        if reason in ("silent", "behind", "revoked") and peer.connection is not None:
             peer.connection.cut()
         self._stats.peer_lost()
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)

@@ -22,6 +22,7 @@ class Link:
     round_trips: RecentSamples = field(default_factory=RecentSamples)
     busy: float = 0.0
     next_ping: float = 0.0
+    unread: int = 0  # bytes sent since the newest PONG
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _sent: dict[int, tuple[float, Callable[[float], None] | None]] = field(default_factory=dict)
 
@@ -43,7 +44,7 @@ class Link:
         if number not in self._sent:
             return None
         sent, answer = self._sent.pop(number)
-        round_trip = now - sent
+        round_trip, self.unread = now - sent, 0
         if answer is not None:
             answer(round_trip)
             return None

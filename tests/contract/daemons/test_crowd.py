@@ -1,11 +1,12 @@
 """Many at once: requests before the sessions, peers that flood, drafters that stand still."""
 
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, Hearing, ask_for, request, truth
+from harness.loops import PROMPT, Bench, Flaky, Hearing, ask_for, request, truth, until
 
 from specmesh.core.peer_limits import RATES, Cost, PeerLimits, Rate
 from specmesh.core.requests import ClientEvent, Failed, Finished, Started
 from specmesh.daemons.link import sockets
+from specmesh.daemons.verifier import drafters
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 
@@ -74,3 +75,16 @@ def test_flood_is_waited_for_and_nothing_done_meanwhile(bench: Bench, monkeypatc
     dealer.expect(m.Pong)
     assert verifier.stats()["wire"]["rejected"]["rate"]
     assert verifier.progress - before < 2 * nacks
+
+
+def test_who_reads_nothing_gets_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """A drafter that asks for much and answers no PING, by which it would show that it has read it, is let go."""
+    verifier, peer = bench.verifier(), bench.dealer()
+    monkeypatch.setattr(drafters, "MAX_UNREAD", 10_000)
+    for _ in range(10):
+        peer.say(m.Vocab(0))
+        peer.expect(m.Vocab)
+        peer.expect(m.Ping)
+    assert verifier.stats()["peers"], "what it has answered is read"
+    peer.say(*[m.Vocab(0)] * 10)
+    until(lambda: not verifier.stats()["peers"], "it is let go")

@@ -55,16 +55,23 @@ def ends() -> Iterator[Ends]:
 
 
 def test_a_drafter_that_does_not_keep_up(ends: Ends):
-    """It gets all that was taken for it, in order; once its queue is full it is let go, as what came next would be
-    lost."""
+    """It gets all that was taken for it, in order; once its queue is full it is let go, and gets nothing more, as what
+    came between would be lost."""
     sent = 0
     while ends.router.send(ends.identity, m.Truth(sent, 0, 0, (0,) * 2000, 4)):
         sent += 1
         assert sent < 100_000
-    assert ends.router.take_gone() == {ends.identity: "unreachable"}
     for session in range(sent):
         assert ends.dealer.poll(int(PATIENCE * 1000))
         assert decode(ends.dealer.recv()).session == session
+    assert ends.router.send(ends.identity, m.Done(0, "stop", 1)) == 0
+    assert ends.router.take_gone() == {ends.identity: "behind"}
+
+
+def test_a_drafter_that_has_left(ends: Ends):
+    """It is told from one that does not keep up: its descriptor may be another's by now."""
+    ends.router.send(b"nobody", m.Bye())
+    assert ends.router.take_gone() == {b"nobody": "unreachable"}
 
 
 PING = encode(m.Ping(1))
