@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -25,6 +26,7 @@ ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 
 _NO_TEXT = "no text fits it: a rule that begins with itself needs another way to begin (left recursion)"
 
+_OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref")
 _UNFORCED = '%llguidance {"no_forcing": true}\n'
 """Any spelling of an allowed text may be chosen, not only the library's."""
 
@@ -66,7 +68,33 @@ def describe(error: str) -> str:
 
 
 def _of_schema(text: str) -> str:
-    return f"start: %json {json.dumps(json.loads(text) | {'x-guidance': ON_ONE_LINE})}"
+    schema = json.loads(text)
+    closed = schema if '"allOf"' in text else _closed(schema)
+    return f"start: %json {json.dumps(closed | {'x-guidance': ON_ONE_LINE})}"
+
+
+def _closed(schema: Any) -> Any:
+    """Forbid properties that an object's schema does not name, unless it says something of others, as llama.cpp does.
+
+    A model asked for two properties would invent more. Not where several schemas hold for one object (allOf).
+    """
+    if isinstance(schema, list):
+        return [_closed(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _inside(name, inner) for name, inner in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not any(name in schema for name in _OPENING):
+        closed["additionalProperties"] = False
+    return closed
+
+
+def _inside(keyword: str, value: Any) -> Any:
+    """Close the schemas in a keyword's value; the names in some are the schema's own, whatever they are."""
+    if keyword in ("enum", "const"):
+        return value
+    if keyword in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+        return {name: _closed(inner) for name, inner in value.items()}
+    return _closed(value)
 
 
 def gbnf_to_lark(text: str) -> str:

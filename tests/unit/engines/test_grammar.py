@@ -200,3 +200,31 @@ def test_what_no_token_goes_on_with_does_not_end(grammars: Grammars, rest: str):
     text.accept(97)
     with pytest.raises(RequestError, match="no token with which the grammar could go on"):
         text.allowed()
+
+
+@pytest.mark.parametrize(
+    ("schema", "more"),
+    [
+        ({"properties": {"a": {"type": "integer"}}}, False),
+        ({"properties": {"a": {"type": "integer"}}, "additionalProperties": True}, True),
+        ({"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "integer"}}, True),
+        ({"properties": {"a": {"type": "integer"}}, "patternProperties": {"^z": {"type": "integer"}}}, True),
+        ({"allOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"z": {"type": "integer"}}}]}, True),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "properties": {"a": {"type": "integer"}}}}}, False),
+    ],
+)
+def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[str, object], more: bool):
+    constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps({"type": "object"} | schema)))
+    text = ids('{"a": 1, "z": 2}')
+    assert (constraint.count_allowed([*text, 300]) == len(text) + 1) == more
+    assert constraint.count_allowed([*ids('{"a": 1}'), 300]) == 9
+
+
+def test_a_property_has_a_keywords_name(grammars: Grammars):
+    """It is closed as any other."""
+    inner = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"const": inner}}
+    constraint = grammars.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    named, more = ids('{"const": {"a": 1}}'), ids('{"const": {"a": 1, "z": 2}}')
+    assert constraint.count_allowed(named) == len(named)
+    assert constraint.count_allowed(more) == len('{"const": {"a": 1')
