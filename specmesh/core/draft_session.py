@@ -6,7 +6,7 @@ what still agrees stays. Nothing here can change the text, only how soon the ver
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log
 
 from specmesh.core import events as ev
 from specmesh.core.accept import uses_proposals
@@ -17,10 +17,15 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.errors import SpecmeshError
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
-# Seconds that one step may go on guessing, and hear nothing; and between two frames of drafts beyond those asked for,
-# which keeps them within a verifier's limits. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3 made texts 8 %
+# Seconds that one step may go on guessing, and hear nothing; and between two frames of drafts, which keeps them within
+# a verifier's limits. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3 made texts 8 %
 # slower, 6e-4 8 % faster, with more calls and frames.
 BURST = 1e-3
+# The same for frames of drafts beyond those asked for: a frame costs more than ids, and a slow link has room for few.
+AHEAD = 2.5e-3
+LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
+PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them that stood
+KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
 CHUNK = 128  # most ids of a prompt that are taken in at once: sessions take turns in between
 NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
@@ -67,6 +72,8 @@ class DrafterSession:
         self._sent_at = float("-inf")
         self._stuck = False  # the model has no guess after the newest id
         self._nacked: tuple[float, int] = (float("-inf"), -1)
+        self._accepted = self._judged = 0.0  # drafts, of rounds long ago less
+        self._judge(0, corrected=False)
         self._most = 0  # ids of truth and chain up to which drafts are worth having
 
     @property
@@ -138,6 +145,8 @@ class DrafterSession:
             return []  # old news
         self.draft_n = min(event.draft_n, MAX_CREDIT)
         accepted = max(min(agreed, end - 1) - self.n_truth, 0)
+        if not event.sync:
+            self._judge(accepted, corrected=self.n_truth <= agreed < min(end, len(known)))
         if agreed < end:
             self._cut(agreed)
             self._known.extend(ids[agreed - event.base :])
@@ -185,7 +194,15 @@ class DrafterSession:
         """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
         interval = self._interval or self._round_trip
         hidden = ceil(self._round_trip / interval) if interval > 0 else 0
-        return max(min(2 * self.draft_n + 1 + hidden, MAX_CREDIT), self.draft_n)
+        return max(min(2 * self.draft_n + 1 + hidden, MAX_CREDIT, self._reach), self.draft_n)
+
+    def _judge(self, accepted: int, *, corrected: bool) -> None:
+        """Note how many drafts stood, and how long a chain may be while its last draft has a chance to."""
+        if accepted or corrected:
+            self._accepted = self._accepted * KEEP + accepted
+            self._judged = self._judged * KEEP + accepted + corrected
+        rate = (self._accepted + PRIOR_DRAFTS * PRIOR_RATE) / (self._judged + PRIOR_DRAFTS)
+        self._reach = ceil(log(LEAST_USE) / log(rate))
 
     def cut_to(self, length: int) -> None:
         """Note that the model's memory was cut, to so many ids, or fewer than were asked for."""
@@ -219,10 +236,11 @@ class DrafterSession:
         return self._send(now)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:
-        """Send what is not sent: at once where it is all that the next step wants, else once in BURST."""
+        """Send what is not sent: at once where it is all that the next step wants, else once in BURST, or in AHEAD
+        where it is beyond that."""
         base, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
         more = end < self._most and not self._stuck and not base < wanted <= end
-        if base >= end or (more and now - self._sent_at < BURST):
+        if base >= end or (more and now - self._sent_at < (BURST if base < wanted else AHEAD)):
             return []
         self._sent, self._sent_at = end, now
         sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
