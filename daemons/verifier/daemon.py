@@ -57,7 +57,6 @@ class VerifierLoop(DaemonLoop[Order]):
         super().__init__(settings.drain, Busy("the verifier is stopping: try again when it is back"))
         self._router, self._engine = Router(socket, guard), engine
         self._prompts = PromptEncoder(engine, self.mailbox.put)
-        self._told_to_stop = False
         self.stats = VerifierStats(time.monotonic())
         self._report = vev.CoreReport()
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
@@ -117,10 +116,8 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _drained(self, now: float) -> bool:
         assert self._stopping is not None, "asked only once it is to end"
-        if not self._told_to_stop:
-            self._told_to_stop = True
-            self._clients.stop(self._refusal)
-            self._tell(vev.Signal.STOPPING)
+        self._clients.stop(self._refusal)
+        self._tell(vev.Signal.STOPPING)
         return not self._clients or now >= self._stopping + self._drain
 
     def _take(self, order: Order, now: float) -> None:

@@ -17,12 +17,12 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.errors import SpecmeshError
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
-# Seconds that one step may go on guessing, and hear nothing; and between two frames of drafts, which keeps them within
-# a verifier's limits. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3 made texts 8 %
-# slower, 6e-4 8 % faster, with more calls and frames.
+# Seconds that one step may go on guessing, and hear nothing. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3
+# made texts 8 % slower, 6e-4 8 % faster, with more calls and frames.
 BURST = 1e-3
-# The same for frames of drafts beyond those asked for: a frame costs more than ids, and a slow link has room for few.
-AHEAD = 2.5e-3
+# Seconds between two frames of drafts that are asked for, and of those ahead of them: a frame costs more than ids, a
+# slow link has room for few, and a verifier has limits. With 1e-3 a busy machine's texts took 130 bytes a token.
+ASKED, AHEAD = 1.5e-3, 2.5e-3
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
 PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them that stood
 KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
@@ -236,11 +236,11 @@ class DrafterSession:
         return self._send(now)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:
-        """Send what is not sent: at once where it is all that the next step wants, else once in BURST, or in AHEAD
+        """Send what is not sent: at once where it is all that the next step wants, else once in ASKED, or in AHEAD
         where it is beyond that."""
         base, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
         more = end < self._most and not self._stuck and not base < wanted <= end
-        if base >= end or (more and now - self._sent_at < (BURST if base < wanted else AHEAD)):
+        if base >= end or (more and now - self._sent_at < (ASKED if base < wanted else AHEAD)):
             return []
         self._sent, self._sent_at = end, now
         sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
