@@ -5,9 +5,10 @@ corrupts real frames. The target's logits are a hash of what its memory holds, s
 changes the text and is caught by the oracle: the target alone, one row per step.
 """
 
+import random
 from collections import Counter
 from functools import cache
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -165,3 +166,39 @@ def test_nack_flood_is_answered_within_limits():
     check(world.run())
     assert served.reason == "length"
     assert 10 < world.seen["syncs"] <= 102
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_million_events():
+    """Worlds with loss, delay, duplication, damage, lying drafters and restarts of both sides, for a million events."""
+    events, seen = 0, Counter()
+    for seed in count():
+        rng = random.Random(seed)
+        faults = Faults(*(rng.choice([0.0, 0.05, 0.3]) for _ in range(4)))
+        world = endless(
+            seed=seed, faults=faults, round_trip=rng.choice([0.0003, 0.02, 0.1]), n_batch=rng.choice([9, 24])
+        )
+        for number in range(rng.randint(1, 4)):
+            sampling = rng.choice([SamplingParams(), SamplingParams(temperature=1.0, seed=seed)])
+            params = SessionParams(sampling, rng.choice([30, 200, 400]), rng.choice([None, None, 0, 4, 30]))
+            world.open(params, [any_drafter(rng) for _ in range(12)], (*PROMPT, number + 1))
+        for number in range(rng.randint(0, 4)):
+            world.clock.at(rng.uniform(0.1, 3.0) * (number + 1), world.restart)
+        check(world.run(limit=1_000_000))
+        events, seen = events + world.clock.events, seen + world.seen
+        if events >= 1_000_000:
+            break
+    print(f"{events} events, {seed + 1} worlds: {dict(seen)}")  # noqa: T201  (the record of a long run)
+
+
+def any_drafter(rng):
+    return Drafter(
+        accuracy=rng.choice([0.0, 0.5, 0.8, 1.0]),
+        hostile=rng.random() < 0.2,
+        silent=rng.random() < 0.1,
+        seconds=rng.choice([0.001, 0.008, 0.05]),
+        life=rng.choice([float("inf"), 0.3, 2.0]),
+        n_batch=rng.choice([1, 6, 64]),
+        can_trim=rng.random() < 0.7,
+    )
