@@ -81,7 +81,7 @@ class DrafterSession:
         return tuple(self._ids[: self.n_truth])
 
     def handle(self, event: ev.Told | ev.Nacked, now: float) -> list[ev.DrafterEffect]:
-        return self._told(event, now) if isinstance(event, ev.Told) else self._asked(event.base, event.crc, now)
+        return self._told(event, now) if isinstance(event, ev.Told) else self._send_again(event.base, event.crc, now)
 
     def plan(self, room: int | None = None) -> ev.DraftRow | None:
         """What the draft model should do next: take in what it has not seen, then guess. None: nothing, as where no
@@ -178,7 +178,7 @@ class DrafterSession:
         self._nacked = (now, self.n_truth)
         return [ev.Nacked(self.n_truth, self._known.crc_at(self.n_truth))]
 
-    def _asked(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
+    def _send_again(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
         if base < self.n_truth or not self._known.holds(base, crc):
             return self._nack(now)
         self._sent = base
