@@ -97,7 +97,7 @@ def wrong_settings() -> None:
     check("without a model: not started", done.returncode == 1, state())
     time.sleep(3)  # longer than RestartSec
     check("wrong settings are not tried again", state() == "failed exit-code 78 0", state())
-    SETTINGS.write_text('model = "/root/model.gguf"\n')
+    SETTINGS.write_text('model = "/root/model.gguf"\n')  # root's home in the container that live_systemd.sh makes
     service("start")
     check("nor is a model in a home", state() == "failed exit-code 78 0", state())
 
@@ -142,7 +142,7 @@ def users() -> None:
         check(f"{user} generates", generate(user=user).returncode == 0)
         check(f"{user} sees statistics", "role           verifier" in run("specmesh", "stats", user=user).stdout)
         doctor = run("specmesh", "doctor", user=user)
-        check(f"the doctor finds no fault as {user}", "0 fail" in doctor.stdout, doctor.stdout.splitlines()[-1])
+        check(f"the doctor finds no fault as {user}", doctor.returncode == 0, doctor.stdout.splitlines()[-1])
     done = generate(user="other")
     refused = done.returncode == 69 and "join the group specmesh" in done.stderr
     check("another user may not", refused, done.stderr.rpartition("; ")[2].strip())

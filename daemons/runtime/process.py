@@ -172,7 +172,9 @@ class DaemonProcess:
     def __init__(self, drain: float) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*COLLECT_EVERY)
-        faulthandler.enable()  # where a library ends the process, its last lines say in which call of ours
+        # Where a library ends the process, its last lines say in which call of ours. Other threads run on meanwhile: to
+        # write their stacks too may end it by another signal.
+        faulthandler.enable(all_threads=False)
         self.notifier = Notifier()
         self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
         self.context = zmq.Context[zmq.Socket[bytes]]()

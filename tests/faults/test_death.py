@@ -73,8 +73,7 @@ def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.S
     running = Running(daemons["verifier"], PROMPT, "--max-tokens", 200, "--reconnect-timeout", 0).read(20)
     daemons[role].signal(number)
     done = running.end()
-    # Python writes the stacks of threads that go on meanwhile, and may crash on one of them
-    assert daemons[role].wait() in (-number, -signal.SIGSEGV)
+    assert daemons[role].wait() == -number
     assert (done.code, done.err.count("\n")) == ((69, 1) if role == "verifier" else (0, 0))
     assert sim_text(PROMPT, 200).startswith(done.out.removesuffix("\n"))
     daemons[role] = {"verifier": mesh.verifier, "drafter": mesh.drafter}[role](ready=False)
