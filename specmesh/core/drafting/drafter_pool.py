@@ -152,11 +152,12 @@ class DrafterPool:
         if not others:
             return
         unmeasured = self._unmeasured(others, now)
-        if silent:
+        drafted = present.arrivals.restart is not None
+        if silent or not (drafted or live.machine.drafting):  # nor will it: drafting with it is off
             present.silent = True
             self._move(live, present, unmeasured or self._best(live, others), "silent", now)
-        elif present.arrivals.restart is None:
-            return  # it has drafted nothing yet
+        elif not drafted:
+            return
         elif unmeasured is not None:
             self._move(live, present, unmeasured, "trial", now)
         else:

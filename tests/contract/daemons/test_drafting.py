@@ -58,7 +58,7 @@ def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
     verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
     bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.9)))
     until(lambda: len(peers(verifier)) == 1, "the first is attached")
-    client = verifier.ask(request(8000, 4))  # on a busy machine the gate may soon stop drafting
+    client = verifier.ask(LONG)
     until(lambda: drafting(verifier) == [1], "it drafts")
     mute = bench.dealer()
     mute.expect(m.Opened)
