@@ -40,7 +40,7 @@ FLOODS = {
     "nacks": [m.Nack(0, 0, 0)],
     "hellos": [HELLO, m.Bye()],
     "vocab": [m.Vocab(0)],
-    "opens": [m.Open(1, "", 1, 1.0, 0, 1.0, 1, 0, ids=[2**31] * 1000)],
+    "opens": [m.Open(1, "", {"max_tokens": 1, "temperature": 1.0, "seed": 1, "draft_n": 0}, ids=[2**31] * 1000)],
 }
 """Frames sent as fast as the connection takes them; a session's number is filled in. What OPEN asks for cannot be: to
 be served is no flood."""

@@ -8,10 +8,9 @@ from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core.draft_session import MAX_CREDIT, DrafterSession, DraftLimits
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.proposal import Proposal, ProposalSampler
+from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.daemons.link.frames import from_verifier
 from specmesh.wire import messages as m
 
 SESSION = 7
@@ -35,7 +34,7 @@ class _World:
         self.honest, self.samples = bool(how & 1), bool(how & 2)
         self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
         self.can_trim, round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
-        asked = ev.DraftFor(0, 0, N_VOCAB, 0, SamplingParams())
+        asked = ev.DraftFor(0, 0, SESSION, N_VOCAB, 0, SamplingParams())
         self.session = DrafterSession(asked, DraftLimits(self.n_ctx, self.n_batch), round_trip=round_trip)
         self.session.seq = 0
         self.truth = Prefix(TEXT)
@@ -61,7 +60,7 @@ class _World:
                 known = self.session._known
                 base = self.tape.byte() % (len(known) + 2)
                 crc = known.crc_at(min(base, len(known))) if self.tape.byte() & 1 else self.tape.number(4)
-                self.handle(ev.Nacked(base, crc))
+                self.handle(m.Nack(SESSION, base, crc))
             case _:
                 self.session.set_round_trip(self.tape.choice((0.0, 0.0003, 0.02, 0.5)))
 
@@ -71,14 +70,15 @@ class _World:
         base = min(tape.choice((self.session.n_truth, self.heard, 0, tape.byte())), len(TEXT))
         ids = TEXT[base : base + tape.byte() % 16]
         self.heard = base + len(ids)
-        draft_n = tape.choice((4, 0, 1, 16, 65535))
-        self.handle(ev.Told(base, self.truth.crc_at(base), ids, draft_n, sync=bool(tape.byte() & 1)))
+        draft_n = tape.choice((4, 0, 1, 16, 255))
+        place = SESSION, base, self.truth.crc_at(base)
+        self.handle(m.Sync(*place, ids, draft_n) if tape.byte() & 1 else m.Truth(*place, ids, draft_n, len(ids) // 2))
 
     def hear(self, frame: bytes) -> None:
         """A frame from the verifier, as the drafter's loop hands it over."""
         message = decoded(frame, self.seen)
         if isinstance(message, m.Truth | m.Sync | m.Nack):
-            self.handle(from_verifier(message))
+            self.handle(message)
         elif message is not None:
             self.seen["no event"] += 1
 
@@ -121,7 +121,7 @@ class _World:
 
     # --- what must hold
 
-    def handle(self, event: ev.Told | ev.Nacked) -> None:
+    def handle(self, event: m.Truth | m.Sync | m.Nack) -> None:
         self.did(self.session.handle(event, self.now))
 
     def did(self, effects: list[ev.DrafterEffect]) -> None:
@@ -143,15 +143,17 @@ class _World:
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:
-                case ev.Drafted(base, crc, ids, proposals):
+                case m.Draft(_, base, crc, ids) | m.DraftProbs(_, base, crc, ids):
                     assert ids
+                    told = (effect.sizes, effect.support, effect.weights) if isinstance(effect, m.DraftProbs) else None
+                    proposals = unflattened(told) if told is not None else ()
                     assert len(proposals) in (0, len(ids) * self.samples)
                     for at, one in enumerate(proposals, base):
                         assert one is None or one == self.made[at], "the law of another draft"
                     self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])
-                case ev.Nacked(base, crc):
+                case m.Nack(_, base, crc):
                     assert (base, crc) == (self.session.n_truth, known.crc_at(base))
                 case ev.Learned(ids, accepted):
                     assert 0 <= accepted <= len(ids)
@@ -164,7 +166,7 @@ class _World:
         if not self.honest:
             return
         self.now += 1.0
-        self.handle(ev.Told(0, 0, TEXT, 4, sync=True))
+        self.handle(m.Sync(SESSION, 0, 0, TEXT, 4))
         assert tuple(self.learned) == TEXT
         for _ in range(len(TEXT) + 2 * MAX_CREDIT):
             self.work()

@@ -75,7 +75,7 @@ def decoded(frame: bytes, seen: Counter[str]) -> m.Message | None:
 def _message(
     kind: type[m.TokenMessage], session: int, base: int, crc: int, ids: tuple[int, ...], tape: Tape
 ) -> m.TokenMessage:
-    number = tape.choice((0, 0, 1, 4, 16, 65535))
+    number = tape.choice((0, 0, 1, 4, 16, 255))
     if kind is m.DraftProbs:
         return _with_laws(session, base, crc, ids, number)
     rest = {m.Nack: (), m.Truth: (ids, number), m.Sync: (ids, number)}.get(kind, (ids,))

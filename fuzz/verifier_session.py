@@ -12,7 +12,6 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.daemons.verifier.drafters import from_drafter
 from specmesh.wire import messages as m
 
 SESSION = 7
@@ -51,7 +50,7 @@ class _World:
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)
         ids = truth[: len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)]  # a text that is gone on with, or a prompt
-        self.session = VerifierSession(ids, params, limits, self.costs, self.now, len(PROMPT))
+        self.session = VerifierSession(SESSION, ids, params, limits, self.costs, self.now, len(PROMPT))
         self.memory = Memory(n_ctx)
         self.shown = list(self.session.said())
         self.reason = self.session.finished
@@ -91,7 +90,7 @@ class _World:
         """A frame from the drafter, as the verifier's loop hands it over."""
         message = decoded(frame, self.seen)
         if isinstance(message, m.Draft | m.DraftProbs | m.Nack):
-            self.heard(from_drafter(message))
+            self.heard(message)
         elif message is not None:
             self.seen["no event"] += 1
 
@@ -137,7 +136,7 @@ class _World:
 
     # --- what must hold
 
-    def heard(self, said: ev.Drafted | ev.Nacked) -> None:
+    def heard(self, said: m.Draft | m.DraftProbs | m.Nack) -> None:
         before = len(self.session.prefix)
         effects = self.session.heard(said, self.now)
         assert len(self.session.prefix) == before, "a peer has moved the text"
@@ -155,10 +154,10 @@ class _World:
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:
-                case ev.Told(base, crc, ids):
+                case m.Truth(_, base, crc, ids) | m.Sync(_, base, crc, ids):
                     assert crc == self.truth.crc_at(base)
                     assert list(ids) == self.truth[base : len(self.session.prefix)]
-                case ev.Nacked(base, crc):
+                case m.Nack(_, base, crc):
                     assert (base, crc) == (len(self.session.prefix), self.session.prefix.crc)
                 case ev.Trim(length):
                     self.memory.trim(length)

@@ -10,7 +10,8 @@ One ZMTP frame per message, little-endian: a 20-byte header, a payload, the CRC-
     8      4    base        u32
     12     4    prefix_crc  u32   token plane: CRC-32 of the ids before base; control plane: 0
     16     2    count       u16   token plane: ids that follow; control plane: 0
-    18     2    draft_n     u16   TRUTH, SYNC: drafts wanted; else 0
+    18     1    draft_n     u8    TRUTH, SYNC: drafts wanted; else 0
+    19     1    accepted    u8    TRUTH: how many of the ids were drafts; else 0
 """
 
 import json
@@ -31,7 +32,7 @@ MAX_DEPTH = 16  # objects and arrays within each other, in a field that is one: 
 M = TypeVar("M", bound=ControlMessage)
 Check = Callable[[object], bool]
 
-_LONG_TEXT = frozenset({"prompt", "message", "grammar"})  # only MAX_BODY bounds these; every other string is a name
+_LONG_TEXT = frozenset({"prompt", "message"})  # only MAX_BODY bounds these; every other string is a name
 
 
 _read = json.JSONDecoder(parse_constant=int).decode  # NaN and Infinity, which are no JSON, are no int either
@@ -126,7 +127,7 @@ _FIELDS = {cls: _fields(cls) for cls in get_args(ControlMessage)}
 
 
 MAGIC = b"SM"
-HEADER = struct.Struct("<2sBBIIIHH")
+HEADER = struct.Struct("<2sBBIIIHBB")
 CRC = struct.Struct("<I")
 MAX_FRAME = HEADER.size + MAX_BODY + CRC.size  # bytes of the longest frame; sockets are set to refuse more
 
@@ -144,14 +145,15 @@ def encode(message: Message) -> bytes:
     """
     kind = _KIND_OF[type(message)]
     if not isinstance(message, m.TokenMessage):
-        frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, 0, 0, 0) + encode_body(message)
+        frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, 0, 0, 0, 0) + encode_body(message)
         return frame + CRC.pack(crc32(frame))
     ids: tuple[int, ...] = getattr(message, "ids", ())
     if len(ids) > MAX_TOKENS:
         raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
     place = message.session, message.base, message.prefix_crc
     try:
-        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), getattr(message, "draft_n", 0))
+        told = getattr(message, "draft_n", 0), getattr(message, "accepted", 0)
+        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), *told)
         frame = header + struct.pack(f"<{len(ids)}i", *ids)
         if isinstance(message, m.DraftProbs):
             frame += _encode_laws(message)
@@ -164,7 +166,7 @@ def decode(frame: bytes) -> Message:
     """Parse one frame; raises FrameError on anything else, before allocating from a count."""
     if not HEADER.size <= len(frame) <= MAX_FRAME:
         raise FrameError("length", len(frame))
-    magic, version, kind_code, session, base, crc, count, extra = HEADER.unpack_from(frame)
+    magic, version, kind_code, session, base, crc, count, draft_n, accepted = HEADER.unpack_from(frame)
     if magic != MAGIC:
         raise FrameError("magic", magic)
     if crc32(frame) != _INTACT:
@@ -184,8 +186,10 @@ def decode(frame: bytes) -> Message:
     ids = _decode_ids(frame, count)
     if kind is Kind.DRAFT:
         return m.Draft(session, base, crc, ids)
-    if kind is not Kind.NACK:
-        return (m.Truth if kind is Kind.TRUTH else m.Sync)(session, base, crc, ids, extra)
+    if kind is Kind.TRUTH:
+        return m.Truth(session, base, crc, ids, draft_n, accepted)
+    if kind is Kind.SYNC:
+        return m.Sync(session, base, crc, ids, draft_n)
     if ids:
         raise FrameError("count", count)
     return m.Nack(session, base, crc)

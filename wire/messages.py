@@ -14,9 +14,6 @@ MAX_TOKENS = 8192  # most ids one token frame carries; a longer SYNC is split
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
 MAX_LOGPROBS = 512  # most ids of one LOGPROBS
-DRAFT_N_AUTO = 0xFFFF  # OPEN's draft_n for an adaptive number of drafts
-NO_LOGPROBS = 0xFFFF  # OPEN's and OPENED's logprobs where none are wanted
-WINDOW, WHOLE_WINDOW = 64, 0xFFFFFFFF  # repeat_last_n where nothing is said, and the one that means all ids
 
 
 class Kind(IntEnum):
@@ -37,7 +34,6 @@ class Kind(IntEnum):
     ERROR = 23
     PING = 24
     PONG = 25
-    ROUND = 26
     BYE = 27
     LOGPROBS = 28
 
@@ -72,10 +68,11 @@ class DraftProbs(_TokenFrame):
 
 @dataclass(frozen=True, slots=True)
 class Truth(_TokenFrame):
-    """Committed ids; `draft_n` is how many drafts the next step wants."""
+    """Committed ids, `accepted` of them drafts; `draft_n` is how many drafts the next step wants."""
 
     ids: tuple[int, ...]
     draft_n: int
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,61 +128,33 @@ class Vocab:
     pieces: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SamplingFields:
-    stop: list[str] = field(default_factory=list)
-    min_p: float = 0.0
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = WINDOW
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    biased_ids: list[int] = field(default_factory=list)
-    biases: list[float] = field(default_factory=list)
-    logprobs: int = NO_LOGPROBS
-    strategy: str = "deterministic"
-    threshold: float = 0.3
-    grammar: str = ""
-    grammar_kind: str = ""
-    cache_prompt: bool = True
-
-
 @dataclass(frozen=True, slots=True)
-class Open(_SamplingFields):
+class Open:
     """Drafter to verifier: start a session, or with `name` resume one. `ref` returns in OPENED or ERROR.
 
     The prompt is the first given of `ids`, `messages`, `prompt`. With `n_prompt`, the ids after these were generated.
+    `options`: how to sample, and what the text must be like.
     """
 
     ref: int
     prompt: str
-    max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    draft_n: int
-    rounds: bool = False
+    options: dict[str, object]
     ids: list[int] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
     name: str = ""
     n_prompt: int = 0
     adopt: bool = False
-    priority: int = 0
     continued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Opened(_SamplingFields):
+class Opened:
     """Verifier to drafter: a session to draft for, SYNC follows. `ref` is 0 unless the receiver sent OPEN."""
 
     session: int
     ref: int
     prompt_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    max_tokens: int = 0
+    options: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,15 +213,6 @@ class Pong(_Heartbeat):
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Verifier to the drafter whose client asked for rounds: the drafts that led to the TRUTH just sent."""
-
-    session: int
-    drafts: list[int]
-    accepted: int
-
-
-@dataclass(frozen=True, slots=True)
 class Logprobs:
     """Verifier to drafter: log-probabilities of ids of the TRUTH or SYNC just sent, `top` the likeliest first."""
 
@@ -270,5 +230,5 @@ class Bye:
 
 # In the order of `Kind`.
 TokenMessage = Draft | Truth | Sync | Nack | DraftProbs
-ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Round | Bye | Logprobs
+ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Bye | Logprobs
 Message = TokenMessage | ControlMessage

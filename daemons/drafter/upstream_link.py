@@ -14,11 +14,11 @@ from specmesh.core.link import Link
 from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import unflattened
+from specmesh.core.session_params import wire_params
 from specmesh.core.snapshot import Json, WireSection
 from specmesh.core.upstream import ReportedLoad, Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route
-from specmesh.daemons.link.frames import fields_of, frame_of, from_verifier, params_of
 from specmesh.daemons.link.sockets import UPDATE
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -99,7 +99,7 @@ class UpstreamLink:
             self.link.last_heard = now = time.monotonic()
             if isinstance(message, m.Truth | m.Sync | m.Nack):
                 if self._has_room(message.session, size):
-                    self.upstream.heard(message.session, from_verifier(message), size, now)
+                    self.upstream.heard(message, size, now)
             elif message is not None:
                 more = True
                 self._message(message, size, now)
@@ -119,17 +119,14 @@ class UpstreamLink:
     def _message(self, message: m.Message, size: int, now: float) -> None:
         upstream = self.upstream
         match message:
-            case m.Round(session, drafts, accepted):
-                if self._has_room(session, size):
-                    upstream.aside(session, ev.RoundTold(tuple(drafts), accepted), now)
             case m.Logprobs(session, base):
                 if self._has_room(session, size):
                     flat = message.chosen, message.top_ids, message.top
-                    upstream.aside(session, ev.LogprobsTold(base, tuple(unflattened(flat))), now)
+                    upstream.logprobs(session, ev.LogprobsTold(base, tuple(unflattened(flat))), now)
             case m.Done(session, reason, length, report):
                 upstream.done(session, ev.Over(reason, length, report), now)
-            case m.Opened(session, ref, n_prompt):
-                upstream.opened(session, ref, n_prompt, params_of(message), now)
+            case m.Opened():
+                self._opened(message, now)
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
@@ -162,6 +159,17 @@ class UpstreamLink:
             self.link.next_ping = now
             self._ask_vocabulary(self.introduction.welcomed(welcome, now))
             self._tell_vocabulary(now)
+
+    def _opened(self, opened: m.Opened, now: float) -> None:
+        """Take up a session; leave one whose options no session can have."""
+        try:
+            params = wire_params(opened.options)
+        except RequestError as error:
+            self.dealer.traffic.rejected["body"] += 1
+            self.close(opened.session)
+            self.upstream.request_failed(opened.ref, error)
+        else:
+            self.upstream.opened(opened.session, opened.ref, opened.prompt_tokens, params, now)
 
     def _loaded(self, message: m.Ping | m.Pong) -> None:
         step_s = max(message.step_ms, 0.0) / 1e3
@@ -259,8 +267,8 @@ class UpstreamLink:
             return RequestError(f"the request does not fit the wire: {error}")
         return None if sent else Busy(f"the verifier at {self.upstream.address} takes no requests now: try again")
 
-    def send(self, session: int, what: ev.Drafted | ev.Nacked) -> int:
-        return self.dealer.send(frame_of(session, what))
+    def send(self, what: m.Draft | m.DraftProbs | m.Nack) -> int:
+        return self.dealer.send(what)
 
     def close(self, session: int, ref: int = 0) -> None:
         self.dealer.send(m.Close(session, ref))
@@ -301,19 +309,16 @@ class DraftGrammars:
 
 
 def open_of(pending: DrafterRequest, ref: int) -> m.Open:
-    request, params = pending.request, pending.request.params
+    request = pending.request
     prompt = request.prompt_ids or ()
     return m.Open(
         ref,
         request.prompt or "",
-        draft_n=m.DRAFT_N_AUTO if params.draft_n is None else params.draft_n,
-        rounds=request.rounds,
+        request.params.named(),
         ids=[*prompt, *request.generated],
         messages=[message.fields() for message in request.messages],
         name=request.id,
         n_prompt=len(prompt),
         adopt=request.named_only,
-        priority=request.priority,
-        **fields_of(params),
         continued=request.continued,
     )

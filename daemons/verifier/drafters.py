@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -18,10 +18,8 @@ from specmesh.core.events import Rows, Step
 from specmesh.core.link import Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
 from specmesh.core.sampling import logprobs as logprob
-from specmesh.core.sampling import proposal
-from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, TargetLimits, check_params
+from specmesh.core.session_params import ChatMessage, TargetLimits, wire_params
 from specmesh.core.vocabulary.vocabulary import chunk
-from specmesh.daemons.link.frames import opened, params_of
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import note, thread_share
@@ -165,7 +163,7 @@ class Drafters:
                 traffic = self._clients.sessions.get(message.session)
                 if traffic is not None and peer.identity in traffic.drafters:
                     traffic.bytes_received += size
-                self._core.put(vev.FromDrafter(peer.identity, message.session, from_drafter(message)), now)
+                self._core.put(vev.FromDrafter(peer.identity, message), now)
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
@@ -271,28 +269,13 @@ class Drafters:
         self._clients.open(request, client, identity, order.ref, peer.key)
 
 
-def from_drafter(frame: m.Draft | m.DraftProbs | m.Nack) -> ev.Drafted | ev.Nacked:
-    """What a drafter says, unchecked."""
-    if isinstance(frame, m.Nack):
-        return ev.Nacked(frame.base, frame.prefix_crc)
-    if isinstance(frame, m.Draft):
-        return ev.Drafted(frame.base, frame.prefix_crc, frame.ids)
-    proposals = proposal.unflattened((frame.sizes, frame.support, frame.weights))
-    return ev.Drafted(frame.base, frame.prefix_crc, frame.ids, proposals)
-
-
 def frames_of(session: int, what: vev.Said) -> Iterator[m.Message]:
-    """What a verifier sends of a session: SYNC and LOGPROBS in as many frames as they need."""
+    """What a verifier sends of a session: LOGPROBS in as many frames as they need."""
     match what:
-        case ev.Told(base, crc, ids, draft_n, sync=False):
-            yield m.Truth(session, base, crc, ids, draft_n)
-        case ev.Told():
-            for part in what.parts(m.MAX_TOKENS):
-                yield m.Sync(session, part.base, part.crc, part.ids, part.draft_n)
-        case ev.Nacked(base, crc):
-            yield m.Nack(session, base, crc)
+        case m.Truth() | m.Sync() | m.Nack():
+            yield what
         case vev.Announced(n_prompt, params):
-            yield opened(session, n_prompt, params)
+            yield m.Opened(session, 0, n_prompt, params.named())
         case ev.Over(reason, length, report):
             yield m.Done(session, reason, length, report)
         case ev.LogprobsTold(base, logprobs):
@@ -305,12 +288,9 @@ def frames_of(session: int, what: vev.Said) -> Iterator[m.Message]:
 def requested(order: m.Open) -> Request:
     if order.n_prompt > len(order.ids):
         raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
-    if len(order.biased_ids) != len(order.biases):
-        raise RequestError(f"{len(order.biased_ids)} biased ids cannot have {len(order.biases)} biases")
-    params = params_of(order)
-    if params.grammar is None and order.grammar_kind:
+    params = wire_params(order.options)
+    if params.grammar is None and order.options.get("grammar_kind"):
         raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
-    draft_n = None if order.draft_n == m.DRAFT_N_AUTO else min(order.draft_n, MAX_DRAFTS)
     chat = tuple(
         ChatMessage(message.get("role", ""), message.get("content", ""), message.get("name", ""))
         for message in order.messages
@@ -319,14 +299,12 @@ def requested(order: m.Open) -> Request:
     return Request(
         order.prompt,
         tuple(order.ids[:n_prompt]) or None,
-        check_params(replace(params, draft_n=draft_n)),
-        order.rounds,
-        chat,
-        order.continued,
-        order.name,
-        tuple(order.ids[n_prompt:]),
+        params,
+        messages=chat,
+        continued=order.continued,
+        id=order.name,
+        generated=tuple(order.ids[n_prompt:]),
         named_only=order.adopt,
-        priority=order.priority,
     )
 
 
@@ -334,21 +312,16 @@ class RemoteClient:
     """The client of a session that a drafter asked for: `say` sends it a frame."""
 
     def __init__(self, say: Callable[[m.ControlMessage], object], order: m.Open) -> None:
-        self._say, self._ref, self._rounds = say, order.ref, order.rounds
-        self._session = 0
+        self._say, self._ref = say, order.ref
 
     def on_event(self, event: ClientEvent) -> None:
         """Send what TRUTH does not."""
         match event:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
-                self._session = session
-                self._say(opened(session, prompt_tokens, params, self._ref))
-            case Tokens(_, accepted, drafts):
-                if self._rounds:
-                    self._say(m.Round(self._session, list(drafts or ()), accepted))
-            case Finished():
-                pass  # DONE was sent
+                self._say(m.Opened(session, self._ref, prompt_tokens, params.named()))
+            case Tokens() | Finished():
+                pass  # TRUTH and DONE were sent
             case Failed(error):
                 code, message, param = refusal_of(error)
                 self._say(m.Error(code, message, self._ref, param))

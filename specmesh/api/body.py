@@ -5,12 +5,12 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from specmesh.api.fields import BodyFields, are_ids, biases_of, grammar_of, prompts_of, stops_of
+from specmesh.api.fields import grammar_of, ignored, prompts_of
+from specmesh.core.fields import Fields, are_ids
 from specmesh.core.requests import Request
-from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
-from specmesh.core.sampling.sampler import FORBIDDEN, MOST, WINDOW, Penalties, SamplingParams, check_sampling
-from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage, SessionParams
+from specmesh.core.sampling.sampler import FORBIDDEN
+from specmesh.core.session_params import MAX_TOKENS, ChatMessage, SessionParams, check_biases, session_params
 from specmesh.errors import RequestError
 
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
@@ -46,7 +46,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
     Defaults are OpenAI's (temperature 1, top_p 1) except for a completion's max_tokens, 128; a chat ends with the
     context. docs/http-api.md says whose each field is.
     """
-    fields = BodyFields(value)
+    fields = Fields(value)
     requests, began = _requests(fields, chat=chat)
     options = fields.get("stream_options") or {}
     if not isinstance(options, dict):
@@ -60,8 +60,8 @@ def parse_body(value: object, *, chat: bool) -> Body:
         ignore_eos=fields.flag("ignore_eos"),
         resumable=fields.flag("resumable"),
         stream=fields.flag("stream"),
-        tells_usage=BodyFields(options).flag("include_usage"),
-        ignored=fields.unread(),
+        tells_usage=Fields(options).flag("include_usage"),
+        ignored=ignored(fields),
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)
     if texts > MAX_TEXTS:
@@ -74,7 +74,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
     return body
 
 
-def _requests(fields: BodyFields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
+def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
     request = Request(
         None,
@@ -113,42 +113,19 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
     return replace(request, id=name, prompt_ids=tuple(prompt), generated=tuple(said), known=len(said)), model
 
 
-def _params(fields: BodyFields, *, chat: bool) -> SessionParams:
-    sampling = SamplingParams(
-        temperature=fields.number("temperature", 1.0, 0.0, MOST),
-        top_k=max(fields.integer("top_k", 0, -1, 2**31 - 1), 0),
-        top_p=fields.number("top_p", 1.0, 0.0, 1.0),
-        seed=_seed(fields),
-        min_p=fields.number("min_p", 0.0, 0.0, 1.0),
-        penalties=Penalties(
-            fields.number("repeat_penalty", 1.0, -MOST, MOST),
-            fields.number("frequency_penalty", 0.0, -MOST, MOST),
-            fields.number("presence_penalty", 0.0, -MOST, MOST),
-            fields.integer("repeat_last_n", WINDOW, -1, 2**31 - 1),
-        ),
-        logit_bias=biases_of(fields.get("logit_bias")),
-        strategy=fields.text("strategy", Strategy.DETERMINISTIC),
-        threshold=fields.number("threshold", THRESHOLD, 0.0, 1.0),
-    )
-    return SessionParams(
-        check_sampling(sampling),
-        _max_tokens(fields, chat=chat),
-        draft_n=None if fields.get("draft_n") in (None, "auto") else fields.integer("draft_n", 0, 0, MAX_DRAFTS),
-        stop=stops_of(fields.get("stop")),
-        logprobs=(_chat_logprobs if chat else _completion_logprobs)(fields),
-        grammar=grammar_of(fields),
-        cache_prompt=fields.flag("cache_prompt", True),
-    )
+def _params(fields: Fields, *, chat: bool) -> SessionParams:
+    logprobs = (_chat_logprobs if chat else _completion_logprobs)(fields)
+    return session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar_of(fields))
 
 
-def _max_tokens(fields: BodyFields, *, chat: bool) -> int:
+def _max_tokens(fields: Fields, *, chat: bool) -> int:
     most = fields.integer("max_tokens", MAX_TOKENS if chat else 128, -1, MAX_TOKENS)
     if chat:
         most = fields.integer("max_completion_tokens", most, -1, MAX_TOKENS)
     return MAX_TOKENS if most < 0 else most
 
 
-def _seed(fields: BodyFields) -> int:
+def _seed(fields: Fields) -> int:
     """A seed of 32 bits, which the wire carries: the lowest of a longer one; -1 is a random one."""
     seed = fields.integer("seed", -1, -(2**63), 2**64 - 1)
     return secrets.randbits(32) if seed == -1 else seed % 2**32
@@ -161,15 +138,15 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
     """
     others = (bias for bias in params.sampling.logit_bias if bias[0] not in end_ids)
     biases = (*others, *((token, FORBIDDEN) for token in sorted(end_ids)))
-    return replace(params, sampling=check_sampling(replace(params.sampling, logit_bias=biases)))
+    return replace(params, sampling=replace(params.sampling, logit_bias=check_biases(biases)))
 
 
-def _completion_logprobs(fields: BodyFields) -> int | None:
+def _completion_logprobs(fields: Fields) -> int | None:
     wanted = fields.get("logprobs")
     return None if wanted is None or wanted is False else fields.integer("logprobs", 0, 0, MAX_LOGPROBS)
 
 
-def _chat_logprobs(fields: BodyFields) -> int | None:
+def _chat_logprobs(fields: Fields) -> int | None:
     wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_LOGPROBS)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
@@ -186,7 +163,7 @@ def parse_messages(value: object) -> tuple[ChatMessage, ...]:
     return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
 
 
-def _continues(fields: BodyFields, messages: tuple[ChatMessage, ...]) -> bool:
+def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
     """Whether the last message is to be continued, which only an assistant's can."""
     own = messages[-1].role == "assistant"
     wanted = not fields.flag("add_generation_prompt", not fields.flag("continue_final_message", own))

@@ -110,13 +110,15 @@ class Choice:
         self._accepted += accepted
         if self._logprobs:
             self._kept_logprobs += event.logprobs or (None,) * len(ids)
-        if event.drafts is None or not self.request.rounds:
+        if not self.request.rounds:
             self._new += ids
             return
         self._decode()
         before = len(self._text)
         self._decode(ids[:accepted])
-        self._extra |= {"drafts": list(event.drafts), "accepted_text": self._text[before:]}
+        self._extra["accepted_text"] = self._text[before:]
+        if event.drafts is not None:
+            self._extra["drafts"] = list(event.drafts)
         self._decode(ids[accepted:])
 
     def _decode(self, ids: Sequence[int] = ()) -> None:
@@ -146,7 +148,7 @@ class Choice:
         if self._new:
             self._decode()
         text, ids, tokens, extra, end = self._text, self._ids, self._tokens, self._extra, self.end
-        if ids or "drafts" in extra:
+        if ids or "accepted_text" in extra:
             extra |= {"token_ids": ids, "accepted": self._accepted}
             self._accepted = 0
         if end is not None:

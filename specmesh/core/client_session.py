@@ -1,12 +1,12 @@
 """A verifier's session that a client of this drafter asked for: its request, and what the client is sent of it.
 
-Committed ids wait for what belongs to them, and comes later or never.
+Committed ids wait for their log-probabilities, which come later or never.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from specmesh.core.events import Learned, LogprobsTold, RoundTold
+from specmesh.core.events import Learned, LogprobsTold
 from specmesh.core.report import Report
 from specmesh.core.requests import DrafterRequest, Finished, RequestState, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
@@ -15,14 +15,11 @@ from specmesh.errors import SpecmeshError
 
 @dataclass(slots=True)
 class CommittedIds:
-    """Ids from position `base`, `accepted` of them drafted, that wait for what belongs to them. awaited: their round,
-    with its `drafts`, is to come. logprobs: by position."""
+    """Ids from position `base`, `accepted` of them drafted, that wait for their log-probabilities, by position."""
 
     base: int
     ids: tuple[int, ...]
     accepted: int
-    awaited: bool
-    drafts: tuple[int, ...] | None = None
     logprobs: dict[int, Logprob | None] = field(default_factory=dict)
 
 
@@ -68,30 +65,24 @@ class ClientSession:
             self._take(self.pending, base, ids, news)
 
     def _take(self, pending: DrafterRequest, base: int, ids: tuple[int, ...], news: Learned) -> None:
-        """Send ids to the client, at once or with what belongs to them: this follows them, or never comes."""
-        rounds = pending.request.rounds
-        if not rounds and pending.request.params.logprobs is None:
+        """Send ids to the client, at once or with their log-probabilities: these follow them, or never come."""
+        if pending.request.params.logprobs is None:
             self._send(pending, ids, news.accepted)
-            return
-        if self._waiting is not None and news.sync:
-            self._waiting.ids += ids  # log-probabilities come anew, rounds do not
-            self._waiting.awaited = False
+        elif self._waiting is not None and news.sync:
+            self._waiting.ids += ids  # log-probabilities come anew
         else:
             self._send_waiting()
-            self._waiting = CommittedIds(base, ids, news.accepted, awaited=rounds and not news.sync)
-        self._send_complete()
+            self._waiting = CommittedIds(base, ids, news.accepted)
 
-    def add(self, told: RoundTold | LogprobsTold) -> None:
-        """Add what belongs to committed ids."""
+    def add(self, told: LogprobsTold) -> None:
+        """Add log-probabilities of committed ids, and send these once all are here."""
         waiting = self._waiting
         if waiting is None:
             return
-        if isinstance(told, LogprobsTold):
-            positions = range(waiting.base, waiting.base + len(waiting.ids))
-            waiting.logprobs |= {at: one for at, one in enumerate(told.logprobs, told.base) if at in positions}
-        elif waiting.awaited:
-            waiting.awaited, waiting.drafts, waiting.accepted = False, told.drafts, told.accepted
-        self._send_complete()
+        positions = range(waiting.base, waiting.base + len(waiting.ids))
+        waiting.logprobs |= {at: one for at, one in enumerate(told.logprobs, told.base) if at in positions}
+        if len(waiting.logprobs) == len(waiting.ids):
+            self._send_waiting()
 
     def done(self, reason: str, report: Report) -> None:
         """Send the end, with the verifier's report and this drafter's own time and bytes."""
@@ -115,9 +106,6 @@ class ClientSession:
         """Return the request, changed to resume after what the client has been sent; nothing is sent here any more."""
         if self.pending is None:
             return None
-        if self._waiting is not None:
-            self._waiting.awaited = False
-        self._send_complete()
         pending, self.pending = self.pending, None
         request = pending.request
         if self.n_truth >= self.n_prompt:
@@ -137,27 +125,18 @@ class ClientSession:
         pending.state = RequestState.OVER
         pending.client.on_event(end)
 
-    def _send_complete(self) -> None:
-        one = self._waiting
-        if one is None or one.awaited or self.pending is None:
-            return
-        if self.pending.request.params.logprobs is None or len(one.logprobs) == len(one.ids):
-            self._send_waiting()
-
     def _send_waiting(self) -> None:
         one, self._waiting = self._waiting, None
         if one is not None and self.pending is not None:
-            asked = self.pending.request.params.logprobs is not None
-            logprobs = [one.logprobs.get(at) for at in range(one.base, one.base + len(one.ids))] if asked else []
-            self._send(self.pending, one.ids, one.accepted, one.drafts, tuple(logprobs))
+            logprobs = tuple(one.logprobs.get(at) for at in range(one.base, one.base + len(one.ids)))
+            self._send(self.pending, one.ids, one.accepted, logprobs)
 
     def _send(
         self,
         pending: DrafterRequest,
         ids: tuple[int, ...],
         accepted: int,
-        drafts: tuple[int, ...] | None = None,
         logprobs: tuple[Logprob | None, ...] = (),
     ) -> None:
         shown = ids[:-1] if ids[-1] in self.end_ids else ids  # only the last can be an end id
-        pending.client.on_event(Tokens(shown, min(accepted, len(shown)), drafts, logprobs[: len(shown)]))
+        pending.client.on_event(Tokens(shown, min(accepted, len(shown)), None, logprobs[: len(shown)]))

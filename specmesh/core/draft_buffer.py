@@ -4,7 +4,8 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import Constraint
-from specmesh.core.sampling.proposal import Proposal, SampledDraft
+from specmesh.core.sampling.proposal import Proposal, SampledDraft, unflattened
+from specmesh.wire import messages as m
 
 NACK_INTERVAL = 0.1  # seconds between two NACKs, or two answers to NACKs, of one session
 MOST_HELD = 192  # most drafts in hand, whatever a peer sends
@@ -18,10 +19,11 @@ class DraftBuffer:
     or were forbidden. cut: the drafter goes on with what the grammar forbids, until it hears the next truth."""
 
     def __init__(
-        self, prefix: Prefix, n_vocab: int, constraint: Constraint | None, pacing: DraftLengthController
+        self, session: int, prefix: Prefix, n_vocab: int, constraint: Constraint | None, pacing: DraftLengthController
     ) -> None:
         self.stale = 0
         self.cut = False
+        self._session = session
         self._prefix, self._n_vocab, self._constraint, self._pacing = prefix, n_vocab, constraint, pacing
         self._chain = Prefix()  # goes on from the whole prefix, as soon as it holds any
         self.tokens = self._chain.ids
@@ -61,16 +63,17 @@ class DraftBuffer:
         self._chain.restart(self._prefix.crc)
         self._proposals.clear()
 
-    def take(self, event: ev.Drafted, now: float) -> list[ev.VerifierEffect]:
-        length = len(self._prefix.ids)
-        if not self._possible(event):
+    def take(self, drafts: m.Draft | m.DraftProbs, now: float) -> list[ev.VerifierEffect]:
+        length, base, crc, ids = len(self._prefix.ids), drafts.base, drafts.prefix_crc, drafts.ids
+        proposals = () if isinstance(drafts, m.Draft) else unflattened((drafts.sizes, drafts.support, drafts.weights))
+        if not self._possible(ids, proposals):
             self.stale += 1
             return []
-        known = event.base > length or self._prefix.holds(event.base, event.crc)
-        if known and event.base < length:
-            self._judge(event.base, event.ids)
-        if not known or not self._insert(event, event.base - length):
-            if event.base > length:
+        known = base > length or self._prefix.holds(base, crc)
+        if known and base < length:
+            self._judge(base, ids)
+        if not known or not self._insert(base, crc, ids, proposals):
+            if base > length:
                 return self._orphan(now)
             self.stale += 1
             # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
@@ -78,14 +81,14 @@ class DraftBuffer:
                 self._pacing.estimate.alive()
             return []
         self._orphaned = None
-        self._pacing.estimate.arrived(length, self._pacing.draft_n, event.base + len(event.ids), now)
+        self._pacing.estimate.arrived(length, self._pacing.draft_n, base + len(ids), now)
         if self._constraint is not None:
             self._prune(self._constraint)
         return []
 
-    def _possible(self, event: ev.Drafted) -> bool:
-        """Whether its ids are ids, and sampled from what it says."""
-        ids, n_vocab, proposals = event.ids, self._n_vocab, event.proposals
+    def _possible(self, ids: tuple[int, ...], proposals: tuple[Proposal | None, ...]) -> bool:
+        """Whether drafts are ids, and sampled from what is said."""
+        n_vocab = self._n_vocab
         if ids and not 0 <= min(ids) <= max(ids) < n_vocab:
             return False
         if not proposals:
@@ -93,14 +96,14 @@ class DraftBuffer:
         fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(ids, proposals, strict=False))
         return fits and len(proposals) == len(ids)
 
-    def _insert(self, event: ev.Drafted, at: int) -> bool:
-        """Let the chain go on as told, `at` drafts beyond the prefix; return False where the ids follow nothing here or
-        contradict what is committed. A draft that is here already keeps its first proposal."""
-        ids, proposals = event.ids, event.proposals
-        if at > 0 and not self._chain.holds(at, event.crc):
+    def _insert(self, base: int, crc: int, ids: tuple[int, ...], proposals: tuple[Proposal | None, ...]) -> bool:
+        """Let the chain go on as told; return False where the ids follow nothing here or contradict what is committed.
+        A draft that is here already keeps its first proposal."""
+        at = base - len(self._prefix.ids)
+        if at > 0 and not self._chain.holds(at, crc):
             return False
         if at < 0:
-            said = self._prefix.ids[event.base : event.base + len(ids)]
+            said = self._prefix.ids[base : base + len(ids)]
             if common_length(ids, said) < len(said):
                 return False
             ids, proposals, at = ids[len(said) :], proposals[len(said) :], 0
@@ -150,7 +153,7 @@ class DraftBuffer:
         if now - max(self._orphaned, self._nacked) < quiet:
             return []
         self._nacked = now
-        return [ev.Nacked(len(self._prefix), self._prefix.crc)]
+        return [m.Nack(self._session, len(self._prefix), self._prefix.crc)]
 
 
 TELL_EVERY = 16  # ids until a drafter that is not asked for drafts hears more
@@ -159,31 +162,38 @@ SYNC_INTERVAL = 0.01
 
 
 class TruthSender:
-    def __init__(self, prefix: Prefix, pacing: DraftLengthController) -> None:
-        self._prefix, self._pacing = prefix, pacing
+    def __init__(self, session: int, prefix: Prefix, pacing: DraftLengthController) -> None:
+        self._session, self._prefix, self._pacing = session, prefix, pacing
         self._untold: int | None = None  # from where it has not been told yet
+        self._accepted = 0  # drafts among the ids that it has not been told yet
         self._synced = float("-inf")
 
-    def begin(self) -> ev.Told:
-        self._untold = None
+    def begin(self) -> list[m.Sync]:
+        self._untold, self._accepted = None, 0
         return self._sync(0)
 
-    def grown(self, base: int, *, idle: bool) -> list[ev.Told]:
+    def grown(self, base: int, accepted: int, *, idle: bool) -> list[m.Truth]:
         """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come
         some rounds late: a frame costs more than it is worth then."""
         base, ids = base if self._untold is None else self._untold, self._prefix.ids
+        self._accepted += accepted
         if idle and len(ids) - base < TELL_EVERY:
             self._untold = base
             return []
-        self._untold = None
-        return [ev.Told(base, self._prefix.crc_at(base), tuple(ids[base:]), self._pacing.draft_n)]
+        accepted, self._untold, self._accepted = self._accepted, None, 0
+        crc, new = self._prefix.crc_at(base), tuple(ids[base:])
+        return [m.Truth(self._session, base, crc, new, self._pacing.draft_n, accepted)]
 
-    def nacked(self, base: int, crc: int, now: float) -> list[ev.Told]:
+    def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
         if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
             return []
         self._synced = now
-        return [self._sync(base if self._prefix.holds(base, crc) else 0)]
+        return self._sync(nack.base if self._prefix.holds(nack.base, nack.prefix_crc) else 0)
 
-    def _sync(self, base: int) -> ev.Told:
-        ids = tuple(self._prefix[base : len(self._prefix)])
-        return ev.Told(base, self._prefix.crc_at(base), ids, self._pacing.draft_n, sync=True)
+    def _sync(self, base: int) -> list[m.Sync]:
+        """The prefix from `base` on, in as many frames as it needs."""
+        prefix, draft_n, end = self._prefix, self._pacing.draft_n, len(self._prefix)
+        parts = range(base, max(end, base + 1), m.MAX_TOKENS)
+        return [
+            m.Sync(self._session, at, prefix.crc_at(at), tuple(prefix[at : at + m.MAX_TOKENS]), draft_n) for at in parts
+        ]

@@ -12,9 +12,10 @@ from specmesh.core import events as ev
 from specmesh.core.accept import uses_proposals
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import DraftConstraint
-from specmesh.core.sampling.proposal import Proposal, ProposalSampler
+from specmesh.core.sampling.proposal import Proposal, ProposalSampler, flattened
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.errors import SpecmeshError
+from specmesh.wire import messages as m
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
 # Seconds that one step may go on guessing, and hear nothing. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3
@@ -80,8 +81,8 @@ class DrafterSession:
     def truth(self) -> tuple[int, ...]:
         return tuple(self._ids[: self.n_truth])
 
-    def handle(self, event: ev.Told | ev.Nacked, now: float) -> list[ev.DrafterEffect]:
-        return self._told(event, now) if isinstance(event, ev.Told) else self._send_again(event.base, event.crc, now)
+    def handle(self, said: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.DrafterEffect]:
+        return self._send_again(said, now) if isinstance(said, m.Nack) else self._told(said, now)
 
     def plan(self, room: int | None = None) -> ev.DraftRow | None:
         """What the draft model should do next: take in what it has not seen, then guess. None: nothing, as where no
@@ -132,31 +133,31 @@ class DrafterSession:
 
     # --- the truth
 
-    def _told(self, event: ev.Told, now: float) -> list[ev.DrafterEffect]:
-        ids, known = event.ids, self._ids
+    def _told(self, truth: m.Truth | m.Sync, now: float) -> list[ev.DrafterEffect]:
+        base, ids, known, sync = truth.base, truth.ids, self._ids, isinstance(truth, m.Sync)
         impossible = ids and (min(ids) < 0 or max(ids) >= self.asked.n_vocab)
-        if impossible or not self._known.holds(event.base, event.crc):
+        if impossible or not self._known.holds(base, truth.prefix_crc):
             return self._nack(now)
-        end = event.base + len(ids)
-        agreed = event.base + common_length(ids, known[event.base : end])
-        if agreed < min(end, self.n_truth) and not event.sync:
+        end = base + len(ids)
+        agreed = base + common_length(ids, known[base:end])
+        if agreed < min(end, self.n_truth) and not sync:
             return self._nack(now)  # two truths about one position: one was damaged on its way
         if end < self.n_truth and agreed == end:
             return []  # old news
-        self.draft_n = min(event.draft_n, MAX_CREDIT)
-        accepted = max(min(agreed, end - 1) - self.n_truth, 0)
-        if not event.sync:
-            self._judge(accepted, corrected=self.n_truth <= agreed < min(end, len(known)))
+        self.draft_n = min(truth.draft_n, MAX_CREDIT)
+        if not sync:
+            right = max(min(agreed, end - 1) - self.n_truth, 0)
+            self._judge(right, corrected=self.n_truth <= agreed < min(end, len(known)))
         if agreed < end:
             self._cut(agreed)
-            self._known.extend(ids[agreed - event.base :])
+            self._known.extend(ids[agreed - base :])
         self.n_truth = end
         if self._proposals:
             self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
         self._sent = max(self._sent, end)
         self._stuck = False
         self._set_most()
-        return self._learn(accepted, sync=event.sync) + self._send(now)
+        return self._learn(truth) + self._send(now)
 
     def _cut(self, length: int) -> None:
         self._known.truncate(length)
@@ -165,23 +166,25 @@ class DrafterSession:
         self.n_truth = min(self.n_truth, length)
         self.held = min(self.held, length)
 
-    def _learn(self, accepted: int, *, sync: bool) -> list[ev.DrafterEffect]:
+    def _learn(self, truth: m.Truth | m.Sync) -> list[ev.DrafterEffect]:
         new = tuple(self._ids[self._learned : self.n_truth])
         if not new:
             return []
         self._learned = self.n_truth
-        return [ev.Learned(new, min(accepted, len(new)), sync)]
+        if isinstance(truth, m.Sync):
+            return [ev.Learned(new, 0, sync=True)]
+        return [ev.Learned(new, min(truth.accepted, len(new)))]
 
     def _nack(self, now: float) -> list[ev.DrafterEffect]:
         if self._nacked[1] == self.n_truth and now - self._nacked[0] < NACK_INTERVAL:
             return []
         self._nacked = (now, self.n_truth)
-        return [ev.Nacked(self.n_truth, self._known.crc_at(self.n_truth))]
+        return [m.Nack(self.asked.session, self.n_truth, self._known.crc_at(self.n_truth))]
 
-    def _send_again(self, base: int, crc: int, now: float) -> list[ev.DrafterEffect]:
-        if base < self.n_truth or not self._known.holds(base, crc):
+    def _send_again(self, nack: m.Nack, now: float) -> list[ev.DrafterEffect]:
+        if nack.base < self.n_truth or not self._known.holds(nack.base, nack.prefix_crc):
             return self._nack(now)
-        self._sent = base
+        self._sent = nack.base
         return self._send(now)
 
     # --- the chain
@@ -243,5 +246,7 @@ class DrafterSession:
         if base >= end or (more and now - self._sent_at < (ASKED if base < wanted else AHEAD)):
             return []
         self._sent, self._sent_at = end, now
-        sampled = tuple(self._proposals.get(at) for at in range(base, end)) if self._proposals else ()
-        return [ev.Drafted(base, self._known.crc_at(base), tuple(self._ids[base:end]), sampled)]
+        place = self.asked.session, base, self._known.crc_at(base), tuple(self._ids[base:end])
+        if self._proposals:
+            return [m.DraftProbs(*place, *flattened([self._proposals.get(at) for at in range(base, end)]))]
+        return [m.Draft(*place)]

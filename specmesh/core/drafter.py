@@ -13,6 +13,7 @@ from specmesh.core.draft_session import DrafterSession, DraftLimits
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KVSlots
 from specmesh.errors import SpecmeshError
+from specmesh.wire import messages as m
 
 TOLD_INTERVAL = 0.25  # seconds until it is told again what was done, while nothing is over
 
@@ -34,9 +35,9 @@ class DrafterCore:
 
     def handle(self, event: ev.CoreEvent, now: float) -> list[ev.CoreEffect]:
         match event:
-            case ev.Heard(key, told):
+            case ev.Heard(key, said):
                 session = self._sessions.get(key)
-                return [] if session is None else self._heard(session, told, now)
+                return [] if session is None else self._heard(session, said, now)
             case ev.DraftFor(key, upstream):
                 round_trip = self._round_trips.get(upstream, 0.0)
                 self._sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
@@ -59,9 +60,9 @@ class DrafterCore:
                 assert_never(event)
         return []
 
-    def _heard(self, session: DrafterSession, told: ev.Told | ev.Nacked, now: float) -> list[ev.CoreEffect]:
+    def _heard(self, session: DrafterSession, said: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.CoreEffect]:
         key, effects = session.asked.key, list[ev.CoreEffect]()
-        for effect in session.handle(told, now):
+        for effect in session.handle(said, now):
             if isinstance(effect, ev.Learned):
                 if not effect.sync:
                     work = self._work

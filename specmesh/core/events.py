@@ -1,70 +1,21 @@
 """Events into sessions, effects out of them, and what they want of an engine.
 
-What one session says is an event at the other: the shells carry `Told`, `Drafted` and `Nacked` across.
+What one session says is an event at the other: the wire's own token frames, which the shells carry across.
 """
 
-import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.sampling.proposal import Proposal
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVCut, KVOrder
 from specmesh.core.snapshot import ReuseSection
 from specmesh.errors import SpecmeshError
-
-# --- between the machines; `crc` is the CRC-32 of all ids before `base`
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The verifier has committed `ids` from `base`. With `sync` this replaces what is believed beyond `base`."""
-
-    base: int
-    crc: int
-    ids: tuple[int, ...]
-    draft_n: int
-    sync: bool = False
-
-    def parts(self, most: int) -> "Iterator[Told]":
-        """Split a sync into such of at most so many ids, each with the CRC of all before it."""
-        crc = self.crc
-        for at in range(0, max(len(self.ids), 1), most):
-            ids = self.ids[at : at + most]
-            yield Told(self.base + at, crc, ids, self.draft_n, sync=True)
-            crc = crc32(struct.pack(f"<{len(ids)}i", *ids), crc)
-
-
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """Drafts from `base`, sampled from `proposals`: one for each, or none at all."""
-
-    base: int
-    crc: int
-    ids: tuple[int, ...]
-    proposals: tuple[Proposal | None, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Nacked:
-    """The sender holds `base` ids with this CRC and wants what follows."""
-
-    base: int
-    crc: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTold:
-    """The drafts that led to committed ids, told before."""
-
-    drafts: tuple[int, ...]
-    accepted: int
+from specmesh.wire import messages as m
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +124,7 @@ class Step:
 
 
 Rows = NDArray[np.float32] | None  # logits of a span, where asked for
-VerifierEffect = Told | Nacked | Emit | Trim | Finish
+VerifierEffect = m.Truth | m.Sync | m.Nack | Emit | Trim | Finish
 Plan = Prefill | Verify | Wait
 
 # --- the drafter's session
@@ -181,14 +132,14 @@ Plan = Prefill | Verify | Wait
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Truth grew by `ids`; `accepted` of them were in this drafter's own chain. sync: SYNC told so, of any rounds."""
+    """Truth grew by `ids`, `accepted` of them drafts. sync: SYNC told so, of any rounds."""
 
     ids: tuple[int, ...]
     accepted: int
     sync: bool = False
 
 
-DrafterEffect = Drafted | Nacked | Learned
+DrafterEffect = m.Draft | m.DraftProbs | m.Nack | Learned
 
 # --- the drafter: sessions go by a key that is never used again, verifiers by the number of their place
 
@@ -199,6 +150,7 @@ class DraftFor:
 
     key: int
     upstream: int
+    session: int  # the verifier's number of it
     n_vocab: int
     n_prompt: int
     params: SamplingParams
@@ -213,7 +165,7 @@ class Heard:
     """What the verifier says to a session."""
 
     key: int
-    event: Told | Nacked
+    said: m.Truth | m.Sync | m.Nack
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +174,7 @@ class Aside:
     how much was drafted so far."""
 
     key: int
-    what: RoundTold | LogprobsTold | Over | SpecmeshError
+    what: LogprobsTold | Over | SpecmeshError
     drafted: int = 0
     draft_seconds: float = 0.0
 
@@ -292,7 +244,7 @@ class Guesses:
     tokens: Sequence[Sequence[int]]
 
 
-SessionEffect = Drafted | Nacked | Learned | Aside | Grammar | Noted  # a grammar is to be compiled
+SessionEffect = DrafterEffect | Aside | Grammar | Noted  # a grammar is to be compiled
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
 from specmesh.errors import LocalProtocolError, RequestError, SpecmeshError
+from specmesh.wire import messages as m
 
 
 class SessionState(Enum):
@@ -61,13 +62,14 @@ time."""
 
 
 class VerifierSession:
-    """`ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text that ended with them is
-    `finished` from the start. `costs` are the verifier's, shared by its sessions. `constraint` is the
-    grammar's at the beginning of the text. The target holds the first `held` ids already, never the last one.
+    """Session `session` on the wire. `ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text
+    that ended with them is `finished` from the start. `costs` are the verifier's, shared by its sessions. `constraint`
+    is the grammar's at the beginning of the text. The target holds the first `held` ids already, never the last one.
     `company`: sessions there are with this one."""
 
     def __init__(
         self,
+        session: int,
         ids: Sequence[int],
         params: SessionParams,
         limits: TargetLimits,
@@ -78,6 +80,7 @@ class VerifierSession:
         held: int = 0,
         company: int = 1,
     ) -> None:
+        self.id = session
         self.prefix = Prefix(ids)
         self.n_prompt = len(ids) if n_prompt is None else n_prompt
         self.resumed = len(ids) - self.n_prompt
@@ -94,8 +97,8 @@ class VerifierSession:
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self._limits = limits
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
-        self.truth = TruthSender(self.prefix, self.pacing)
-        self.drafts = DraftBuffer(self.prefix, limits.n_vocab, constraint, self.pacing)
+        self.truth = TruthSender(session, self.prefix, self.pacing)
+        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.pacing)
         self._strategy = strategy_of(params.sampling)
         self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
@@ -121,12 +124,12 @@ class VerifierSession:
         whole = self._held >= len(self.prefix.ids) - 1
         return SessionState.GENERATING if whole else SessionState.PREFILLING
 
-    def heard(self, said: ev.Drafted | ev.Nacked, now: float) -> list[ev.VerifierEffect]:
+    def heard(self, said: m.Draft | m.DraftProbs | m.Nack, now: float) -> list[ev.VerifierEffect]:
         """Take what a drafter says: nothing of it can move the text."""
         if self.finished is not None:
             return []
-        if isinstance(said, ev.Nacked):
-            return [*self.truth.nacked(said.base, said.crc, now)]
+        if isinstance(said, m.Nack):
+            return [*self.truth.nacked(said, now)]
         if self.pacing.arrivals is not None:
             return self.drafts.take(said, now)
         self.drafts.stale += 1
@@ -144,7 +147,7 @@ class VerifierSession:
         if uses_proposals(self.params.sampling):
             self.drafts.forget()
         self.pacing.attach(arrivals, acceptance)
-        return [self.truth.begin()]
+        return [*self.truth.begin()]
 
     def detach(self) -> None:
         self.pacing.detach()
@@ -274,7 +277,7 @@ class VerifierSession:
             self.finished = "stop" if verdict.ended or verdict.stopped else "length"
         if self.pacing.arrivals is not None:
             idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None
-            effects += self.truth.grown(base, idle=idle)
+            effects += self.truth.grown(base, verdict.accepted, idle=idle)
         if self._held > length - 1:
             self._held = length - 1
             effects.append(ev.Trim(self._held))
@@ -333,7 +336,6 @@ class SessionContext:
     The drafter pool's: why it got its newest drafter, and for how many rounds; at which of them that is compared with
     others; and whether drafts were asked for when drafters' loads were last counted."""
 
-    id: int
     machine: VerifierSession
     seq: int  # of the target's memory
     client: int | None
@@ -349,6 +351,10 @@ class SessionContext:
     asked: bool = False
 
     @property
+    def id(self) -> int:
+        return self.machine.id
+
+    @property
     def prompt_ids(self) -> tuple[int, ...]:
         return tuple(self.machine.prefix[: self.machine.n_prompt])
 
@@ -357,7 +363,7 @@ class SessionContext:
         whose = {"request": label} if self.owner is None else {"remote": True}
         return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
 
-    def logprobs(self, told: ev.Told) -> ev.LogprobsTold | None:
+    def logprobs(self, told: m.Truth | m.Sync) -> ev.LogprobsTold | None:
         """Return those of the ids that a drafter is told, where its client asked for them."""
         known, end = self.machine.logprobs, told.base + len(told.ids)
         if self.owner is None or known is None:

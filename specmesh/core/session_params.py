@@ -1,12 +1,13 @@
 """What a client asked for, and what the target allows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from specmesh.core.sampling import Strategy
-from specmesh.core.sampling.constraint import Constraint, Grammar, check_grammar
+from specmesh.core.fields import Fields, is_id
+from specmesh.core.sampling import THRESHOLD, Strategy
+from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
-from specmesh.core.sampling.sampler import SamplingParams, check_sampling
+from specmesh.core.sampling.sampler import FORBIDDEN, MAX_BIASES, MOST, WINDOW, Penalties, SamplingParams
 from specmesh.core.sampling.stop import check_stops
 from specmesh.errors import PromptTooLong, RequestError
 
@@ -23,6 +24,7 @@ class ChatMessage:
 
 MAX_DRAFTS = 24  # most drafts of one step
 MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
+LEAST_FACTOR, LEAST_SHARE = 1e-6, 1e-9  # a repeat_penalty, and a threshold, must be above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,104 @@ class SessionParams:
         """draft_n, as the strategy allows it."""
         return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n
 
+    def named(self) -> dict[str, object]:
+        """As the wire has them: see `wire_params`."""
+        return self.sampling.named() | {
+            "max_tokens": self.max_tokens,
+            "draft_n": self.draft_n,
+            "stop": list(self.stop),
+            "logprobs": self.logprobs,
+            "logit_bias": [list(pair) for pair in self.sampling.logit_bias],
+            "grammar": self.grammar.text if self.grammar is not None else None,
+            "grammar_kind": self.grammar.kind.value if self.grammar is not None else None,
+            "cache_prompt": self.cache_prompt,
+        }
+
+
+def session_params(
+    fields: Fields,
+    seed: int,
+    max_tokens: int,
+    logprobs: int | None,
+    grammar: Grammar | None,
+    most_bias: float = MOST,
+) -> SessionParams:
+    """What the fields of a request ask for, by the names that the API and the wire have for them; what these two write
+    differently is given. Raise RequestError for what no session can have."""
+    sampling = SamplingParams(
+        temperature=fields.number("temperature", 1.0, 0.0, MOST),
+        top_k=max(fields.integer("top_k", 0, -1, 2**31 - 1), 0),
+        top_p=fields.number("top_p", 1.0, 0.0, 1.0),
+        seed=seed,
+        min_p=fields.number("min_p", 0.0, 0.0, 1.0),
+        penalties=Penalties(
+            fields.number("repeat_penalty", 1.0, LEAST_FACTOR, MOST),
+            fields.number("frequency_penalty", 0.0, -MOST, MOST),
+            fields.number("presence_penalty", 0.0, -MOST, MOST),
+            fields.integer("repeat_last_n", WINDOW, -1, 2**31 - 1),
+        ),
+        logit_bias=biases_of(fields.get("logit_bias"), most_bias),
+        strategy=fields.text("strategy", Strategy.DETERMINISTIC),
+        threshold=fields.number("threshold", THRESHOLD, LEAST_SHARE, 1.0),
+    )
+    if sampling.strategy not in tuple(Strategy):
+        raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
+    return SessionParams(
+        sampling,
+        max_tokens,
+        draft_n=None if fields.get("draft_n") in (None, "auto") else fields.integer("draft_n", 0, 0, MAX_DRAFTS),
+        stop=stops_of(fields.get("stop")),
+        logprobs=logprobs,
+        grammar=check_grammar(grammar) if grammar is not None else None,
+        cache_prompt=fields.flag("cache_prompt", True),
+    )
+
+
+def wire_params(options: dict[str, object]) -> SessionParams:
+    """The options of OPEN or OPENED; without a grammar where its kind is unknown here. Raises RequestError as
+    `session_params` does."""
+    fields = Fields(options)
+    kind, text = fields.text("grammar_kind"), fields.text("grammar")
+    return session_params(
+        fields,
+        fields.integer("seed", 0, 0, 2**32 - 1),
+        fields.integer("max_tokens", MAX_TOKENS, 0, MAX_TOKENS),
+        None if fields.get("logprobs") is None else fields.integer("logprobs", 0, 0, MAX_LOGPROBS),
+        Grammar(GrammarKind(kind), text) if kind in set(GrammarKind) else None,
+        most_bias=-FORBIDDEN,
+    )
+
+
+def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
+    """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...]."""
+    pairs = list(value.items()) if isinstance(value, dict) else value or []
+    if isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
+        biases = [_bias(token, bias, largest) for token, bias in pairs]
+        if None not in biases:
+            return check_biases(tuple(one for one in biases if one is not None))
+    raise RequestError(f"logit_bias must map token ids to numbers from {-largest:g} to {largest:g}", "logit_bias")
+
+
+def check_biases(biases: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    if len(biases) > MAX_BIASES:
+        raise RequestError(f"logit_bias can name {MAX_BIASES} tokens at most", "logit_bias")
+    return biases
+
+
+def _bias(token: object, bias: object, largest: float) -> tuple[int, float] | None:
+    if isinstance(token, str) and token.isdecimal() and len(token) < 10:  # as keys of JSON's objects are
+        token = int(token)
+    if not is_id(token) or isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= largest:
+        return None
+    return token, float(bias)
+
+
+def stops_of(value: object) -> tuple[str, ...]:
+    stops = [value] if isinstance(value, str) else value or []
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise RequestError("stop must be a text or a list of texts", "stop")
+    return check_stops(stops)
+
 
 @dataclass(frozen=True, slots=True)
 class TargetLimits:
@@ -49,17 +149,6 @@ class TargetLimits:
     max_drafts: int = MAX_DRAFTS  # 0 for a model that cannot trim
     pieces: Sequence[bytes] = ()  # the bytes of each id
     width: int | None = None  # rows of every step, where constant
-
-
-def check_params(params: SessionParams) -> SessionParams:
-    """Return what a peer asks for; raise RequestError for what no session can have."""
-    if params.max_tokens > MAX_TOKENS:
-        raise RequestError(f"max_tokens must be a number from 0 to {MAX_TOKENS}", "max_tokens")
-    if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
-        raise RequestError(f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}", "logprobs")
-    if params.grammar is not None:
-        check_grammar(params.grammar)
-    return replace(params, sampling=check_sampling(params.sampling), stop=check_stops(params.stop))
 
 
 def check_request(

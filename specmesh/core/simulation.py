@@ -25,6 +25,7 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
+from specmesh.wire import messages as m
 
 VOCABULARY = 2
 N_BATCH = 512  # rows of a step
@@ -221,10 +222,10 @@ class _Simulation:
         event: ev.CoreEvent
         match said:
             case vev.Announced(n_prompt, params):
-                event = ev.DraftFor(session, 0, VOCABULARY, n_prompt, params.sampling)
+                event = ev.DraftFor(session, 0, session, VOCABULARY, n_prompt, params.sampling)
             case ev.Over():
                 event = ev.Dropped(session)
-            case ev.Told() | ev.Nacked():
+            case m.Truth() | m.Sync() | m.Nack():
                 event = ev.Heard(session, said)
             case _:
                 return
@@ -259,8 +260,8 @@ class _Simulation:
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
         for effect in effects:
             match effect:
-                case (session, ev.Drafted() | ev.Nacked() as sent):
-                    event = vev.FromDrafter(drafter.id, session, sent)
+                case (_, m.Draft() | m.DraftProbs() | m.Nack() as sent):
+                    event = vev.FromDrafter(drafter.id, sent)
                     self._at(now + self._site.round_trip / 2, partial(self._tell, event))
                 case _:
                     pass

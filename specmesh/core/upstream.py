@@ -15,6 +15,7 @@ from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
+from specmesh.wire import messages as m
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
@@ -30,7 +31,7 @@ class Outlet(Protocol):
     def ask(self, pending: DrafterRequest, ref: int) -> SpecmeshError | None:
         """Ask the verifier for a session; return why that cannot be."""
 
-    def send(self, session: int, what: ev.Drafted | ev.Nacked) -> int:
+    def send(self, what: m.Draft | m.DraftProbs | m.Nack) -> int:
         """Return how many bytes were sent."""
 
     def close(self, session: int, ref: int = 0) -> None:
@@ -197,26 +198,25 @@ class Upstream:
             pending.opened(params, self.known, self.address)
         live = ClientSession(session, next(self._keys), n_prompt, end_ids, pending, ref)
         self.live[live.id] = self._sessions[live.key] = live
-        place, learns = (live.key, self.number, n_vocab, n_prompt), pending is not None
+        place, learns = (live.key, self.number, session, n_vocab, n_prompt), pending is not None
         self._out.tell(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns), now)
         self._stats.opened += 1
         self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
 
-    def heard(self, session: int, what: ev.Told | ev.Nacked, size: int, now: float) -> None:
+    def heard(self, said: m.Truth | m.Sync | m.Nack, size: int, now: float) -> None:
         """Pass on what the verifier says to a session, in so many bytes."""
-        live = self.live.get(session)
+        live = self.live.get(said.session)
         if live is not None:
             live.bytes_received += size
-            if isinstance(what, ev.Told):
-                live.draft_n = what.draft_n
-            self._out.tell(ev.Heard(live.key, what), now)
+            if not isinstance(said, m.Nack):
+                live.draft_n = said.draft_n
+            self._out.tell(ev.Heard(live.key, said), now)
 
-    def aside(self, session: int, what: ev.RoundTold | ev.LogprobsTold, now: float) -> None:
-        """Pass on what belongs to committed ids, unless it names an id that is none."""
+    def logprobs(self, session: int, told: ev.LogprobsTold, now: float) -> None:
+        """Pass on those of committed ids, unless they name an id that is none."""
         live, n_vocab = self.live.get(session), self.known.n_vocab if self.known is not None else 0
-        logprobs = what.logprobs if isinstance(what, ev.LogprobsTold) else ()
-        if live is not None and all(token < n_vocab for one in logprobs if one is not None for token in one.ids):
-            self._out.tell(ev.Aside(live.key, what), now)
+        if live is not None and all(token < n_vocab for one in told.logprobs if one is not None for token in one.ids):
+            self._out.tell(ev.Aside(live.key, told), now)
 
     def done(self, session: int, over: ev.Over, now: float) -> None:
         live = self.live.get(session)
@@ -233,12 +233,12 @@ class Upstream:
         if live is None:
             return False
         match effect:
-            case ev.Drafted() | ev.Nacked():
-                live.bytes_sent += self._out.send(live.id, effect)
+            case m.Draft() | m.DraftProbs() | m.Nack():
+                live.bytes_sent += self._out.send(effect)
             case ev.Learned():
                 live.learned(effect)
             case ev.Aside(_, what, drafted, seconds):
-                if isinstance(what, ev.RoundTold | ev.LogprobsTold):
+                if isinstance(what, ev.LogprobsTold):
                     live.add(what)
                 else:
                     live.drafted, live.draft_seconds = drafted, seconds

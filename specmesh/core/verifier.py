@@ -20,6 +20,7 @@ from specmesh.core.session import SessionContext, VerifierSession
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics import RoundCounts
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
+from specmesh.wire import messages as m
 
 SERVED = ("stop", "length")
 
@@ -120,7 +121,7 @@ class VerifierCore:
                 assert_never(event)
 
     def _heard(self, event: vev.FromDrafter, now: float) -> None:
-        live = self.sessions.get(event.session)
+        live = self.sessions.get(event.said.session)
         if live is not None and live.drafter == event.drafter:
             self._carry_out(live, live.machine.heard(event.said, now))
         else:
@@ -240,11 +241,11 @@ class VerifierCore:
         others = ((live.seq, live.machine.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         machine = VerifierSession(
-            ids, params, self._limits, self._costs, now,
+            next(self._ids), ids, params, self._limits, self._costs, now,
             opening.n_prompt, opening.constraint, held, company,
         )  # fmt: skip
         name, key = opening.request.id, opening.key
-        live = SessionContext(next(self._ids), machine, seq, opening.client, opening.owner, name=name, key=key)
+        live = SessionContext(machine, seq, opening.client, opening.owner, name=name, key=key)
         self.sessions[live.id] = live
         self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
@@ -351,11 +352,11 @@ class VerifierCore:
                     self._effects.append(
                         vev.Committed(live.id, live.client, effect, self._now, draft_n, attached, machine.may_draft)
                     )
-                case ev.Told():
+                case m.Truth() | m.Sync():
                     self._say(live, effect)
                     if live.machine.logprobs is not None and (logprobs := live.logprobs(effect)) is not None:
                         self._say(live, logprobs)
-                case ev.Nacked():
+                case m.Nack():
                     self._say(live, effect)
                 case ev.Trim(length):
                     self._slots.cut(live.seq, length)
@@ -366,7 +367,7 @@ class VerifierCore:
                 case _:
                     assert_never(effect)
 
-    def _say(self, live: SessionContext, what: ev.Told | ev.Nacked | ev.LogprobsTold) -> None:
+    def _say(self, live: SessionContext, what: m.Truth | m.Sync | m.Nack | ev.LogprobsTold) -> None:
         if live.drafter is not None:
             self._tell(vev.ToDrafter(live.drafter, live.id, what))
 

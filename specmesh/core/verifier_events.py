@@ -13,6 +13,7 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import ReuseSection
 from specmesh.core.statistics import RoundCounts
 from specmesh.errors import SpecmeshError
+from specmesh.wire import messages as m
 
 # --- what happened
 
@@ -43,8 +44,7 @@ class Opening:
 @dataclass(frozen=True, slots=True)
 class FromDrafter:
     drafter: DrafterId
-    session: int
-    said: ev.Drafted | ev.Nacked
+    said: m.Draft | m.DraftProbs | m.Nack
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Announced:
     params: SessionParams
 
 
-Said = ev.Told | ev.Nacked | Announced | ev.Over | ev.LogprobsTold
+Said = m.Truth | m.Sync | m.Nack | Announced | ev.Over | ev.LogprobsTold
 
 
 @dataclass(frozen=True, slots=True)

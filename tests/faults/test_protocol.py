@@ -38,7 +38,7 @@ def told(peer: Peer) -> Iterator[int]:
         m.DraftProbs(1, 0, 0, (1, 2), (1, 0), (1,), (9,)),
         m.Nack(1, 0, 0),
         m.Ping(1),
-        m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4),
+        m.Open(1, "hi", {"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4}),
         m.Close(1),
         m.Vocab(0),
     ],
@@ -60,12 +60,11 @@ def test_messages_of_the_other_direction_are_counted(wire: Wire, verifier: Daemo
         m.Truth(1, 0, 0, (1,), 4),
         m.Sync(1, 0, 0, (1,), 4),
         m.Done(1, "stop", 4),
-        m.Round(1, [], 0),
         m.Logprobs(1, 4, [-1.0]),
-        m.Opened(1, 0, 1, 0.0, 0, 1.0, 0),
+        m.Opened(1, 0, 1, {"temperature": 0}),
         m.Error("busy", "no"),
     )
-    until(lambda: wire.rejected("direction") == before + 7, "they are counted")
+    until(lambda: wire.rejected("direction") == before + 6, "they are counted")
 
 
 @fault("E2.18")
@@ -82,7 +81,7 @@ def test_repeated_hello_is_welcomed_again(verifier: Daemon, wire: Wire, chosen: 
 def test_another_hello_begins_anew(verifier: Daemon, chosen: Peer):
     with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         session = chosen.opened()
-        chosen.say(m.Open(7, PROMPT, 4000, 0.0, 0, 1.0, 1, 4))
+        chosen.say(m.Open(7, PROMPT, {"max_tokens": 4000, "temperature": 0, "seed": 1, "draft_n": 4}))
         own = chosen.expect(m.Opened).session
         chosen.hello("mallory again")
         chosen.expect(m.Welcome)
@@ -250,17 +249,18 @@ def test_flood_leaves_the_api_and_the_text_alone(wire: Wire, verifier: Daemon, c
 
 def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, chosen: Peer):
     for order in (
-        m.Open(12, "", 5, 0.0, 0, 1.0, 1, 4, ids=[256]),
-        m.Open(13, "x" * 9000, 5, 0.0, 0, 1.0, 1, 4),
-        m.Open(15, "many", 5, 0.0, 0, 1.0, 1, 4, stop=["a"] * 100_000),
+        m.Open(12, "", {"max_tokens": 5}, ids=[256]),
+        m.Open(13, "x" * 9000, {"max_tokens": 5}),
+        m.Open(15, "many", {"stop": ["a"] * 100_000}),
+        m.Open(16, "larger than can be", {"seed": 2**32, "draft_n": 2**32}),
+        m.Open(17, "of another kind", {"temperature": [{}], "logit_bias": "x"}),
     ):
         chosen.say(order)
         answer = chosen.expect(m.Error)
         assert (answer.code, answer.ref) == ("context" if order.ref == 13 else "request", order.ref)
-    most = 2**32 - 1
-    chosen.say(m.Open(21, PROMPT, 20, 1.0, most, 1.0, most, most))
+    chosen.say(m.Open(21, PROMPT, {"max_tokens": 20, "top_k": 2**31 - 1, "seed": 2**32 - 1, "draft_n": 24}))
     chosen.expect(m.Done)  # numbers as large as can be
-    chosen.say(m.Open(14, "endless", 2**31 - 1, 0.0, 0, 1.0, 1, 0xFFFF))
+    chosen.say(m.Open(14, "endless", {"max_tokens": 2**31 - 1, "temperature": 0, "seed": 1}))
     opened = chosen.expect(m.Opened)
     assert opened.ref == 14
     chosen.say(m.Close(opened.session))

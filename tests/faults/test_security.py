@@ -86,7 +86,8 @@ def test_strangers_throw_everything(mesh: Mesh):
     verifier = mesh.verifier("step_ms=2", "--keys", folder.path)
     mesh.drafter("", "--keys", folder.path)
     hello = encode(m.Hello("mallory", "sim", "evil", VOCABULARY.fingerprint(), len(VOCABULARY), 4096))
-    frames = [hello, encode(m.Open(1, "hi", 5, 0.0, 0, 1.0, 1, 4)), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
+    order = m.Open(1, "hi", {"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4})
+    frames = [hello, encode(order), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
     thrown = b"".join(b"\x02" + struct.pack(">Q", len(frame)) + frame for frame in frames)
 
     def throw(times: int) -> None:

@@ -24,8 +24,6 @@ from specmesh.core.scheduling.kv_slots import KVCut, KVSlots
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
-from specmesh.daemons.link.frames import frame_of, from_verifier
-from specmesh.daemons.verifier.drafters import from_drafter
 from specmesh.wire import messages as m
 
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
@@ -148,7 +146,7 @@ class Verifier:
         number, session = message.session, self._sessions.get(message.session)
         live = self._core.sessions.get(number)
         identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
-        event = vev.FromDrafter(identity, number, from_drafter(message))
+        event = vev.FromDrafter(identity, message)
         effects = self._effects(self._core.handle(event, now), now)
         assert session is None or len(session.machine.drafts) <= MAX_HELD
         if session is not None and live is not None and live.drafter == identity:
@@ -199,28 +197,26 @@ class Verifier:
         result = list[Effect]()
         for effect in effects:
             match effect:
-                case vev.ToDrafter(drafter, number, ev.Told() as told):
-                    self._seen["syncs"] += told.sync
-                    result += self._told(number, told, self._peers[drafter])
-                case vev.ToDrafter(drafter, number, ev.Nacked(base, crc)):
-                    self._seen["verifier nacks"] += 1
-                    result.append(Send(m.Nack(number, base, crc), self._peers[drafter]))
+                case vev.ToDrafter(drafter, _, m.Sync() as sync):
+                    self._seen["syncs"] += 1
+                    result += self._synced(sync, self._peers[drafter])
+                case vev.ToDrafter(drafter, _, m.Truth() | m.Nack() as sent):
+                    self._seen["verifier nacks"] += isinstance(sent, m.Nack)
+                    result.append(Send(sent, self._peers[drafter]))
                 case vev.Committed() | vev.SessionEnded():
                     result.append(effect)
                 case vev.Solve(number, inputs, old):
                     result += self._effects(self._core.handle(vev.Solved(number, solve(inputs, old)), now), now)
         return result
 
-    def _told(self, number: int, effect: ev.Told, peer: Hashable) -> Iterator[Send]:
-        if not effect.sync:
-            yield Send(m.Truth(number, effect.base, effect.crc, effect.ids, effect.draft_n), peer)
-            return
-        prefix = Prefix(self._sessions[number].machine.prefix[0 : effect.base])
-        assert prefix.crc == effect.crc
-        for start in range(0, max(len(effect.ids), 1), SYNC_CHUNK):
-            chunk = effect.ids[start : start + SYNC_CHUNK]
-            yield Send(m.Sync(number, len(prefix), prefix.crc, chunk, effect.draft_n), peer)
-            prefix.extend(chunk)
+    def _synced(self, sync: m.Sync, peer: Hashable) -> Iterator[Send]:
+        """A SYNC in the small frames of a text that is longer than one holds: each may be lost."""
+        prefix = Prefix(self._sessions[sync.session].machine.prefix[0 : sync.base])
+        assert prefix.crc == sync.prefix_crc
+        for start in range(0, max(len(sync.ids), 1), SYNC_CHUNK):
+            ids = sync.ids[start : start + SYNC_CHUNK]
+            yield Send(replace(sync, base=len(prefix), prefix_crc=prefix.crc, ids=ids), peer)
+            prefix.extend(ids)
 
     # --- what a referee looks at
 
@@ -258,7 +254,7 @@ class Drafter:
         self._number, self._can_trim = session, can_trim
         self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
-        self._core.handle(ev.DraftFor(session, 0, n_vocab, 0, params), 0.0)
+        self._core.handle(ev.DraftFor(session, 0, session, n_vocab, 0, params), 0.0)
         self._session = self._core._sessions[session]
         self._held = 0  # ids in the draft model's memory
         self._step: ev.DraftStep | None = None
@@ -271,7 +267,7 @@ class Drafter:
     def receive(self, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Truth | m.Sync | m.Nack):
             return []
-        return self._effects(self._core.handle(ev.Heard(self._number, from_verifier(message)), now))
+        return self._effects(self._core.handle(ev.Heard(self._number, message), now))
 
     def next_step(self, now: float) -> tuple[Draft | None, list[Effect]]:
         """What the draft model does next, if anything, and what is sent before."""
@@ -308,9 +304,9 @@ class Drafter:
         result: list[Effect] = []
         for effect in effects:
             match effect:
-                case (_, ev.Drafted() | ev.Nacked() as sent):
-                    assert isinstance(sent, ev.Nacked) or sent.ids
-                    result.append(Send(frame_of(self._number, sent)))
+                case (_, m.Draft() | m.DraftProbs() | m.Nack() as sent):
+                    assert isinstance(sent, m.Nack) or sent.ids
+                    result.append(Send(sent))
                 case (_, ev.Learned(ids, accepted) as learned):
                     assert 0 <= accepted <= len(ids)
                     result.append(learned)

@@ -344,7 +344,7 @@ def attach(verifier: Running, drafter: Running) -> None:
 
 
 def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
-    return m.Open(ref, prompt, max_tokens, 0.0, 0, 1.0, 0, 0, ids=list(ids))
+    return m.Open(ref, prompt, {"max_tokens": max_tokens, "temperature": 0, "draft_n": 0}, ids=list(ids))
 
 
 def welcome(**changes: object) -> m.Welcome:

@@ -12,6 +12,7 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.wire import messages as m
 
 Row = Callable[[int], NDArray[np.float32]]
 """The target's logits after the prefix with this CRC."""
@@ -34,7 +35,7 @@ def session(
     attached: bool = True,
 ) -> VerifierSession:
     """A session on these ids, with a drafter of which nothing is known yet."""
-    made = VerifierSession(tuple(ids), params, limits, costs or StepCosts(), 0.0, n_prompt, constraint)
+    made = VerifierSession(1, tuple(ids), params, limits, costs or StepCosts(), 0.0, n_prompt, constraint)
     if attached:
         made.attach(Arrivals(), RollingAcceptance())
     return made
@@ -45,7 +46,7 @@ def generate(made: VerifierSession, row: Row, drafts: Drafts | None = None) -> l
     memory, rounds = Prefix(), list[ev.Emit]()
     while made.finished is None:
         if drafts is not None:
-            made.heard(ev.Drafted(len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
+            made.heard(m.Draft(1, len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             assert plan.position == len(memory)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.noise import NoiseStream, derived, gumbel, reaching
-from specmesh.errors import RequestError
 
 Logits = NDArray[np.float32]
 """One row: float32, shape (n_vocab,)."""
@@ -182,28 +181,6 @@ class SamplingParams:
             "frequency_penalty": penalties.frequency,
             "presence_penalty": penalties.presence,
         }
-
-
-def check_sampling(params: SamplingParams) -> SamplingParams:
-    """The same parameters; raises RequestError for those that mean nothing."""
-    penalties = params.penalties
-    if not 0 <= params.temperature <= MOST:
-        raise RequestError(f"temperature must be a number from 0 to {MOST:g}", "temperature")
-    for name, share in (("top_p", params.top_p), ("min_p", params.min_p)):
-        if not 0 <= share <= 1:
-            raise RequestError(f"{name} must be a number from 0 to 1", name)
-    if not 0 < penalties.repeat <= MOST:
-        raise RequestError(f"repeat_penalty must be a number above 0, {MOST:g} at most", "repeat_penalty")
-    for name, value in (("frequency_penalty", penalties.frequency), ("presence_penalty", penalties.presence)):
-        if not abs(value) <= MOST:
-            raise RequestError(f"{name} must be a number from {-MOST:g} to {MOST:g}", name)
-    if params.strategy not in tuple(Strategy):
-        raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
-    if not 0 < params.threshold <= 1:
-        raise RequestError("threshold must be a number above 0, 1 at most", "threshold")
-    if len(params.logit_bias) > MAX_BIASES:
-        raise RequestError(f"logit_bias can name {MAX_BIASES} tokens at most", "logit_bias")
-    return params
 
 
 class Sampler:

@@ -22,7 +22,7 @@ class Told:
         self.router, self.session, self.order = router, session, order
         self.known = Prefix((*PROMPT, *TEXT[:said]) if said else tuple(order.ids) or PROMPT)
         router.say(
-            m.Opened(session, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=order.max_tokens),
+            m.Opened(session, order.ref, len(PROMPT), {"max_tokens": order.options["max_tokens"], "temperature": 0}),
             m.Sync(session, 0, 0, tuple(self.known[0:]), 0),
         )
 

@@ -100,25 +100,25 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
         m.Sync(99, 0, 0, (), 4),
         m.Nack(99, 2**32 - 1, 1),
         m.Done(99, "stop", 5),
-        m.Round(99, [1], 1),
         m.Logprobs(99, 0, [-1.0], [2**32 - 1], [0.0]),
         m.Close(99),
         m.Draft(99, 0, 0, (1,)),
         m.Error("session", "nonsense", 77),
         m.Pong(12345),
         m.Vocab(0, ["YQ=="]),
-        m.Opened(5, 0, 3, 0.0, 0, 1.0, 0),
-        m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 65535),
+        m.Opened(5, 0, 3, {"temperature": 0}),
+        m.Opened(6, 0, 3, {"temperature": "hot"}),
+        m.Truth(5, 2**32 - 1, 7, (-1, 2**31 - 1), 255),
         m.Sync(5, 0, 0, (-1,), 4),
         m.Truth(5, 0, 99, (1,), 4),
         m.Sync(5, 0, 0, PROMPT, 4),
     )
+    assert router.expect(m.Close).session == 6
     draft = router.expect(m.Draft)
     assert (draft.session, draft.base) == (5, len(PROMPT))
     rejected = drafter.stats()["wire"]["rejected"]
-    assert rejected["parts"] == 1
-    assert rejected["direction"] == 2
-    assert sum(rejected.values()) == 4
+    assert (rejected["parts"], rejected["direction"], rejected["body"]) == (1, 2, 1)
+    assert sum(rejected.values()) == 5
 
 
 def test_why_a_text_ends_in_an_error(bench: Bench):
@@ -126,7 +126,7 @@ def test_why_a_text_ends_in_an_error(bench: Bench):
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
     order = router.expect(m.Open)
-    begun = m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0)
+    begun = m.Opened(4, order.ref, len(PROMPT), {"temperature": 0})
     router.say(begun, m.Error("request", "too much", order.ref), m.Done(4, "error", 0, {}))
     broken = client.error()
     assert (type(broken), str(broken)) == (RequestError, "too much")
@@ -157,7 +157,7 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
     order = router.expect(m.Open)
-    router.say(m.Opened(4, order.ref, len(PROMPT), 0.0, 0, 1.0, 0), m.Error("hello", "who are you"))
+    router.say(m.Opened(4, order.ref, len(PROMPT), {"temperature": 0}), m.Error("hello", "who are you"))
     assert isinstance(client.error(), DaemonUnreachable)
     router.expect(m.Hello)
     router.say(welcome())
@@ -187,6 +187,6 @@ def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Dealer, "send", without_room)
     router, _ = welcomed(bench)
     before = router.peer
-    router.say(m.Opened(5, 0, 3, 0.0, 0, 1.0, 0), m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3))
+    router.say(m.Opened(5, 0, 3, {"temperature": 0}), m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3))
     router.expect(m.Hello)
     assert router.peer != before

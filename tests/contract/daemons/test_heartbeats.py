@@ -48,7 +48,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
     """A drafter at the first chunk of a prompt of 4000 ids, which it takes in by at most 8, and its verifier."""
     engine = Held(SimSettings(n_batch=8))
     router, drafter = welcomed(bench, engine)
-    router.say(m.Opened(5, 0, 4000, 0.0, 0, 1.0, 0), m.Sync(5, 0, 0, (65,) * 4000, 4))
+    router.say(m.Opened(5, 0, 4000, {"temperature": 0}), m.Sync(5, 0, 0, (65,) * 4000, 4))
     assert engine.begun.get(timeout=PATIENCE) == 8
     yield router, drafter, engine
     engine.go_on.release(10_000)

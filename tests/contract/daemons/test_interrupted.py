@@ -38,7 +38,7 @@ def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
     begun.told.more(2)
     back(router)
     order = router.expect(m.Open)
-    assert (order.name, order.n_prompt, order.max_tokens) == (NAME, len(PROMPT), 20)
+    assert (order.name, order.n_prompt, order.options["max_tokens"]) == (NAME, len(PROMPT), 20)
     assert tuple(order.ids) == (*PROMPT, *TEXT[:7])
     assert not order.adopt
     Told(router, order, 5).rest()
@@ -136,7 +136,7 @@ def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
     router.say(welcome(verifier="w"))
     until(lambda: drafter.connected, "it is back")
     drafter.ask(replace(asked(9), id="cmpl-" + 32 * "b"))
-    assert router.expect(m.Open).max_tokens == 9
+    assert router.expect(m.Open).options["max_tokens"] == 9
 
 
 def test_a_session_that_moved_is_told_so(bench: Bench):

@@ -36,7 +36,12 @@ def test_a_session_is_given_to_who_names_it(bench: Bench):
     second = bench.dealer()
     second.say(by_name(7))
     opened, ids, done = followed(second)
-    assert (opened.session, opened.ref, opened.prompt_tokens, opened.max_tokens) == (session, 7, len(PROMPT), 200)
+    assert (opened.session, opened.ref, opened.prompt_tokens, opened.options["max_tokens"]) == (
+        session,
+        7,
+        len(PROMPT),
+        200,
+    )
     assert ids == [*PROMPT, *truth(200)]
     assert (done.finish_reason, done.report["generated_tokens"]) == ("length", 200)
     second.say(m.Close(session))

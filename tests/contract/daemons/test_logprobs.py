@@ -64,14 +64,15 @@ def frames(peer: ScriptedDrafter) -> dict[int, m.Logprobs]:
 def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
     """The session keeps them: SYNC is followed by them too."""
     verifier, first = bench.verifier(Flaky(SimSettings(step_ms=2))), bench.dealer()
-    order = m.Open(1, "", COUNT, 0.0, 0, 1.0, 0, 0, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT), logprobs=1)
+    options: dict[str, object] = {"max_tokens": COUNT, "temperature": 0, "draft_n": 0, "logprobs": 1}
+    order = m.Open(1, "", options, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT))
     first.say(order)
-    assert first.expect(m.Opened).logprobs == 1
+    assert first.expect(m.Opened).options["logprobs"] == 1
     first.expect(m.Logprobs)
     first.say(m.Bye())
     until(lambda: verifier.stats()["sessions"]["kept"] == 1, "it is kept")
     second = bench.dealer()
-    second.say(replace(order, ref=2, adopt=True, logprobs=m.NO_LOGPROBS))
+    second.say(replace(order, ref=2, adopt=True, options=options | {"logprobs": None}))
     found = frames(second)
     chosen = [value for base in sorted(found) for value in found[base].chosen]
     assert min(found) == len(PROMPT)
@@ -90,7 +91,7 @@ class TestAtTheDrafter:
     def opened(self, router: Scripted, session: int) -> m.Open:
         order = router.expect(m.Open)
         router.say(
-            m.Opened(session, order.ref, len(PROMPT), 0.0, 0, 1.0, 0, max_tokens=10, logprobs=order.logprobs),
+            m.Opened(session, order.ref, len(PROMPT), order.options),
             m.Sync(session, 0, 0, tuple(order.ids), 0),
         )
         return order
@@ -106,7 +107,7 @@ class TestAtTheDrafter:
         """A verifier dies between TRUTH and LOGPROBS: the next is not told of these ids, and says them with theirs; the
         client hears each once."""
         router, _, client = self.begun(bench)
-        assert self.opened(router, 4).logprobs == 0
+        assert self.opened(router, 4).options["logprobs"] == 0
         self.say(router, 4, 0, 4)
         self.say(router, 4, 4, 6, logprobs=False)
         router.say(m.Bye())

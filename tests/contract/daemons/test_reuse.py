@@ -85,7 +85,7 @@ def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
 def test_the_same_ids_of_another_vocabulary(bench: Bench, fingerprint: str, kept: bool):
     """A drafter whose verifier comes back with another vocabulary keeps nothing: the ids may mean other tokens."""
     router, drafter = welcomed(bench)
-    router.say(m.Opened(1, 0, len(SYSTEM), 0.0, 0, 1.0, 0), m.Sync(1, 0, 0, SYSTEM, 4))
+    router.say(m.Opened(1, 0, len(SYSTEM), {"temperature": 0}), m.Sync(1, 0, 0, SYSTEM, 4))
     router.expect(m.Draft)
     router.say(m.Done(1, "stop", len(SYSTEM)))
     until(lambda: reuse(drafter)["kept_tokens"] > 0, "it is kept")
@@ -95,7 +95,7 @@ def test_the_same_ids_of_another_vocabulary(bench: Bench, fingerprint: str, kept
     if not kept:
         until(lambda: reuse(drafter)["kept_tokens"] == 0, "it is given up")
         return
-    router.say(m.Opened(1, 0, len(SYSTEM) + 1, 0.0, 0, 1.0, 0), m.Sync(1, 0, 0, (*SYSTEM, 65), 4))
+    router.say(m.Opened(1, 0, len(SYSTEM) + 1, {"temperature": 0}), m.Sync(1, 0, 0, (*SYSTEM, 65), 4))
     router.expect(m.Draft)
     until(lambda: reuse(drafter)["hits"] > 0, "it is found again")
 

@@ -171,7 +171,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
     routers[0].expect(m.Bye)
     until(lambda: drafter.welcome, "the other is there")
     client = drafter.ask(request(20, None))
-    assert routers[1].expect(m.Open).max_tokens == 20
+    assert routers[1].expect(m.Open).options["max_tokens"] == 20
     drafter.cancel(client)
     routers[1].expect(m.Close)
 

@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 
 from specmesh.core.requests import Finished, Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.daemons.link.frames import opened
 from specmesh.engines.grammar import Grammars
 from specmesh.wire import messages as m
 
@@ -53,6 +52,6 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench: Bench, monkeyp
     monkeypatch.setattr(Grammars, "compile", compile_)
     router, _ = welcomed(bench)
     with capture_logs() as said:
-        router.say(opened(5, len(PROMPT), structured(SCHEMA).params), m.Sync(5, 0, 0, PROMPT, 4))
+        router.say(m.Opened(5, 0, len(PROMPT), structured(SCHEMA).params.named()), m.Sync(5, 0, 0, PROMPT, 4))
         assert router.expect(m.Draft).session == 5
         until(lambda: "grammar_unknown" in {line["event"] for line in said}, "it is said")

@@ -19,7 +19,7 @@ PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 VECTORS = Path(__file__).parents[3] / "wire" / "vectors"
 MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
 
-u16 = st.integers(0, 2**16 - 1)
+u8, u16 = st.integers(0, 2**8 - 1), st.integers(0, 2**16 - 1)
 u32 = st.integers(0, 2**32 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 unicode_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -60,8 +60,8 @@ def _with_laws(session, base, crc, drafts):
 
 id_messages = st.one_of(
     st.builds(m.Draft, u32, u32, u32, _ids),
-    st.builds(m.Truth, u32, u32, u32, _ids, u16),
-    st.builds(m.Sync, u32, u32, u32, _ids, u16),
+    st.builds(m.Truth, u32, u32, u32, _ids, u8, u8),
+    st.builds(m.Sync, u32, u32, u32, _ids, u8),
     st.builds(m.Nack, u32, u32, u32),
 )
 token_messages = id_messages | st.builds(_with_laws, u32, u32, u32, st.lists(st.tuples(int32, _law), max_size=6))
@@ -133,7 +133,12 @@ def test_largest_messages_fit_a_frame():
     "message",
     [
         *(m.Draft(-1, 0, 0, ()), m.Draft(1, 2**32, 0, ()), m.Draft(1, 0, 2**32, ()), m.Draft(1, 0, 0, (2**31,))),
-        *(m.Draft(1, 0, 0, (-(2**31) - 1,)), m.Truth(1, 0, 0, (), 2**16), m.Nack(2**32, 0, 0)),
+        *(
+            m.Draft(1, 0, 0, (-(2**31) - 1,)),
+            m.Truth(1, 0, 0, (), 2**8),
+            m.Truth(1, 0, 0, (), 0, 2**8),
+            m.Nack(2**32, 0, 0),
+        ),
         m.DraftProbs(1, 0, 0, (1,), (1,), (1,), (2**16,)),
     ],
     ids=repr,
@@ -208,8 +213,8 @@ def test_a_flipped_bit_anywhere_is_refused(name):
 @pytest.mark.fault("E1.6")
 def test_count_allocates_nothing():
     version = m.PROTOCOL_VERSION
-    frames = [sealed(HEADER.pack(b"SM", version, kind, 1, 0, 0, 65535, 0)) for kind in m.Kind if kind < 16]
-    frames += [sealed(HEADER.pack(b"SM", version, m.Kind.SYNC, 1, 0, 0, m.MAX_TOKENS, 0))]
+    frames = [sealed(HEADER.pack(b"SM", version, kind, 1, 0, 0, 65535, 0, 0)) for kind in m.Kind if kind < 16]
+    frames += [sealed(HEADER.pack(b"SM", version, m.Kind.SYNC, 1, 0, 0, m.MAX_TOKENS, 0, 0))]
     for frame in frames:
         decode_or_reason(frame)
     tracemalloc.start()
@@ -231,5 +236,5 @@ def test_version_is_named_before_the_rest_is_judged():
 
 
 def test_oversized_control_frame_is_refused():
-    frame = HEADER.pack(b"SM", m.PROTOCOL_VERSION, m.Kind.PING, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
+    frame = HEADER.pack(b"SM", m.PROTOCOL_VERSION, m.Kind.PING, 0, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
     assert decode_or_reason(sealed(frame)) == "length"

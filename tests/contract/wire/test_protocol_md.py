@@ -79,7 +79,6 @@ def test_limits_are_the_codes():
         "MAX_DEPTH": codec.MAX_DEPTH,
     }
     assert f"longer than {codec.MAX_FRAME} bytes" in section("2. Topology").replace("\n", " ")
-    assert f"; {m.DRAFT_N_AUTO}: as many as pay" in section("OPEN")
 
 
 def test_kind_table_is_the_enum():

@@ -10,6 +10,7 @@ from specmesh.core.drafter import DrafterCore
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.errors import EngineError
+from specmesh.wire import messages as m
 
 PROMPT = (5, 6, 7)
 GREEDY = SamplingParams()
@@ -23,12 +24,13 @@ def made(n_seq=2, *, batches=True):
 
 
 def told(core, key, *ids, after=(), draft_n=4, sync=False):
-    return core.handle(ev.Heard(key, ev.Told(len(after), crc(*after), ids, draft_n, sync)), 0.0)
+    truth = (m.Sync if sync else m.Truth)(key, len(after), crc(*after), ids, draft_n)
+    return core.handle(ev.Heard(key, truth), 0.0)
 
 
 def opened(core, *keys, upstream=0, prompt=PROMPT, params=GREEDY, draft_n=4):
     for key in keys:
-        core.handle(ev.DraftFor(key, upstream, 256, len(prompt), params), 0.0)
+        core.handle(ev.DraftFor(key, upstream, key, 256, len(prompt), params), 0.0)
         told(core, key, *prompt, draft_n=draft_n, sync=True)
 
 
@@ -68,7 +70,7 @@ def test_a_step_is_in_the_ids_of_one_verifier():
 def test_nothing_is_done_where_no_drafts_are_asked_for():
     """Nor before the verifier's vocabulary is known; what was told meanwhile is read at once."""
     core = made()
-    core.handle(ev.DraftFor(1, 0, 256, 3, SamplingParams()), 0.0)
+    core.handle(ev.DraftFor(1, 0, 1, 256, 3, SamplingParams()), 0.0)
     known = PROMPT
     told(core, 1, *known, draft_n=0, sync=True)
     for token in range(10):

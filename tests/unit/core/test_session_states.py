@@ -11,6 +11,7 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import STEPS, SessionState
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import LocalProtocolError
+from specmesh.wire import messages as m
 
 PROMPT = (1, 2, 3)
 
@@ -24,7 +25,7 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
         made.prefilled(len(PROMPT) - 1)
     if state is SessionState.ENDED:
         made.cancel("cancelled")
-        assert made.heard(ev.Drafted(0, 0, (1,)), 1.0) == made.heard(ev.Nacked(0, 0), 1.0) == made.cancel("again") == []
+        assert made.heard(m.Draft(1, 0, 0, (1,)), 1.0) == made.heard(m.Nack(1, 0, 0), 1.0) == made.cancel("again") == []
     assert made.state is state
     before = deepcopy((made.prefix.ids, made.counts, made.finished))
 

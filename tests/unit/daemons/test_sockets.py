@@ -129,7 +129,7 @@ def test_another_peer_is_heard_beside_a_flood(ends: Ends):
 
 def test_bytes_of_json_count_more(ends: Ends):
     """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
-    order = encode(m.Open(1, "x" * 200_000, 1, 0.0, 0, 1.0, 1, 0))
+    order = encode(m.Open(1, "x" * 200_000, {"max_tokens": 1, "temperature": 0, "seed": 1, "draft_n": 0}))
     fit = int(RATES[Cost.BYTES].burst) // (BODY_WEIGHT * len(order))
     objections = [ends.router.objection([ends.identity, order], 0.0) for _ in range(fit + 1)]
     assert objections == [None] * fit + ["rate"]

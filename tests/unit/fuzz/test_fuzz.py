@@ -14,8 +14,8 @@ from specmesh.core import session as core_verifier
 from specmesh.core.accept import Acceptance
 from specmesh.core.draft_session import DrafterSession
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.proposal import Proposal
 from specmesh.wire import codec as wire_codec
+from specmesh.wire import messages as m
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -23,14 +23,14 @@ REACHED = {
     "codec": {
         *("length", "magic", "checksum", "version", "kind", "count", "body"),
         *("Draft", "Truth", "Sync", "Nack", "Hello", "Welcome", "Vocab", "Open", "Opened", "Close", "Done"),
-        *("Error", "Ping", "Pong", "Round", "Bye", "Logprobs", "DraftProbs"),
+        *("Error", "Ping", "Pong", "Bye", "Logprobs", "DraftProbs"),
     },
     "verifier_session": {
-        *("Told", "Nacked", "Emit", "Trim", "Finish"),
+        *("Truth", "Sync", "Nack", "Emit", "Trim", "Finish"),
         *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
     },
     "drafter_session": {
-        *("Drafted", "Nacked", "Trim", "Learned", "accepted", "no event"),
+        *("Draft", "DraftProbs", "Nack", "Trim", "Learned", "accepted", "no event"),
         "sampled",
     },
 }
@@ -82,8 +82,10 @@ def untrimmed(*step, stepped=core_verifier.VerifierSession.stepped):
 
 def exchanged(self, *due, sent=DrafterSession._send):
     """Drafts go out with another law than theirs."""
-    other = Proposal((0,), (1,))
-    return [replace(effect, proposals=(other,) * len(effect.proposals)) for effect in sent(self, *due)]
+    return [
+        replace(effect, support=(0,) * len(effect.support)) if isinstance(effect, m.DraftProbs) else effect
+        for effect in sent(self, *due)
+    ]
 
 
 def endless(self):

@@ -1,0 +1,63 @@
+"""The fields of a JSON object, checked as they are read: RequestError names the one that is wrong."""
+
+from typing import TypeGuard
+
+from specmesh.errors import RequestError
+
+
+class Fields:
+    """Those that are not null, each read by its name."""
+
+    def __init__(self, given: object) -> None:
+        if not isinstance(given, dict):
+            raise RequestError("the request body must be a JSON object")
+        self.given: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+        self._read: set[str] = set()
+
+    def get(self, name: str) -> object:
+        self._read.add(name)
+        return self.given.get(name)
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.get(name)
+        if not isinstance(value, str | None):
+            raise RequestError(f"{name} must be a text", name)
+        return default if value is None else value
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        value = self.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
+        return float(value)
+
+    def integer(self, name: str, default: int, low: int, high: int) -> int:
+        """Return a whole number, also one written 1.0, or the default."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not low <= value <= high:
+            raise RequestError(f"{name} must be a whole number from {low} to {high}", name)
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise RequestError(f"{name} must be true or false", name)
+        return value
+
+    def unread(self) -> list[str]:
+        return [name for name in self.given if name not in self._read]
+
+
+def is_id(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def are_ids(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(map(is_id, value))
