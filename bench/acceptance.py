@@ -69,7 +69,7 @@ def laws(target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int
     ids, held = target.encode(prompt), 0
     for _ in range(tokens):
         truth, guess = rows(target, ids, held), rows(drafter, ids, held)
-        yield sampler.law(truth), sampler.law(guess), *sampler.likeliest(guess, MAX_PROPOSAL)
+        yield sampler.distribution(truth), sampler.distribution(guess), *sampler.likeliest(guess, MAX_PROPOSAL)
         held = len(ids)
         ids.append(sampler.choose(truth, len(ids)))
     target.trim(0, 0)

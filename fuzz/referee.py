@@ -22,7 +22,7 @@ def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers:
     """
     ids, tokens = prefix[0 : len(prefix)], [offer.token for offer in offers]
     samplers = [Sampler(params).after([*ids, *tokens[:i]]) for i in range(len(offers) + 1)]
-    laws = [samplers[i].law(rows[i]).tolist() for i in range(len(offers))]
+    laws = [samplers[i].distribution(rows[i]).tolist() for i in range(len(offers))]
     asked = [_shares(offer) for offer in offers]
     kept = list(accumulate(zip(laws, asked, tokens, strict=True), _kept, initial=1.0))
     left = [

@@ -156,7 +156,7 @@ def encode(message: Message) -> bytes:
         header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), *told)
         frame = header + struct.pack(f"<{len(ids)}i", *ids)
         if isinstance(message, m.DraftProbs):
-            frame += _encode_laws(message)
+            frame += _encode_distributions(message)
     except struct.error as error:
         raise ValueError(f"a field does not fit its place in the frame: {error}") from None
     return frame + CRC.pack(crc32(frame))
@@ -209,17 +209,17 @@ def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f"<{count}i", frame, HEADER.size)
 
 
-def _encode_laws(message: m.DraftProbs) -> bytes:
+def _encode_distributions(message: m.DraftProbs) -> bytes:
     sizes, total = message.sizes, sum(message.sizes)
     if len(sizes) != len(message.ids) or not len(message.support) == len(message.weights) == total:
-        raise ValueError("each id needs the size of its law, and each token of a law its weight")
+        raise ValueError("each id needs the size of its distribution, and each token of one its weight")
     if any(size > MAX_SUPPORT for size in sizes):
-        raise ValueError(f"a law of more than {MAX_SUPPORT} tokens")
+        raise ValueError(f"a distribution of more than {MAX_SUPPORT} tokens")
     return struct.pack(f"<{len(sizes)}H{total}i{total}H", *sizes, *message.support, *message.weights)
 
 
 def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -> m.DraftProbs:
-    """Ids, the sizes of their laws, then all tokens of these, then all weights."""
+    """Ids, the sizes of their distributions, then all tokens of these, then all weights."""
     end = HEADER.size + 6 * count
     if len(frame) < end + CRC.size:
         raise FrameError("length", len(frame))
@@ -230,8 +230,8 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
         raise FrameError("count", max(sizes))
     if len(frame) != end + 6 * total + CRC.size:
         raise FrameError("length", len(frame))
-    laws = struct.unpack_from(f"<{total}i{total}H", frame, end)
-    return m.DraftProbs(session, base, crc, ids, sizes, laws[:total], laws[total:])
+    told = struct.unpack_from(f"<{total}i{total}H", frame, end)
+    return m.DraftProbs(session, base, crc, ids, sizes, told[:total], told[total:])
 
 
 def ids_in(frame: bytes) -> int:

@@ -98,7 +98,7 @@ def threshold(least: float, rows: VerifiedRows) -> TokenChoice:
     def choose(i: int) -> int:
         if i < len(rows.offers):
             token = rows.offers[i].token
-            if rows.sampler(i).law(rows.logits[i])[token] >= least:
+            if rows.sampler(i).distribution(rows.logits[i])[token] >= least:
                 return token
         return rows.sampler(i).choose(rows.logits[i], rows.base + i)
 
@@ -119,7 +119,7 @@ class Probabilistic:
         offers = rows.offers
         chosen = [offer.token for offer in offers]
         if offers:
-            block = Block.of([rows.sampler(i).law(rows.logits[i]) for i in range(len(offers))], offers)
+            block = Block.of([rows.sampler(i).distribution(rows.logits[i]) for i in range(len(offers))], offers)
             stood, weights = block.outcome(uniform(self._coins, rows.base, np.arange(len(offers))))
             if weights is not None:
                 coin = float(uniform(self._corrections, rows.base, np.zeros(1, np.int64))[0])

@@ -76,7 +76,7 @@ def ranks(
     both = (rows(engine, ids[:-1], len(said)) for engine in (pair.target, pair.drafter))
     for at, (truth, guess) in enumerate(zip(*both, strict=True)):
         after = sampler.after(ids[: len(prompt) + at])
-        found.append(place(after.law(truth), guess - truth, said[at], rng.random()))
+        found.append(place(after.distribution(truth), guess - truth, said[at], rng.random()))
     return found
 
 

@@ -57,7 +57,7 @@ def possible(world, key):
     prefix, shown = Prefix(served.prompt), world.core.prefix(key)[len(served.prompt) :]
     sampler = Sampler(served.params.sampling)
     for token in shown:
-        law = sampler.after(prefix[0 : len(prefix)]).law(row(prefix.crc, end_bias=world.end_bias))
+        law = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
         assert law[token] > 0, "what the filters leave out"
         prefix.extend([token])
     if END in shown:
@@ -93,7 +93,7 @@ def ranks(world, luck):
     for key, served in world.sessions.items():
         prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
         for token in world.core.prefix(key)[len(served.prompt) :]:
-            law = sampler.after(prefix[0 : len(prefix)]).law(row(prefix.crc, end_bias=world.end_bias))
+            law = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
             liked = row(prefix.crc ^ 1, end_bias=0.0)
             yield place(law, liked, token, luck.random())
             prefix.extend([token])

@@ -1,8 +1,8 @@
 """What a draft was sampled from, exactly: a few tokens with whole-number weights.
 
-A draft model's law has a hundred thousand entries, few of which matter. So the drafter cuts it, rounds it, samples from
-what is left, and sends just that with the draft. Nothing is lost by the cut but acceptance: block verification
-(block_verification.py) is exact for whatever a draft was sampled from.
+A draft model's distribution has a hundred thousand entries, few of which matter. So the drafter cuts it, rounds it,
+samples from what is left, and sends just that with the draft. Nothing is lost by the cut but acceptance: block
+verification (block_verification.py) is exact for whatever a draft was sampled from.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,8 @@ from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import Floats, Ids, Logits, Sampler
 
 MAX_PROPOSAL = 128  # most tokens of a proposal
-# Share of the draft model's law after which the likeliest tokens are enough. With the bundled pair at temperature 0.8,
-# where laws are flat, a draft stands 0.008 less often than one of the whole law (bench/acceptance.py).
+# Share of the draft model's distribution after which the likeliest tokens are enough. With the bundled pair at
+# temperature 0.8, where it is flat, a draft stands 0.008 less often than one of the whole (bench/acceptance.py).
 MASS = 0.97
 HEAVIEST = 2**16 - 1  # the weight of the likeliest token, and the largest there is
 

@@ -221,7 +221,7 @@ class Sampler:
         found = self.candidates(logits) if self.filters else self._contenders(logits, position)
         return int(found.ids[self._noisy(found, position).argmax()])
 
-    def law(self, logits: Logits) -> Floats:
+    def distribution(self, logits: Logits) -> Floats:
         """What `choose` samples from: the probability of each token, float64 (n_vocab,)."""
         logits = self._adjusted(logits)
         shares = np.zeros(len(logits))
@@ -234,7 +234,7 @@ class Sampler:
         return shares
 
     def likeliest(self, logits: Logits, count: int) -> tuple[Ids, Floats]:
-        """At most `count` tokens of the law, the likeliest first, and their probabilities; temperature above 0."""
+        """At most `count` tokens, the likeliest first, with their probabilities; temperature above 0."""
         logits = self._adjusted(logits)
         found = self.candidates(logits)
         first = largest(logits, count) if len(found.ids) == len(logits) else found.first(count)

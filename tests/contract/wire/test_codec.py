@@ -154,7 +154,7 @@ def test_field_out_of_range_is_a_value_error(message):
     ids=["no size", "too few tokens", "too few weights", "too many"],
 )
 def test_laws_that_are_none_are_a_value_error(sizes, support, weights):
-    with pytest.raises(ValueError, match="law"):
+    with pytest.raises(ValueError, match="distribution"):
         encode(m.DraftProbs(1, 0, 0, (1,), sizes, support, weights))
 
 

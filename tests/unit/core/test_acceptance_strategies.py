@@ -14,7 +14,7 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 HOT = SamplingParams(1.0, seed=3)
 LOGITS = np.array([[3.0, 2.0, 0.0, -9.0]] * 4, np.float32)
-LAW = Sampler(HOT).law(LOGITS[0])
+LAW = Sampler(HOT).distribution(LOGITS[0])
 
 
 def judged(params, offers, drafts, room=9, end_ids=()):
@@ -80,7 +80,7 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     tokens = [offer.token for offer in offers]
     verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
     assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]
-    law = Sampler(params).law(rows[0])
+    law = Sampler(params).distribution(rows[0])
     assert all(law[token] > 0 for token in verdict.committed)
     if verdict.accepted < drafts:
         assert verdict.committed[-1] != tokens[verdict.accepted]

@@ -43,13 +43,13 @@ class Target:
     def __init__(self, params, n_vocab):
         self.sampler, self.n_vocab = Sampler(params), n_vocab
 
-    def law(self, said):
+    def distribution(self, said):
         ids = (*PROMPT, *said)
-        return self.sampler.after(ids).law(row(ids, "target", self.n_vocab))
+        return self.sampler.after(ids).distribution(row(ids, "target", self.n_vocab))
 
     def texts(self):
         for said in itertools.product(range(self.n_vocab), repeat=LENGTH):
-            yield said, prod(float(self.law(said[:i])[said[i]]) for i in range(LENGTH))
+            yield said, prod(float(self.distribution(said[:i])[said[i]]) for i in range(LENGTH))
 
 
 class Drafter:
@@ -105,7 +105,7 @@ def stepped(target, said, chain, drafts):
     """What a step may say that verifies so many drafts of a chain: (ids, what is left of the chain, probability)."""
     offers = chain[: drafts + 1]
     tokens = tuple(one.token for one in offers)
-    laws = [target.law((*said, *tokens[:i])) for i in range(len(offers))]
+    laws = [target.distribution((*said, *tokens[:i])) for i in range(len(offers))]
     block = Block.of(laws, offers)
     for stood, share in endings(block) if offers else [(0, 1.0)]:
         if share < 1e-15:
@@ -114,7 +114,7 @@ def stepped(target, said, chain, drafts):
             yield tokens, chain[stood:], share
             continue
         if stood == len(offers):
-            weights = target.law((*said, *tokens))
+            weights = target.distribution((*said, *tokens))
         else:
             weights = block.left(stood)
             assert weights[tokens[stood]] == 0, "a correction that is the draft which it replaces"
@@ -184,13 +184,14 @@ def test_more_stands_than_draft_by_draft():
     blocks = singles = 0.0
     for chain, drawn in drafter.chains((), (), 3):
         tokens = [one.token for one in chain]
-        laws = [target.law(tokens[:i]) for i in range(3)]
+        laws = [target.distribution(tokens[:i]) for i in range(3)]
         blocks += drawn * sum(stood * share for stood, share in endings(Block.of(laws, chain)))
         alive = 1.0
         for law, offer in zip(laws, chain, strict=True):
             alive *= Block.of([law], [offer]).heights[0]
             singles += drawn * alive
     assert blocks > singles + 1e-4
-    one = sum(drawn * Block.of([target.law(())], chain).heights[0] for chain, drawn in drafter.chains((), (), 1))
+    first = [target.distribution(())]
+    one = sum(drawn * Block.of(first, chain).heights[0] for chain, drawn in drafter.chains((), (), 1))
     ids, shares = chain[0].shares()
-    assert one == pytest.approx(np.minimum(target.law(())[ids], shares).sum(), abs=1e-12)
+    assert one == pytest.approx(np.minimum(target.distribution(())[ids], shares).sum(), abs=1e-12)

@@ -19,7 +19,7 @@ def test_a_proposal_is_the_likeliest_of_the_law(scores, top_k, temperature):
     sampler = Sampler(SamplingParams(temperature, top_k))
     proposing = ProposalSampler(sampler, 7)
     token = proposing.choose(logits, 3)
-    made, law = proposing.proposal, sampler.law(logits)
+    made, law = proposing.proposal, sampler.distribution(logits)
     assert made.fits(token, len(logits))
     assert made.weights[0] == HEAVIEST
     ids, shares = made.shares()
