@@ -10,7 +10,7 @@ import structlog
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.link import Link
+from specmesh.core.link import Greeting, Link
 from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import unflattened
@@ -30,9 +30,6 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
-UNANSWERED = 3.0  # seconds without an answer after which somebody is told, and the connection is in doubt
-RENEW = 30.0  # seconds until it is again
 MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
 
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
@@ -64,7 +61,7 @@ class UpstreamLink:
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
         self._grammars = DraftGrammars(core)
-        self._next_hello, self._doubtful, self._hello_pause = now, now + UNANSWERED, HELLO_INTERVAL
+        self._greeting = Greeting(now)
 
     @property
     def peer(self) -> Peer | None:
@@ -150,7 +147,8 @@ class UpstreamLink:
                 self.dealer.traffic.rejected["direction"] += 1
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
-        self.welcome, w, self._hello_pause = welcome, welcome, HELLO_INTERVAL
+        self.welcome = w = welcome
+        self._greeting.answered()
         info = VerifierInfo(
             w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.end_ids)
         )
@@ -213,24 +211,21 @@ class UpstreamLink:
             self.dealer.close()
 
     def _greet(self, now: float) -> None:
-        """Say HELLO where it is due; random pauses keep drafters from speaking in chorus."""
-        if now < self._next_hello:
+        if not self._greeting.due(now, random.uniform(0.5, 1)):  # noqa: S311  (a pause is no secret)
             return
-        self._next_hello = now + self._hello_pause * random.uniform(0.5, 1)  # noqa: S311  (a pause is no secret)
-        if now >= self._doubtful and self.dealer.refusal is None:
-            self._doubtful = now + RENEW
+        if self.dealer.refusal is None and self._greeting.doubtful(now):
             meaning = "trying on over a fresh connection; is it running there?"
             log.warning("verifier_not_answering", connect=self.upstream.address, meaning=meaning)
             self.dealer.reconnect()
         if self.dealer.send(self.introduction.hello(self._name)):
-            self._hello_pause = min(2 * self._hello_pause, LONGEST_INTERVAL)
+            self._greeting.said()
 
     def _lost(self, reason: str, now: float) -> None:
         """Note that the verifier went away, if it was there."""
         if self.upstream.info is not None:
             self.upstream.lost(reason, now)
             self.dealer.reconnect()
-            self._doubtful = now + UNANSWERED
+            self._greeting.lost(now)
 
     def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
         """Handle an ERROR. Raises ConfigError where the verifier speaks another version."""

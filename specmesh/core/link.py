@@ -59,3 +59,41 @@ class Link:
     def round_trip_ms(self) -> dict[str, float | None]:
         """Median and 99th percentile of the recent round trips, in milliseconds."""
         return self.round_trips.percentiles_ms(50, 99)
+
+
+HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
+UNANSWERED = 3.0  # seconds without an answer after which a connection is in doubt
+RENEW = 30.0  # seconds until it is again
+
+
+class Greeting:
+    """When to say HELLO to a verifier that is not there yet, and when to do so over a fresh connection."""
+
+    def __init__(self, now: float) -> None:
+        self._next, self._pause, self._doubtful = now, HELLO_INTERVAL, now + UNANSWERED
+
+    def due(self, now: float, share: float) -> bool:
+        """Return True for a HELLO now; the next comes after this share of a pause, since drafters must not speak in
+        chorus."""
+        due = now >= self._next
+        if due:
+            self._next = now + self._pause * share
+        return due
+
+    def doubtful(self, now: float) -> bool:
+        """Return True where the connection is in doubt, once in RENEW."""
+        doubtful = now >= self._doubtful
+        if doubtful:
+            self._doubtful = now + RENEW
+        return doubtful
+
+    def said(self) -> None:
+        """Note that a HELLO could be sent: pauses get longer."""
+        self._pause = min(2 * self._pause, LONGEST_INTERVAL)
+
+    def answered(self) -> None:
+        self._pause = HELLO_INTERVAL
+
+    def lost(self, now: float) -> None:
+        """Note that a verifier that was there is gone."""
+        self._doubtful = now + UNANSWERED

@@ -6,7 +6,7 @@ from zlib import crc32
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welcomed
 
-from specmesh.daemons.drafter import upstream_link
+from specmesh.core import link
 from specmesh.daemons.link.dealer import Dealer
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.errors import (
@@ -167,7 +167,7 @@ def test_forgetful_verifier_is_greeted_again(bench: Bench):
 
 def test_hello_is_said_ever_more_rarely(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Several drafters of one key, where nobody answers, stay within its limits."""
-    monkeypatch.setattr(upstream_link, "HELLO_INTERVAL", 0.1)
+    monkeypatch.setattr(link, "HELLO_INTERVAL", 0.1)
     router, _ = bench.router(), bench.drafter()
     router.expect(m.Hello)
     deadline, hellos = time.monotonic() + 1.0, 1
