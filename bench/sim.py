@@ -105,7 +105,7 @@ def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None
     """Tokens per second of the daemons' text in virtual time. The prompt has one token: rates leave prompts out."""
     costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
     site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
-    hits = guesses(SimSettings(alpha=pair.alphas, n_ctx=len(PROMPT) + tokens), tokens)
+    hits = guesses(SimSettings(alphas=pair.alphas, n_ctx=len(PROMPT) + tokens), tokens)
     return simulate(site, Workload(1, tokens), 1, lambda position: any(hits[position - 1 : position]), policy).total
 
 
@@ -149,7 +149,7 @@ def daemons(pair: Pair) -> Iterator[Client]:
             said = stack.enter_context(running(proxy, subprocess.PIPE)).stdout
             assert said is not None
             port = int(said.readline())
-        model = f"draft_ms={pair.draft * 1e3:.6g},alpha={alphas}"
+        model = f"draft_ms={pair.draft * 1e3:.6g},alphas={alphas}"
         drafter = ["-m", "specmesh", "drafter", *common, model, "--socket", str(sockets[1])]
         stack.enter_context(running([*drafter, "--connect", f"tcp://127.0.0.1:{port}"]))
         client = Client(sockets[0])

@@ -139,8 +139,7 @@ def _serve(
     backend.loop = loop
     info, port = engine.info, settings.port
     http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys)} if port is not None else {}
-    can = {"backend": info.backend, "speculation": info.can_trim, "trimming": info.trimming}
-    told = address | {"socket": str(settings.socket)} | can | http
+    told = address | {"socket": str(settings.socket), "backend": info.backend, "trimming": info.trimming} | http
     log.info("ready", role=role, encrypted=keys is not None, model=info.model, **told)
     with process.watched(lambda: loop.progress, f"{info.model} at {', '.join(address.values())}"):
         process.idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))

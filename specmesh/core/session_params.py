@@ -146,7 +146,7 @@ class TargetLimits:
     n_ctx: int
     n_vocab: int
     end_ids: frozenset[int]
-    max_drafts: int = MAX_DRAFTS  # 0 for a model that cannot trim
+    max_drafts: int = MAX_DRAFTS
     pieces: Sequence[bytes] = ()  # the bytes of each id
     width: int | None = None  # rows of every step, where constant
 

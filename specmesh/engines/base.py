@@ -21,9 +21,9 @@ from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError, SpecmeshError
 
-Trimming = Literal["removal", "restore", "none"]
-"""How the last ids of a sequence are taken back: they are removed; a saved state is restored and what is kept decoded
-again; or not at all."""
+Trimming = Literal["removal", "restore"]
+"""How the last ids of a sequence are taken back: they are removed; or a saved state is restored, and what is kept
+decoded again."""
 
 DEFAULT_CTX = 4096
 """Default ids per sequence."""
@@ -60,7 +60,7 @@ class EngineInfo:
     n_ctx: int  # ids per sequence
     n_batch: int  # most rows of one step, over all spans
     n_seq: int  # sequences held at once
-    trimming: Trimming  # how part of a sequence is taken back; a target that cannot runs without speculation
+    trimming: Trimming
     backend: str  # where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers")
     # Rows in which every span with logits is computed, and most that it may have, so that its logits do not depend on
     # the rest of the step. None: a step is as wide as its spans.
@@ -70,15 +70,9 @@ class EngineInfo:
     n_outputs: int | None = None  # most rows with logits of one step; None: `n_batch`
     threads: int = 0  # CPU threads of its steps; 0 on a GPU, or without a model
 
-    @property
-    def can_trim(self) -> bool:
-        return self.trimming != "none"
-
     def named(self) -> dict[str, object]:
         """Return what stats tell of the model."""
-        return {"name": self.model} | {
-            name: getattr(self, name) for name in ("backend", "n_ctx", "can_trim", "trimming")
-        }
+        return {"name": self.model, "backend": self.backend, "n_ctx": self.n_ctx, "trimming": self.trimming}
 
 
 class Engine(Protocol):
@@ -249,8 +243,7 @@ def host_id() -> str:
 
 def limits_of(engine: VerifyEngine) -> TargetLimits:
     info, vocabulary = engine.info, engine.vocabulary
-    most = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
-    drafts = most if info.can_trim else 0
+    drafts = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
     return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
 
 

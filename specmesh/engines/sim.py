@@ -1,20 +1,18 @@
 """Engines without a model, for tests and simulations: exact, repeatable, with step times as set."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from math import inf
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
-from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, EngineInfo, Sequences, Trimming
-from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
+from specmesh.engines.base import Ask, EngineInfo, Sequences
+from specmesh.errors import ConfigError, RequestError
 
 END_ID = 255
 """Ends a generation; a byte that UTF-8 never contains, so no text encodes to it."""
@@ -39,44 +37,30 @@ class SimSettings:
     row_ms: float = 0.0  # guesses for n sequences at once take row_ms (n - 1) more than one
     draft_ms: float = 0.0  # one guess; prefill costs nothing
     steps_ms: tuple[float, ...] = ()  # if given: of 1, 2, ... rows; more rows cost as much as the last entry
-    # Probability that a guess is right, decided by a hash of (seed, prefix); several, written 0.9/0.2, hold for PERIOD
-    # ids in turn.
-    alpha: float | tuple[float, ...] = 0.75
+    alpha: float = 0.75  # probability that a guess is right, decided by a hash of the prefix
+    alphas: tuple[float, ...] = ()  # if given: each holds for PERIOD ids in turn
     n_vocab: int = 256
     n_ctx: int = 8192
     n_batch: int = 512
     n_seq: int = 8
-    seed: int = 0
     end_after: int = 0  # a sequence of this many ids is followed by END_ID; 0: never
-    can_trim: bool = True  # False imitates a recurrent model
     load_s: float = 0.0  # seconds that loading takes; it cannot be cancelled
 
-    def __post_init__(self) -> None:
-        times = (self.step_ms, self.row_ms, self.draft_ms, self.load_s, *self.steps_ms)
-        sizes = self.n_vocab >= 256 and min(self.n_ctx, self.n_batch, self.n_seq) >= 1
-        alphas = self.alphas and all(0 <= alpha <= 1 for alpha in self.alphas)
-        if not sizes or not alphas or not all(0 <= time < inf for time in times):
-            raise ConfigError("a simulated engine needs n_vocab >= 256, sizes >= 1, 0 <= alpha <= 1 and times >= 0")
-
-    @property
-    def alphas(self) -> tuple[float, ...]:
-        return self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
-
     def alpha_at(self, length: int) -> float:
-        return self.alphas[length // PERIOD % len(self.alphas)]
+        return self.alphas[length // PERIOD % len(self.alphas)] if self.alphas else self.alpha
 
     @classmethod
     def parse(cls, text: str) -> "SimSettings":
-        """Parse "name=value,name=value"; steps_ms is written 34/35.5/40. Raises ConfigError."""
-        values: dict[str, object] = {}
-        for item in filter(None, (part.strip() for part in text.split(","))):
-            name, separator, value = item.partition("=")
-            if not separator or name not in _PARSERS:
-                raise ConfigError(f"unknown simulation setting {item!r}: known are {', '.join(_PARSERS)}")
+        """Parse "name=value,name=value"; several values are written 34/35.5/40. Raises ConfigError."""
+        defaults = asdict(cls())
+        values = dict[str, object]()
+        for item in filter(None, text.split(",")):
+            name, _, value = item.strip().partition("=")
             try:
-                values[name] = _PARSERS[name](value)
-            except (ValueError, KeyError) as error:
-                raise ConfigError(f"simulation setting {name}={value!r} is not a value it can have") from error
+                kind = type(defaults[name])
+                values[name] = tuple(map(float, value.split("/"))) if kind is tuple else kind(value)
+            except (KeyError, ValueError) as error:
+                raise ConfigError(f"{item!r} is no setting of a simulation: known are {', '.join(defaults)}") from error
         return cls(**values)  # type: ignore[arg-type]
 
     def step_seconds(self, rows: int) -> float:
@@ -93,10 +77,8 @@ class _SimEngine:
         if settings.load_s:
             time.sleep(settings.load_s)
         self.settings = settings
-        trimming: Trimming = "removal" if settings.can_trim else "none"
         sizes = settings.n_ctx, settings.n_batch, settings.n_seq
-        reuse: KVReuse = "copied" if settings.can_trim else "whole"
-        self.info = EngineInfo(model, *sizes, trimming, backend="simulation", reuse=reuse, batches=batches)
+        self.info = EngineInfo(model, *sizes, "removal", backend="simulation", reuse="copied", batches=batches)
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
@@ -116,7 +98,7 @@ class _SimEngine:
         self.sequences.lengths[seq] = len(prefix)
         if 0 < self.settings.end_after <= len(prefix):
             return END_ID
-        return _PRINTABLE[_hash(_NEXT, 0, prefix.crc) % len(_PRINTABLE)]
+        return _PRINTABLE[_hash(_NEXT, prefix.crc) % len(_PRINTABLE)]
 
     def cut(self, seq: int, length: int) -> None:
         self.prefixes[seq].truncate(length)
@@ -149,14 +131,10 @@ class SimVerifier(_SimEngine):
         return logits
 
     def trim(self, seq: int, length: int) -> None:
-        held = self.sequences.check_trim(seq, length)
-        if 0 < length < held and not self.settings.can_trim:
-            raise EngineError(f"sim-target cannot remove part of a sequence (cut {seq} to {length})")
+        self.sequences.check_trim(seq, length)
         self.cut(seq, length)
 
     def copy(self, seq: int, source: int, length: int) -> None:
-        if self.info.reuse != "copied":
-            raise LocalProtocolError("sim-target cannot copy part of a sequence")
         self.sequences.check_copy(seq, source, length)
         self.prefixes[seq].extend(self.prefixes[source][:length])
         self.sequences.lengths[seq] = length
@@ -188,26 +166,23 @@ class SimDrafter(_SimEngine):
 
     def trim(self, seq: int, length: int) -> int:
         kept = self.sequences.check_cut(seq, length)
-        if kept < self.sequences.held(seq) and not self.settings.can_trim:
-            kept = 0
         self.cut(seq, kept)
         return kept
 
     def guess(self, crc: int, length: int, right: int) -> int:
         """Return the guess after `length` ids with this CRC, where `right` is the target's token."""
-        seed = self.settings.seed
-        if _hash(_LUCK, seed, crc) < self.settings.alpha_at(length) * 2**64:
+        if _hash(_LUCK, crc) < self.settings.alpha_at(length) * 2**64:
             return right
-        other = 1 + _hash(_WRONG, seed, crc) % (len(_PRINTABLE) - 1)
+        other = 1 + _hash(_WRONG, crc) % (len(_PRINTABLE) - 1)
         return _PRINTABLE[(right - _PRINTABLE.start + other) % len(_PRINTABLE)]
 
 
-def _hash(purpose: int, seed: int, crc: int) -> int:
+def _hash(purpose: int, crc: int) -> int:
     """64 bits; a CRC alone is linear in its input and would make neighbouring prefixes continue alike.
 
     The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
     """
-    mixed = crc + (seed << 32) + _GOLDEN * purpose & _U64
+    mixed = crc + _GOLDEN * purpose & _U64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _U64
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _U64
     return mixed ^ mixed >> 31
@@ -223,10 +198,3 @@ def _wait_until(moment: float) -> None:
     """Sleep until shortly before `moment`, then poll: a sleeper wakes late, a model's thread does not."""
     while (left := moment - time.perf_counter()) > 0:
         time.sleep(max(left - _AWAKE, 0.0))
-
-
-_KINDS: dict[object, Callable[[str], object]] = {float: float, int: int, bool: {"0": False, "1": True}.__getitem__}
-_PARSERS: dict[str, Callable[[str], object]] = {
-    field.name: _KINDS.get(field.type, lambda value: tuple(map(float, value.split("/"))))
-    for field in fields(SimSettings)
-}

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from processes import Mesh, body, complete, generate, until
+from processes import Mesh, generate, until
 from served import Served
 
 pytestmark = pytest.mark.models
@@ -39,17 +39,6 @@ def test_gpu_required(mesh: Mesh):
         "verifier", "--engine", "llama", "--model", "bundled", "--gpu", "required", "--gpu-layers", 0
     )
     done.refused(78, "GPU is required")
-
-
-@fault("E7.79")
-def test_a_target_that_cannot_be_cut(mesh: Mesh):
-    """No draft is verified, the text is the target's own."""
-    verifier = mesh.verifier("step_ms=1,can_trim=0")
-    mesh.drafter()
-    result = complete(verifier, body("hello", 20))
-    assert result.ids == complete(verifier, body("hello", 20, draft_n=0)).ids
-    assert sum(result.accepted) == 0
-    assert [line["speculation"] for line in verifier.events("ready")] == [False]
 
 
 @fault("E6.71")

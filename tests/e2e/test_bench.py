@@ -65,7 +65,7 @@ def test_a_drafter_that_becomes_right_is_asked_again(mesh: Mesh):
     """Drafting is off while drafts are mostly wrong and steps with them dear; it comes back where they begin to be
     right, because the drafter is asked for a few now and then."""
     verifier = mesh.verifier("steps_ms=4/16/16/16/5")
-    mesh.drafter("draft_ms=0.3,alpha=0.02/0.98")
+    mesh.drafter("draft_ms=0.3,alphas=0.02/0.98")
     with Stream(verifier, body("a text", 6000)) as stream:
         stream.read(while_=lambda: sum(stream.accepted) <= 10)
     assert sum(stream.accepted) > 10

@@ -149,7 +149,7 @@ class Restore(LlamaCache):
 def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
     """Reserve a model's memory. Raises ConfigError.
 
-    A drafter's wrong state costs its guesses only; a verifier's that does not come back stays without drafts.
+    A drafter's wrong state costs drafts only, a verifier's would be in the text: it is tried.
     """
     recurrent = model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle)
     if recurrent and sizes.width is not None:
@@ -169,7 +169,8 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
         raise ConfigError(f"{model.name} does not run: {error}") from error
     cache.clear(0)
     if recurrent and not drafter and not _takes_back(cache):
-        cache.trimming = "none"
+        cache.close()
+        raise ConfigError(f"{model.name} does not return to a saved state, so it cannot verify: choose another model")
     return cache
 
 

@@ -26,12 +26,12 @@ from specmesh.errors import EngineError, LocalProtocolError
 
 @pytest.fixture(
     scope="module",
-    params=["sim", "sim-untrimmable", *model_params(*TINY)],
+    params=["sim", *model_params(*TINY)],
 )
 def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine: VerifyEngine
-    if request.param.startswith("sim"):
-        engine = SimVerifier(sim_settings(can_trim=request.param == "sim"))
+    if request.param == "sim":
+        engine = SimVerifier(sim_settings())
     else:
         engine = LlamaVerifier(llama_settings(pick_gguf(request.param, request)), n_batch=N_BATCH)
     yield engine
@@ -80,15 +80,11 @@ class TestVerifier:
         assert_same_logits(last, full[9:])
 
     def test_trim_then_redo(self, verifier: VerifyEngine) -> None:
-        """After a cut a sequence goes on as if the ids cut off had never been there; what cannot, says so."""
+        """After a cut a sequence goes on as if the ids cut off had never been there."""
         ids = text_ids(12)
         straight = step(verifier, span(0, 0, ids))[0]
         step(verifier, span(1, 0, ids[:8]), span(2, 0, ids[:8]))
         step(verifier, span(1, 8, [ids[8], 51, 52]))
-        if not verifier.info.can_trim:
-            with pytest.raises(EngineError, match="cannot remove"):
-                verifier.trim(1, 9)
-            return
         verifier.trim(1, 9)
         assert_same_logits(step(verifier, span(1, 9, ids[9:]))[0], straight[9:])
 
@@ -108,8 +104,6 @@ class TestVerifier:
 
     def test_rejected_drafts_leave_no_trace(self, verifier: VerifyEngine) -> None:
         """Steps of several sequences with right and wrong drafts, of any widths: logits as without drafts."""
-        if not verifier.info.can_trim:
-            return
         rng = np.random.default_rng(3)
         texts = [text_ids(70, seed) for seed in range(N_SEQ)]
         straight = [one_by_one(verifier, seq, ids) for seq, ids in enumerate(texts)]
@@ -138,9 +132,8 @@ class TestVerifier:
         ids = text_ids(30)
         straight = step(verifier, span(0, 0, ids))[0]
         step(verifier, span(1, 0, ids[:8]))
-        step(verifier, span(1, 8, [*ids[8:10], *([51, 52] if verifier.info.can_trim else [])]))
-        if verifier.info.can_trim:
-            verifier.trim(1, 10)
+        step(verifier, span(1, 8, [*ids[8:10], 51, 52]))
+        verifier.trim(1, 10)
         verifier.trim(0, 0)
         for seq in (2, 0):
             step(verifier, span(seq, 0, text_ids(20, seed=4), logits=False))

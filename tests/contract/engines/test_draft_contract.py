@@ -36,15 +36,15 @@ from specmesh.errors import LocalProtocolError
 @pytest.fixture(
     scope="module",
     params=[
-        *("sim", "sim-untrimmable", "ngram"),
+        *("sim", "ngram"),
         *model_params(*TINY),
         *(pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in MLX_KINDS),
     ],
 )
 def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     engine: DraftEngine
-    if request.param.startswith("sim"):
-        engine = SimDrafter(sim_settings(can_trim=request.param == "sim"))
+    if request.param == "sim":
+        engine = SimDrafter(sim_settings())
     elif request.param == "ngram":
         engine = NgramDrafter(N_CTX, N_SEQ)
     elif request.param.startswith("mlx"):

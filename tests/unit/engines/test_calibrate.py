@@ -48,7 +48,7 @@ def test_a_slow_target_is_not_measured_for_long():
     ("settings", "info", "widths"),
     [
         (SimSettings(n_batch=4), {}, [1, 2, 3, 4]),
-        (SimSettings(n_ctx=3, can_trim=False), {}, [1, 2, 3]),
+        (SimSettings(n_ctx=3), {}, [1, 2, 3]),
         (SimSettings(), {"n_outputs": 5}, [1, 2, 3, 4, 5]),
     ],
     ids=["batch", "context", "logits"],
