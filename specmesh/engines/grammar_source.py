@@ -9,7 +9,7 @@ import graphlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -38,12 +38,12 @@ _CHARS, _RANGES = re.compile(_CHAR, re.DOTALL), re.compile(f"({_CHAR})(?:-({_CHA
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<lines>[\r\n]+) | (?P<sign>::=|[|()]) | (?P<name>[a-zA-Z0-9_-]+)
-    | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.) | (?P<times>[*+?]|\{[\d, ]+\})""",
+    | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.) | (?P<times>[*+?]|\{[\d, ]+\})
+    | (?P<wrong>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_NO_TOKENS = "tokens by name or number are not supported"
-_NO_TOKEN = {'"': "unexpected end", "[": "unexpected end", "<": _NO_TOKENS, "!": _NO_TOKENS}
-"""Why nothing of the language begins with such a character, where it does not."""
+_Token = re.Match[str]
+"""A part of a grammar; its kind is the group that matched."""
 
 
 def answer(request: Json) -> Json:
@@ -99,126 +99,94 @@ def _inside(keyword: str, value: Any) -> Any:
 
 def gbnf_to_lark(text: str) -> str:
     """Translate GBNF, token by token. Raises RequestError, with the line of a syntax error."""
-    rules = _rules(_tokens(text))
+    rules = _rules([token for token in _TOKEN.finditer(text) if token.lastgroup != "blank"])
     if "root" not in rules:
         raise RequestError("there is no rule named root, with which a text begins")
-    uses = {name: {token.text for token in rule if token.kind == "name"} for name, rule in rules.items()}
-    for name, used in uses.items():
-        for other in used - rules.keys():
-            raise RequestError(f"rule {name} uses {other}, which there is none of")
-    reached, ahead = dict[str, set[str]](), {"root"}
-    while ahead:
-        name = ahead.pop()
-        reached[name] = uses[name]
-        ahead |= uses[name] - reached.keys()
+    uses = {name: {token[0] for token in rule if token.lastgroup == "name"} for name, rule in rules.items()}
     try:
-        graphlib.TopologicalSorter(reached).prepare()
+        graphlib.TopologicalSorter(uses).prepare()
         by_parser = False
     except graphlib.CycleError:
         by_parser = True
     # Lark's rules in capital letters are the lexer's.
     names = {name: f"{'r' if by_parser else 'R'}{number}" for number, name in enumerate(rules)}
-    larks = {name: " ".join(_lark(token, names, by_parser) for token in rule) for name, rule in rules.items()}
-    lines = (f"{names[name]}: {lark}\n" for name, lark in larks.items() if name in reached)
+    lines = (f"{names[name]}: {' '.join(_lark(rule, names, by_parser))}\n" for name, rule in rules.items())
     return f"start: {names['root']}\n{''.join(lines)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A part of a grammar; `kind`: a group of _TOKEN, or the sign itself."""
-
-    kind: str
-    text: str
-    line: int
-
-    def wrong(self, what: str) -> RequestError:
-        return RequestError(f"line {self.line}: {what}")
+def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
+    """Return the tokens of each rule: it begins with its name and `::=`, whatever else there is."""
+    begins = [at for at, (name, sign) in enumerate(pairwise(tokens)) if name.lastgroup == "name" and sign[0] == "::="]
+    for token in tokens[: begins[0] if begins else None]:
+        if token.lastgroup != "lines":
+            raise _wrong(token, "expected the name of a rule and ::=")
+    return {tokens[at][0]: tokens[at + 2 : end] for at, end in pairwise([*begins, len(tokens)])}
 
 
-_NOTHING = _Token("literal", "", 0)
-
-
-def _tokens(text: str) -> Iterator[_Token]:
-    at, line = 0, 1
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise _Token("", "", line).wrong(_NO_TOKEN.get(text[at], f"unexpected {text[at]!r}"))
-        kind = str(found.lastgroup)
-        if kind != "blank":
-            yield _Token(found[0] if kind == "sign" else kind, found[kind], line)
-        at, line = found.end(), line + found[0].count("\n")
-
-
-def _rules(tokens: Iterator[_Token]) -> dict[str, list[_Token]]:
-    rules: dict[str, list[_Token]] = {}
-    for name in tokens:
-        if name.kind == "lines":
-            continue
-        if name.kind != "name":
-            raise name.wrong(f"unexpected {name.text!r}: expected the name of a rule")
-        if (sign := next(tokens, name)).kind != "::=":
-            raise sign.wrong("expected ::=")
-        rules[name.text] = list(_rule(tokens))
-    return rules
-
-
-def _rule(tokens: Iterator[_Token]) -> Iterator[_Token]:
-    """Take a rule up to the end of its line; but lines end neither in brackets nor after `|` and `::=`."""
-    opened, before = list[_Token](), "|"
-    for token in tokens:
+def _lark(rule: list[_Token], names: dict[str, str], by_parser: bool) -> Iterator[str]:
+    """Translate a rule. It ends with its line; but lines end neither in brackets nor after `|` and `::=`."""
+    opened, before, ended = list[_Token](), "|", False
+    for token in rule:
+        kind = token[0] if token.lastgroup == "sign" else str(token.lastgroup)
         begins = before in ("|", "(")
-        if token.kind == "lines":
-            if opened or before == "|":
-                continue
-            break
-        if token.kind in ("|", ")") and begins:
-            yield _NOTHING
-        if token.kind == "(":
+        if kind == "lines":
+            ended = ended or not (opened or before == "|")
+            continue
+        if ended:
+            raise _wrong(token, "expected the name of a rule and ::=")
+        if kind in ("|", ")") and begins:
+            yield '""'
+        if kind == "(":
             opened.append(token)
-        if (token.kind == ")" and not opened) or token.kind == "::=":
-            raise token.wrong(f"unexpected {token.text}")
-        if token.kind == ")":
+        if kind in ("::=", "wrong") or (kind == ")" and not opened):
+            raise _wrong(token, f"unexpected {token[0]!r}")
+        if kind == ")":
             opened.pop()
         if len(opened) > _MOST_DEEP:
-            raise token.wrong("its parts are nested too deeply")
-        if token.kind == "times" and (begins or before == "times"):
-            raise token.wrong(f"{token.text} follows nothing that it could repeat")
-        yield token
-        before = token.kind
+            raise _wrong(token, "its parts are nested too deeply")
+        if kind == "times" and (begins or before == "times"):
+            raise _wrong(token, f"{token[0]} follows nothing that it could repeat")
+        yield _translated(token, names, by_parser)
+        before = kind
     if opened:
-        raise opened[-1].wrong("expected )")
+        raise _wrong(opened[-1], "expected )")
     if before == "|":
-        yield _NOTHING
+        yield '""'
 
 
-def _lark(token: _Token, names: dict[str, str], by_parser: bool) -> str:
-    match token.kind:
+def _wrong(token: _Token, what: str) -> RequestError:
+    return RequestError(f"line {token.string.count(chr(10), 0, token.start()) + 1}: {what}")
+
+
+def _translated(token: _Token, names: dict[str, str], by_parser: bool) -> str:
+    match token.lastgroup:
+        case "name" if token[0] in names:
+            return names[token[0]]
         case "name":
-            return names[token.text]
+            raise _wrong(token, f"there is no rule named {token[0]}")
         case "any":
             return "/[\\x{0}-\\x{10ffff}]/"
         case "class":
             return _class(token)
         case "literal":
-            chars = [_char(token, char) for char in _CHARS.findall(token.text)]
+            chars = [_char(token, char) for char in _CHARS.findall(token["literal"])]
             if chars and by_parser:
                 return f"({' '.join(f'/[{_regex(char)}]/' for char in chars)})"
             return json.dumps("".join(chars))  # letter by letter it takes a hundred times as long
-    return token.text
+    return token[0]
 
 
 def _class(token: _Token) -> str:
-    inside = token.text.removeprefix("^")
+    inside = token["class"].removeprefix("^")
     if not inside:
-        raise token.wrong("a class without characters")
+        raise _wrong(token, "a class without characters")
     ranges = ""
     for begin, end in _RANGES.findall(inside):
         first, last = _char(token, begin), _char(token, end or begin)
         if last < first:
-            raise token.wrong(f"a class cannot go from {first} to {last}")
+            raise _wrong(token, f"a class cannot go from {first} to {last}")
         ranges += f"{_regex(first)}-{_regex(last)}"
-    return f"/[{'^' * (inside != token.text)}{ranges}]/"
+    return f"/[{'^' * (inside != token['class'])}{ranges}]/"
 
 
 def _regex(char: str) -> str:
@@ -232,8 +200,8 @@ def _char(token: _Token, spelt: str) -> str:
     if digits := spelt[2:]:
         code = int(digits, 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            raise token.wrong(f"{spelt} is no character")
+            raise _wrong(token, f"{spelt} is no character")
         return chr(code)
     if spelt[1] not in _ESCAPES:
-        raise token.wrong(f"unknown escape {spelt}")
+        raise _wrong(token, f"unknown escape {spelt}")
     return _ESCAPES[spelt[1]]

@@ -73,9 +73,10 @@ def test_the_language_is_the_same(name: str):
     ("grammar", "why"),
     [
         ('top ::= "a"', "no rule named root"),
-        ("root ::= other", "rule root uses other"),
-        ('root ::= "a"\n\nroot "b"', "line 3: expected ::="),
-        ('root ::= "a', "line 1: unexpected end"),
+        ("root ::= \n  other", "line 2: there is no rule named other"),
+        ('root ::= "a"\n\nroot "b"', "line 3: expected .*::="),
+        ('"a"\nroot ::= "b"', "line 1: expected .*::="),
+        ('root ::= "a', "line 1: unexpected '\"'"),
         ('root ::= ("a" | "b"', r"line 1: expected \)"),
         ('root ::= "a" )', "line 1: unexpected"),
         (r'root ::= "\q"', "unknown escape"),
@@ -85,16 +86,10 @@ def test_the_language_is_the_same(name: str):
         ("root ::= [z-a]", "from z to a"),
         ('root ::= "a" | +', "follows nothing"),
         ('root ::= "a"{x}', "unexpected '{'"),
-        ("root ::= <think> [a-z]", "tokens by name"),
+        ("root ::= <think> [a-z]", "line 1: unexpected '<'"),
         ("root ::= " + "(" * 5000, "nested too deeply"),
     ],
 )
 def test_what_is_none_is_refused_with_its_line(grammar: str, why: str):
     with pytest.raises(RequestError, match=why):
         gbnf_to_lark(grammar)
-
-
-def test_a_rule_that_nobody_uses_changes_nothing():
-    """A recursive one would put a grammar that is one lexeme on the parser, which takes far longer."""
-    line = 'root ::= line+\nline ::= [a-z ]+ [.]? [a-z ]* "\\n"?\n'
-    assert gbnf_to_lark(line + 'unused ::= "(" unused ")" | "x"') == gbnf_to_lark(line)
