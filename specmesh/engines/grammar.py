@@ -72,9 +72,6 @@ class GrammarConstraint:
         self.exhausted: str | None = None
         self._steps = 0
         self._allowed: NDArray[np.bool_] | None = None
-        # Ids of which each is the only one allowed after those before it, from `_at` on; None: not computed here.
-        self._run: list[int] | None = None
-        self._at = 0
         self.forced()  # computed on this thread, as long as it takes
         self._text.seconds = 0.0
         self.allowed()
@@ -85,8 +82,8 @@ class GrammarConstraint:
 
     def allowed(self) -> NDArray[np.bool_]:
         if self._allowed is None:
-            must = self._next()
-            allowed = self._tokens.mask(self._text.library) if must is None else self._tokens.only(must)
+            forced = self._text.forced()
+            allowed = self._tokens.only(forced[0]) if forced else self._tokens.mask(self._text.library)
             if (why := self._ran_out(self._text)) is not None:
                 raise RequestError(f"the {self._field} takes too much to go on with: {why}; {SIMPLER}", self._field)
             if self._text.library.is_error() or not allowed.any():  # in error it allows an end
@@ -95,52 +92,38 @@ class GrammarConstraint:
         return self._allowed
 
     def allows(self, token: int) -> bool:
-        return self._text.fits(token, self._next()) and self._ran_out(self._text) is None
+        return self._text.fits(token) and self._ran_out(self._text) is None
 
     def accept(self, token: int) -> None:
-        run, after = self._current_run(), self._at + 1
-        self._run = run if run[self._at : after] == [token] and after < len(run) else None
-        self._at, self._allowed = after, None
+        self._text.forced()  # where one run ends and the next begins may depend on the text only, for a resumed one
         self._text.consume(token)
         self._drafts.consume(token)
+        self._allowed = None
         self._steps += 1
 
     def rollback(self, count: int) -> None:
         if count:
-            self._text.library.rollback(count)
-            self._drafts.library.rollback(count)
-            self._allowed = self._run = None
+            self._text.rollback(count)
+            self._drafts.rollback(count)
+            self._allowed = None
 
     def count_allowed(self, ids: Sequence[int]) -> int:
-        must, fitting, consumed = self._next(), 0, 0
-        run, at = self._current_run(), self._at
         self._steps = max(self._steps, len(ids))
+        self._drafts.run = self._text.forced()
+        consumed = ended = 0
         for token in ids:
-            if not self._drafts.fits(token, must) or self._ran_out(self._drafts) is not None:
+            if not self._drafts.fits(token) or self._ran_out(self._drafts) is not None:
                 break
-            fitting += 1
             if token in self._tokens.ends:
+                ended = 1
                 break
             self._drafts.consume(token)
-            consumed, at = consumed + 1, at + 1
-            if at >= len(run):
-                run, at = self._drafts.forced(), 0
-            must = run[at] if run else None
-        self._drafts.library.rollback(consumed)
-        return fitting
+            consumed += 1
+        self._drafts.rollback(consumed)
+        return consumed + ended
 
     def forced(self) -> tuple[int, ...]:
-        return tuple(self._current_run()[self._at : self._at + MAX_DRAFTS])
-
-    def _current_run(self) -> list[int]:
-        if self._run is None:
-            self._run, self._at = self._text.forced(), 0
-        return self._run
-
-    def _next(self) -> int | None:
-        """Return the only id that may come next, or None where the choice is the target's."""
-        run = self._current_run()
-        return run[self._at] if run else None
+        return tuple(self._text.forced()[:MAX_DRAFTS])
 
     def _ran_out(self, matcher: "_Matcher") -> str | None:
         """Return which limit was exceeded, if any. A vocabulary without a fitting token is another error."""
@@ -153,31 +136,45 @@ class GrammarConstraint:
 
 
 class _Matcher:
-    """The library's matcher, and the seconds of processor time that it took for other things than masks."""
+    """The library's matcher, and the seconds of processor time that it took for other things than masks.
+
+    run: the ids that alone can follow, of which each is allowed after those before it; None: not computed here.
+    """
 
     def __init__(self, lark: str, tokens: "_Tokens") -> None:
         self.library = LLMatcher(tokens.library, lark, log_level=0, limits=LIMITS)
         self.seconds = 0.0
+        self.run: list[int] | None = None
         self._tokens = tokens
 
-    def fits(self, token: int, must: int | None) -> bool:
-        """Return whether this token may come next; `must`: the only one that may, if there is one."""
+    def fits(self, token: int) -> bool:
+        """Return whether this token may come next."""
         if token in self._tokens.ends:
             return self.library.is_accepting()
-        if must is not None:
-            return token == must
+        if forced := self.forced():
+            return token == forced[0]
         with self._timed():
             return bool(self._tokens.pieces[token]) and self.library.validate_tokens([token]) == 1
 
     def forced(self) -> list[int]:
         """Return the ids that spell what alone can follow, but for an end that a token may spell more than."""
-        with self._timed():
-            self.library.compute_ff_bytes()  # else it finds none
-            return self.library.compute_ff_tokens()
+        if self.run is None:
+            with self._timed():
+                self.library.compute_ff_bytes()  # else it finds none
+                self.run = self.library.compute_ff_tokens()
+        return self.run
 
     def consume(self, token: int) -> None:
         with self._timed():
             self.library.consume_token(token)
+        # The rest of a run holds; where there is none, another begins.
+        rest = self.run[1:] if self.run and self.run[0] == token else []
+        self.run = rest or None
+
+    def rollback(self, count: int) -> None:
+        if count:
+            self.library.rollback(count)
+            self.run = None
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
