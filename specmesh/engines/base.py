@@ -112,7 +112,7 @@ class VerifyEngine(Engine, Tokenizer, Protocol):
         """
 
     def trim(self, seq: int, length: int) -> None:
-        """Keep the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible.
+        """Keep at most the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible.
 
         With `trimming` "removal" every length is possible. Else only 0 and those inside the sequence's last step, at
         least its first row.
@@ -209,23 +209,15 @@ class Sequences:
         return outputs
 
     def check_trim(self, seq: int, length: int) -> int:
-        """Check that 0 <= length <= held; return how many ids `seq` holds."""
-        held = self.held(seq)
-        if not 0 <= length <= held:
-            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}: it holds {held}")
-        return held
-
-    def check_cut(self, seq: int, length: int) -> int:
         """Check that `length` >= 0; return how many ids `seq` holds after a cut to at most `length`."""
-        return min(self.check_trim(seq, min(length, self.held(seq))), length)
+        if length < 0:
+            raise LocalProtocolError(f"sequence {seq} cannot be cut to {length}")
+        return min(self.held(seq), length)
 
     def check_copy(self, seq: int, source: int, length: int) -> None:
         """Check that the empty `seq` may begin with `length` ids of `source`, 0 < length <= held."""
         if self.held(seq) or not 0 < length <= self.held(source):
-            raise LocalProtocolError(
-                f"sequence {seq} with {self.held(seq)} ids cannot begin with {length} of sequence {source}, which "
-                f"holds {self.held(source)}"
-            )
+            raise LocalProtocolError(f"sequence {seq} cannot begin with {length} ids of sequence {source}")
 
 
 @functools.cache

@@ -45,7 +45,7 @@ class NgramDrafter:
         return None
 
     def trim(self, seq: int, length: int) -> int:
-        self._sequences.lengths[seq] = kept = self._sequences.check_cut(seq, length)
+        self._sequences.lengths[seq] = kept = self._sequences.check_trim(seq, length)
         return kept
 
     def close(self) -> None:

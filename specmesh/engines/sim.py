@@ -100,9 +100,10 @@ class _SimEngine:
             return END_ID
         return _PRINTABLE[_hash(_NEXT, prefix.crc) % len(_PRINTABLE)]
 
-    def cut(self, seq: int, length: int) -> None:
-        self.prefixes[seq].truncate(length)
-        self.sequences.lengths[seq] = length
+    def cut(self, seq: int, length: int) -> int:
+        self.sequences.lengths[seq] = kept = self.sequences.check_trim(seq, length)
+        self.prefixes[seq].truncate(kept)
+        return kept
 
     def close(self) -> None:
         pass
@@ -131,7 +132,6 @@ class SimVerifier(_SimEngine):
         return logits
 
     def trim(self, seq: int, length: int) -> None:
-        self.sequences.check_trim(seq, length)
         self.cut(seq, length)
 
     def copy(self, seq: int, source: int, length: int) -> None:
@@ -165,9 +165,7 @@ class SimDrafter(_SimEngine):
         return ask.sampler.choose(_one_hot([guess], self.settings.n_vocab)[0], held + len(ask.ids))
 
     def trim(self, seq: int, length: int) -> int:
-        kept = self.sequences.check_cut(seq, length)
-        self.cut(seq, kept)
-        return kept
+        return self.cut(seq, length)
 
     def guess(self, crc: int, length: int, right: int) -> int:
         """Return the guess after `length` ids with this CRC, where `right` is the target's token."""

@@ -114,13 +114,13 @@ class LlamaEngine:
         return logits
 
     def _trim(self, seq: int, length: int) -> bool:
-        """Keep the first `length` tokens of a sequence; False, with nothing changed, where the model cannot."""
-        held = self._sequences.check_trim(seq, length)
-        if length == 0:
+        """Keep at most `length` tokens of a sequence; False, with nothing changed, where the model cannot."""
+        kept = self._sequences.check_trim(seq, length)
+        if kept == 0:
             self._cache.clear(seq)
-        elif length < held and not self._cache.trim(seq, length):
+        elif kept < self._sequences.lengths[seq] and not self._cache.trim(seq, kept):
             return False
-        self._sequences.lengths[seq] = length
+        self._sequences.lengths[seq] = kept
         return True
 
 
@@ -205,6 +205,6 @@ class LlamaDrafter(LlamaEngine):
 
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a sequence that cannot be cut so far back is emptied."""
-        if not self._trim(seq, self._sequences.check_cut(seq, length)):
+        if not self._trim(seq, length):
             self._trim(seq, 0)
         return self._sequences.held(seq)

@@ -8,7 +8,6 @@ from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.engines.base import Ask, EngineInfo, Sequences, Trimming, context_of
 from specmesh.engines.mlx.model import MlxModel, free
-from specmesh.errors import EngineError
 
 if TYPE_CHECKING:
     from specmesh.engines.mlx.sequence import MlxSequence
@@ -34,24 +33,21 @@ class MlxDrafter:
         return [self._guess(ask) for ask in asks]
 
     def _guess(self, ask: Ask) -> int | None:
-        held = self._sequences.check_append(ask.seq, ask.ids)
+        self._sequences.check_append(ask.seq, ask.ids)
+        memory = self._memories[ask.seq]
         try:
-            guess = self._memories[ask.seq].feed(ask.ids, ask.sampler)
-        except Exception as error:
-            self._empty(ask.seq)
-            raise EngineError(f"MLX failed on {len(ask.ids)} ids: {error}") from error
-        self._sequences.lengths[ask.seq] = held + len(ask.ids)
-        return guess
+            return memory.feed(ask.ids, ask.sampler)
+        finally:
+            self._sequences.lengths[ask.seq] = memory.length
 
     def trim(self, seq: int, length: int) -> int:
         """As `DraftEngine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
-        self._sequences.check_cut(seq, length)
+        self._sequences.check_trim(seq, length)
+        memory = self._memories[seq]
         try:
-            self._sequences.lengths[seq] = self._memories[seq].trim(length)
-        except Exception as error:
-            self._empty(seq)
-            raise EngineError(f"MLX failed to cut a sequence: {error}") from error
-        return self._sequences.held(seq)
+            return memory.trim(length)
+        finally:
+            self._sequences.lengths[seq] = memory.length
 
     def close(self) -> None:
         self._memories, self._sequences = [], Sequences(0, 0, 0, 0)  # further calls name none that there is
@@ -63,11 +59,8 @@ class MlxDrafter:
 
         self._memories = [MlxSequence(model.module) for _ in range(settings.max_sessions)]
         first = self._memories[0]
-        try:  # once each way: kernels are compiled before a session waits
-            first.feed([0, 0], None)
-            first.feed([0], Sampler(SamplingParams()))
-        except Exception as error:
-            raise EngineError(f"MLX cannot run this model: {error}") from error
+        first.feed([0, 0], None)  # once each way: kernels are compiled before a session waits
+        first.feed([0], Sampler(SamplingParams()))
         n_vocab = first.n_vocab
         first.clear()
         self.vocabulary = model.vocabulary(n_vocab)
@@ -77,7 +70,3 @@ class MlxDrafter:
         sizes = n_ctx, n_batch, settings.max_sessions
         self.info = EngineInfo(model.name, *sizes, trimming, model.backend, reuse=reuse)
         self._sequences = Sequences(settings.max_sessions, n_ctx, n_vocab, n_batch)
-
-    def _empty(self, seq: int) -> None:
-        self._memories[seq].clear()
-        self._sequences.lengths[seq] = 0

@@ -14,6 +14,7 @@ import numpy as np
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
 from specmesh.core.sampling.sampler import Sampler
+from specmesh.errors import EngineError
 
 # A snapshot is taken where STRIDE ids have come since the last; as many are kept as cover REACH ids: no draft chain is
 # longer.
@@ -33,7 +34,7 @@ class _Snapshot:
 
 
 class MlxSequence:
-    """Used from the model's thread; errors are mlx-lm's own."""
+    """Used from the model's thread."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -51,21 +52,33 @@ class MlxSequence:
         return not self._watched
 
     def feed(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-        """Append ids; with a `sampler` return its choice after the last of them."""
-        if sampler is not None and len(ids) > _TOGETHER:
-            self._run(ids[:-1], None)
-            ids = ids[-1:]
-        return self._run(ids, sampler)
+        """Append ids; with a `sampler` return its choice after the last of them. After an EngineError it is empty."""
+        try:
+            if sampler is not None and len(ids) > _TOGETHER:
+                self._run(ids[:-1], None)
+                ids = ids[-1:]
+            return self._run(ids, sampler)
+        except Exception as error:
+            raise self._failed(error) from error
 
     def trim(self, length: int) -> int:
-        """Keep at most the first `length` ids, fewer where the model must go further back; returns how many."""
+        """Keep at most the first `length` ids, fewer where the model must go further back; returns how many. After an
+        EngineError it is empty."""
         surplus = self.length - length
         if surplus <= 0:
             return self.length
-        if not length or not (self._cut(surplus) if can_trim_prompt_cache(self._caches) else self._go_back(length)):
-            self.clear()
+        try:
+            if not length or not (self._cut(surplus) if can_trim_prompt_cache(self._caches) else self._go_back(length)):
+                self.clear()
+        except Exception as error:
+            raise self._failed(error) from error
         self._snapshots = [kept for kept in self._snapshots if kept.length <= self.length]
         return self.length
+
+    def _failed(self, error: Exception) -> EngineError:
+        """Empty the sequence and map mlx-lm's errors, which have no class in common."""
+        self.clear()
+        return EngineError(f"MLX cannot run this model: {error}")
 
     def _run(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         rows = self._model(mx.array([ids]), cache=self._caches)
