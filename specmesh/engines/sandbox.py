@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -29,8 +28,7 @@ STARTING = 60.0
 MAX_ANSWER = 2**26
 """Bytes of the longest answer that is read."""
 
-_MAX_ERRORS = 2**20
-_LAST_WORDS = 2048
+_LAST_WORDS = 2048  # characters
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 
@@ -43,18 +41,17 @@ class Child:
         self._module, self._memory, self._seconds = module, memory, seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._opened = contextlib.ExitStack()
 
     def ask(self, request: Json) -> Json:
         """Return the answer. Raises ChildFailed; the process may have ended then, and the next call starts another."""
         line = f"{json.dumps(request)}\n".encode()
         with self._lock:
             try:
-                process = self._process
-                if process is None or process.poll() is not None:
+                if self._process is None or self._process.poll() is not None:
                     self._end()
-                    process = self._start()
-                answer = self._exchange(process, line, self._seconds)
+                    self._process = self._start()
+                    self._exchange(self._process, b"", STARTING)
+                answer = self._exchange(self._process, line, self._seconds)
             except BaseException:
                 self._end()
                 raise
@@ -70,46 +67,43 @@ class Child:
             self._end()
 
     def _end(self) -> None:
-        self._process = None
-        self._opened.close()
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+            self._channel.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
         # Tokens and keys in our environment are none of its business.
         names = [name for name in os.environ if name in _PASSED or name.startswith(_PASSED_PREFIXES)]
-        passed = {name: os.environ[name] for name in names}
-        self._errors = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `_end`
-        ours, theirs = socket.socketpair()
-        self._channel = self._opened.enter_context(ours)
-        self._answers = self._opened.enter_context(ours.makefile("rb"))
+        self._channel, theirs = socket.socketpair()
         with theirs:
             try:
-                process = subprocess.Popen(  # noqa: S603 - our own module
+                return subprocess.Popen(  # noqa: S603 - our own module
                     [sys.executable, "-P", "-m", __name__, self._module, str(self._memory), str(self._seconds)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
-                    stderr=self._errors.fileno(),
-                    env=passed,
+                    stderr=subprocess.PIPE,
+                    env={name: os.environ[name] for name in names},
                     start_new_session=True,  # Ctrl-C is for this process
                 )
             except OSError as error:
+                self._channel.close()
                 raise ChildFailed(f"no process could be started: {error.strerror}") from error
-        self._process = self._opened.enter_context(process)  # waits for its end
-        self._opened.callback(process.kill)
-        self._exchange(process, b"", STARTING)
-        return process
 
     def _exchange(self, process: subprocess.Popen[bytes], request: bytes, seconds: float) -> Json:
         line = b""
         self._channel.settimeout(seconds)
         try:
             self._channel.sendall(request)
-            line = self._answers.readline(MAX_ANSWER)
+            with self._channel.makefile("rb") as answers:
+                line = answers.readline(MAX_ANSWER)
         except TimeoutError:
             raise ChildFailed(f"it took more than {seconds:g} s") from None
         except OSError:
             pass  # its last words say why
         if not line:
-            raise ChildFailed(self._last_words(process))
+            raise ChildFailed(_last_words(process))
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):
@@ -118,21 +112,24 @@ class Child:
             raise ChildFailed("its answer cannot be read")
         return answer
 
-    def _last_words(self, process: subprocess.Popen[bytes]) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
+
+def _last_words(process: subprocess.Popen[bytes]) -> str:
+    """Return how a process ended, and the last line of its stderr."""
+    try:
+        _, errors = process.communicate(timeout=1.0)
+    except subprocess.TimeoutExpired:
         process.kill()
-        code = process.wait()
-        how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
-        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - _LAST_WORDS, 0))
-        words = [line.strip() for line in self._errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"it ended with {how}" + (f": {words[-1]}" if words else "")
+        _, errors = process.communicate()
+    code = process.returncode
+    how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+    words = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return f"it ended with {how}" + (f": {words[:_LAST_WORDS]}" if words else "")
 
 
 def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
     """In the child: answer requests within the limits until the parent closes the socket."""
     _limit(resource.RLIMIT_DATA, memory)
-    _limit(resource.RLIMIT_FSIZE, _MAX_ERRORS)
+    _limit(resource.RLIMIT_FSIZE, 2**20)
     _limit(resource.RLIMIT_CORE, 0)
     with socket.socket(fileno=os.dup(0)) as channel, channel.makefile("rb") as requests:
         channel.sendall(b"{}\n")  # ready
