@@ -45,11 +45,10 @@ class LoopBackend:
         self._share = 0.0
         self._begun = time.monotonic()
 
-    def progress(self, share: float) -> bool:
-        """Note the share of a model that is loaded; return False to ask the engine to stop."""
+    def progress(self, share: float) -> None:
+        """Note the share of a model that is loaded."""
         self._share = share
         self._process.notifier.loading(share)
-        return not self._process.stop.asked
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -128,12 +127,7 @@ def _serve(
     api = serving_api(settings.socket, backend, settings.port)
     event_loop = process.ends.enter_context(api)
     thread = ModelThread()
-    try:
-        engine = process.wait(thread.do(lambda: load(settings.model, backend.progress)))
-    except SpecmeshError:
-        if process.stop.asked:
-            return
-        raise
+    engine = process.wait(thread.do(lambda: load(settings.model, backend.progress)))
     loop = make(engine, thread)
     process.stop.then(loop.stop)
     backend.loop = loop

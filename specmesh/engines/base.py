@@ -48,8 +48,8 @@ def physical_cores() -> int:
         return len(allowed)
 
 
-Progress = Callable[[float], bool]
-"""Takes the share of a model that is loaded, 0.0 to 1.0; returns False to cancel."""
+Progress = Callable[[float], object]
+"""Takes the share of a model that is loaded, 0.0 to 1.0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,6 @@ MAX_TEMPLATE = 2**20
 MAX_TEXT = 2**22
 """Characters of the longest text: twice the longest body that the API takes."""
 
-MEMORY, SECONDS = 2**29, 3.0
-"""The longest chat that the API takes needs a small part of them."""
-
 
 class ChatTemplate:
     """A Jinja template; `bos` is the text of the token that begins a sequence."""
@@ -37,14 +34,15 @@ class ChatTemplate:
     def __init__(self, source: str, bos: str, eos: str) -> None:
         self.bos = bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
-        self._child = Child(__name__, memory=MEMORY, seconds=SECONDS)
+        # The longest chat that the API takes needs a small part of them.
+        self._child = Child(__name__, memory=2**29, seconds=3.0)
         try:
-            unusable = self._child.ask({**self._request, "messages": None}).get("unusable")
+            why = self._child.ask({**self._request, "messages": None}).get("refused")
         except ChildFailed as error:
-            unusable = str(error)
-        if unusable is not None:
+            why = str(error)
+        if why is not None:
             self.close()
-            raise ConfigError(f"the chat template cannot be used: {unusable}")
+            raise ConfigError(f"the chat template cannot be used: {why}")
 
     def render(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
@@ -57,8 +55,7 @@ class ChatTemplate:
         except ChildFailed as error:
             raise EngineError(f"the chat template failed ({error}): give the verifier another one") from None
         if "text" not in answered:
-            why = answered.get("refused") or answered.get("unusable")
-            raise RequestError(f"the model's chat template refuses these messages: {why}", "messages")
+            raise RequestError(f"the model's chat template refuses these messages: {answered['refused']}", "messages")
         return str(answered["text"])
 
     def close(self) -> None:
@@ -78,12 +75,10 @@ class _Generation(Extension):
 def answer(request: Json) -> Json:
     """In the child: render `messages`, or only compile the `template` where they are None.
 
-    The answer has `text`; or `unusable`, why the template does not compile; or `refused`, why it refuses the messages.
+    The answer has `text`; or `refused`, why the template does not compile or refuses the messages.
     """
-    fault = "unusable"
     try:
         template = _compiled(str(request["template"]))
-        fault = "refused"
         if request["messages"] is None:
             return {"text": ""}
         return {"text": (_continued if request["continued"] else _rendered)(template, request)}
@@ -91,7 +86,7 @@ def answer(request: Json) -> Json:
         raise
     except Exception as error:  # noqa: BLE001 - Jinja and a template may raise anything
         # The template chooses the words: no more than a line of them.
-        return {fault: " ".join(str(error).split())[:300] or type(error).__name__}
+        return {"refused": " ".join(str(error).split())[:300] or type(error).__name__}
 
 
 @functools.lru_cache(maxsize=1)

@@ -25,16 +25,13 @@ BUNDLED = "bundled"
 
 
 def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
-    """Load the target model. Raises ConfigError, or EngineError when cancelled."""
+    """Load the target model. Raises ConfigError."""
     match settings.engine:
-        case "llama" if settings.stretch:
-            from specmesh.engines.stretched import StretchedVerifier
-
-            return StretchedVerifier(settings, progress)
         case "llama":
             from specmesh.engines.llama import LlamaVerifier
+            from specmesh.engines.stretched import StretchedVerifier
 
-            return LlamaVerifier(settings, progress)
+            return (StretchedVerifier if settings.stretch else LlamaVerifier)(settings, progress)
         case "sim":
             from specmesh.engines.sim import SimSettings, SimVerifier
 
@@ -44,21 +41,18 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
 
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
-    """Load the draft model. Raises ConfigError, or EngineError when cancelled."""
+    """Load the draft model. Raises ConfigError or EngineError."""
     settings = _resolved(settings)
     match settings.engine:
         case "mlx":
             from specmesh.engines.mlx import MlxDrafter
 
             return MlxDrafter(settings)
-        case "llama" if settings.stretch:
-            from specmesh.engines.stretched import StretchedDrafter
-
-            return StretchedDrafter(settings, progress)
         case "llama":
             from specmesh.engines.llama import LlamaDrafter
+            from specmesh.engines.stretched import StretchedDrafter
 
-            return LlamaDrafter(settings, progress)
+            return (StretchedDrafter if settings.stretch else LlamaDrafter)(settings, progress)
         case "ngram":
             from specmesh.engines.ngram import NgramDrafter
 
@@ -73,13 +67,13 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
 
 def _resolved(settings: ModelSettings) -> ModelSettings:
     """Replace `auto` and `bundled` in a drafter's settings by an engine and a path."""
-    engine = settings.engine
+    engine, model = settings.engine, settings.model
     if engine == "auto":
-        engine = choose_engine(settings.model)
+        engine = choose_engine(model)
         log.info("engine_chosen", engine=engine)
-    if settings.model != BUNDLED:
-        return replace(settings, engine=engine)
-    return replace(settings, engine=engine, model=bundled("drafter-hf" if engine == "mlx" else "drafter.gguf"))
+    if model == BUNDLED:
+        model = bundled("drafter-hf" if engine == "mlx" else "drafter.gguf")
+    return replace(settings, engine=engine, model=model)
 
 
 def choose_engine(model: str | None) -> str:

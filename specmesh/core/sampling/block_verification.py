@@ -1,7 +1,7 @@
 """Block verification: how many drafts of a chain stand, where each was sampled from a known proposal.
 
 Sun et al., "Block Verification Accelerates Speculative Decoding" (2403.10444), algorithm 2. Of drafts X1 .. Xk, Xi
-sampled from q_i after those before it, with p_i the target's law there:
+sampled from q_i after those before it, with p_i the target's distribution there:
 
     kept_0 = 1
     kept_i = min(1, kept_(i-1) p_i(X_i) / q_i(X_i))
@@ -12,9 +12,9 @@ sampled from q_i after those before it, with p_i the target's law there:
 The first t drafts stand. Where t < k, a correction follows, sampled from max(0, kept_t p_(t+1) - q_(t+1)). Where t = k
 nothing does: whoever wants one more token samples it from p_(k+1), as the paper has it, or verifies another block.
 
-**Exact.** What stands, and the correction, is the beginning of a sample of the target's law, if each draft was sampled
-from what is said here and no coin was known to whom chose it (theorem 1 of the paper). On the average more stands than
-by any other rule for one chain, also than by accepting each draft with min(1, p/q).
+**Exact.** What stands, and the correction, is the beginning of a sample from the target's distribution, if each draft
+was sampled from what is said here and no coin was known to whom chose it (theorem 1 of the paper). On the average more
+stands than by any other rule for one chain, also than by accepting each draft with min(1, p/q).
 
 **A correction is never the draft that it replaces.** It can be x only where kept_t p(x) > q(x). Were that so for the
 draft, kept_(t+1) would be 1, so would height_(t+1), and it would have stood. The same holds in floating point: a
@@ -35,22 +35,23 @@ from specmesh.core.sampling.sampler import Floats
 class Block:
     """Drafts under verification; kept and heights are those of the module's text."""
 
-    laws: Sequence[Floats]  # the target's before each offer, float64 (n_vocab,), the drafts before it taken in
+    # the target's before each offer, float64 (n_vocab,), the drafts before it taken in
+    distributions: Sequence[Floats]
     offers: Sequence[SampledDraft]
     kept: tuple[float, ...]
     heights: tuple[float, ...]  # [i] is height_(i+1)
 
     @classmethod
-    def of(cls, laws: Sequence[Floats], offers: Sequence[SampledDraft]) -> "Block":
+    def of(cls, distributions: Sequence[Floats], offers: Sequence[SampledDraft]) -> "Block":
         kept = [1.0]
         left = []
-        for law, offer in zip(laws, offers, strict=True):
+        for target, offer in zip(distributions, offers, strict=True):
             ids, shares = offer.shares()
-            left.append(max(kept[-1] - float(np.minimum(kept[-1] * law[ids], shares).sum()), 0.0))
-            asked = float(shares[ids == offer.token].sum())
-            kept.append(min(kept[-1] * float(law[offer.token]) / asked, 1.0))
+            left.append(max(kept[-1] - float(np.minimum(kept[-1] * target[ids], shares).sum()), 0.0))
+            proposed = float(shares[ids == offer.token].sum())
+            kept.append(min(kept[-1] * float(target[offer.token]) / proposed, 1.0))
         heights = [_height(kept[i], left[i]) for i in range(1, len(left))]
-        return cls(laws, offers, tuple(kept), (*heights, kept[-1]))
+        return cls(distributions, offers, tuple(kept), (*heights, kept[-1]))
 
     def outcome(self, coins: Floats) -> tuple[int, Floats | None]:
         """How many drafts stand by these coins, one for each, and the weights of the correction; None where all do."""
@@ -60,14 +61,14 @@ class Block:
             weights = self.left(stood)
             if weights.any():
                 return stood, weights
-            stood += 1  # target and proposal differ by rounding only: what is left of the law is the draft
+            stood += 1  # target and proposal differ by rounding only: what is left is the draft
         return stood, None
 
     def left(self, stood: int) -> Floats:
         """Weights of the tokens that a correction after `stood` drafts is sampled from, fewer than all; they need not
         sum to 1."""
         ids, shares = self.offers[stood].shares()
-        weights: Floats = self.kept[stood] * self.laws[stood]
+        weights: Floats = self.kept[stood] * self.distributions[stood]
         weights[ids] -= shares
         return np.maximum(weights, 0.0, out=weights)
 

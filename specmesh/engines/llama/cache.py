@@ -73,7 +73,7 @@ class LlamaCache:
 
         This may only note the length; then the next step, within its time, brings the memory up to date.
         """
-        return self.trimming == "removal" and self.remove(seq, length)
+        return self.remove(seq, length)
 
     def clear(self, seq: int) -> None:
         """Empty a sequence and free what was kept for it: possible for every model."""

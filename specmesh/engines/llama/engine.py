@@ -41,7 +41,7 @@ class LlamaEngine:
     def __init__(
         self, settings: ModelSettings, progress: Progress | None = None, *, n_batch: int = N_BATCH, rollback: int = 0
     ) -> None:
-        """Load the model and reserve its cache. Raises ConfigError, or EngineError when cancelled."""
+        """Load the model and reserve its cache. Raises ConfigError."""
         self._model = LlamaModel(settings, progress)
         try:
             self._reserve(settings, n_batch, rollback)

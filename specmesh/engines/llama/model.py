@@ -31,7 +31,7 @@ class LlamaModel:
     """A loaded model. `handle` and `vocab` are llama.cpp's pointers, valid until `close`."""
 
     def __init__(self, settings: ModelSettings, progress: Progress | None = None) -> None:
-        """Load the file. Raises ConfigError, or EngineError when cancelled."""
+        """Load the file. Raises ConfigError."""
         self.lib, path = library(), Path(settings.model or "")
         check_files(path)
         if settings.rpc:
@@ -79,13 +79,11 @@ class LlamaModel:
 
     def _tokenize(self, raw: bytes) -> list[int]:
         count = len(raw) + 8  # a token has at least one byte; room for the special ones at the ends
-        for _ in range(2):
-            ids = (self.lib.llama_token * count)()
-            written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
-            if written >= 0:
-                return list(ids[:written])
-            count = -written
-        raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
+        ids = (self.lib.llama_token * count)()
+        written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
+        if written < 0:
+            raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
+        return list(ids[:written])
 
     def load_template(self, chosen: str | None) -> None:
         """Use the `chosen` template, or the model's own if it works. Raises ConfigError for an invalid chosen one."""
@@ -147,12 +145,10 @@ def _describe(lib: Any, handle: Any, settings: ModelSettings, gpus: tuple[str, .
 
 
 def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> Any:
-    cancelled = False
-
-    def report(fraction: float, _user: object) -> bool:
-        nonlocal cancelled
-        cancelled = progress is not None and not progress(fraction)
-        return not cancelled
+    def report(share: float, _user: object) -> bool:
+        if progress is not None:
+            progress(share)
+        return True  # go on
 
     callback = lib.llama_progress_callback(report)  # lives until the load returns
     params = lib.llama_model_default_params()
@@ -162,8 +158,6 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is not None:
         return handle
-    if cancelled:
-        raise EngineError("loading the model was cancelled")
     raise ConfigError(
         f"{path} could not be loaded ({quoted_errors()}): give a GGUF file; if it is damaged or incomplete, "
         "download it again; if memory ran out, use a smaller one"

@@ -79,15 +79,6 @@ class TestVerifier:
         (last,) = step(verifier, span(1, 0, ids[:9], logits=False), span(1, 9, ids[9:]))
         assert_same_logits(last, full[9:])
 
-    def test_trim_then_redo(self, verifier: VerifyEngine) -> None:
-        """After a cut a sequence goes on as if the ids cut off had never been there."""
-        ids = text_ids(12)
-        straight = step(verifier, span(0, 0, ids))[0]
-        step(verifier, span(1, 0, ids[:8]), span(2, 0, ids[:8]))
-        step(verifier, span(1, 8, [ids[8], 51, 52]))
-        verifier.trim(1, 9)
-        assert_same_logits(step(verifier, span(1, 9, ids[9:]))[0], straight[9:])
-
     def test_trim_before_the_last_step(self, verifier: VerifyEngine) -> None:
         """Far back an engine goes on correctly or says that it cannot, with nothing lost."""
         ids = text_ids(20)

@@ -1,6 +1,6 @@
 """What every draft engine promises, whatever is behind it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -19,17 +19,15 @@ from harness.engine_contract import (
     pick_gguf,
     predict,
     sim_settings,
-    span,
-    step,
     text_ids,
 )
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
-from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
-from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
+from specmesh.engines.base import Ask, DraftEngine
+from specmesh.engines.llama import LlamaDrafter
 from specmesh.engines.ngram import NgramDrafter
-from specmesh.engines.sim import SimDrafter, SimVerifier
+from specmesh.engines.sim import SimDrafter
 from specmesh.errors import LocalProtocolError
 
 
@@ -85,23 +83,6 @@ class TestDrafter:
         held = drafter.trim(1, length)
         assert held == length if drafter.info.trimming == "removal" else 0 <= held <= length
         assert predict(drafter, 1, ids[held:], GREEDY) == fresh
-
-    def test_drafting_and_cutting_back(self, drafter: DraftEngine) -> None:
-        ids = text_ids(20)
-        chains = []
-        for _ in range(2):
-            held = drafter.trim(0, len(ids) - 1)
-            chains.append(self.chain(drafter, ids[held:]))
-        assert chains[0] == chains[1]
-
-    @staticmethod
-    def chain(drafter: DraftEngine, ids: Sequence[int]) -> list[int]:
-        guesses: list[int] = []
-        token = predict(drafter, 0, ids, GREEDY)
-        while token is not None and len(guesses) < 6:
-            guesses.append(token)
-            token = predict(drafter, 0, [token], GREEDY)
-        return guesses
 
     def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
         texts = [text_ids(20, seed) for seed in range(N_SEQ)]
@@ -169,23 +150,3 @@ class TestDrafter:
     def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
         with pytest.raises(LocalProtocolError):
             drafter.trim(seq, length)
-
-
-@pytest.mark.parametrize("kind", ["sim", pytest.param("llama", marks=pytest.mark.models)])
-@pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-def test_a_model_drafts_for_itself(request: pytest.FixtureRequest, kind: str, sampler: Sampler) -> None:
-    target: VerifyEngine
-    draft: DraftEngine
-    if kind == "sim":
-        target, draft = SimVerifier(sim_settings()), SimDrafter(sim_settings(alpha=1.0))
-    else:
-        chosen = llama_settings(pick_gguf("llama", request))
-        target, draft = LlamaVerifier(chosen), LlamaDrafter(chosen)
-    ids = text_ids(10)
-    for _ in range(20):
-        (row,) = step(target, span(0, 0, ids)) if len(ids) == 10 else step(target, span(0, len(ids) - 1, ids[-1:]))
-        guess = predict(draft, 0, ids if len(ids) == 10 else ids[-1:], sampler)
-        ids.append(sampler.choose(row[-1], len(ids)))
-        assert guess == ids[-1]
-    target.close()
-    draft.close()
