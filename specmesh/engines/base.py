@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from specmesh.core.events import Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOrder, KVReuse
+from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVReuse
 from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import LocalProtocolError, SpecmeshError
+from specmesh.errors import LocalProtocolError
 
 Trimming = Literal["removal", "restore"]
 """How the last ids of a sequence are taken back: they are removed; or a saved state is restored, and what is kept
@@ -81,6 +81,13 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
+    def trim(self, seq: int, length: int) -> int:
+        """Keep at most the first `length` ids of a sequence and return how many it holds; 0 frees it.
+
+        With `trimming` "removal" every length is possible; with any, a target takes back rows of the sequence's last
+        step but its first. Where a model cannot go back so far it holds fewer, and the caller feeds the rest again.
+        """
+
     def close(self) -> None:
         """Free the model; a second call does nothing."""
 
@@ -108,14 +115,7 @@ class VerifyEngine(Engine, Tokenizer, Protocol):
         """Run one step; return per span its logits, float32 (rows, n_vocab), or None where not wanted.
 
         Each span's `position` must equal the ids its sequence holds. The arrays are valid until the next call.
-        Raises EngineError; the sequences then hold an unknown number of the new ids and must be trimmed.
-        """
-
-    def trim(self, seq: int, length: int) -> None:
-        """Keep at most the first `length` ids of a sequence; 0 frees it. Raises EngineError where that is impossible.
-
-        With `trimming` "removal" every length is possible. Else only 0 and those inside the sequence's last step, at
-        least its first row.
+        Raises EngineError; the sequences are empty then.
         """
 
     def copy(self, seq: int, source: int, length: int) -> None:
@@ -153,10 +153,6 @@ class DraftEngine(Engine, Protocol):
         Without a `sampler` the ids are only decoded. A `greedy` one need not be consulted. Where it raises, `trim`
         returns what each sequence holds.
         """
-
-    def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` ids of a sequence and return how many it holds: fewer where a model cannot
-        go back so far, and the caller feeds the rest again."""
 
 
 ANY_ID = 2**31
@@ -243,24 +239,12 @@ def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
     """Run a step: its orders first, then its spans."""
     if step.threads is not None and isinstance(engine, CpuEngine):
         engine.use_threads(step.threads)
-    if step.orders:
-        _prepare(engine, step.orders)
+    for order in step.orders:
+        match order:
+            case KVCut(seq, length):
+                engine.trim(seq, length)
+            case KVCopy(seq, source, length):
+                engine.copy(seq, source, length)
+            case _:
+                assert_never(order)
     return engine.decode(step.spans)
-
-
-def _prepare(engine: VerifyEngine, orders: tuple[KVOrder, ...]) -> None:
-    """Carry all of them out, then raise the first error, if any: one sequence's must not stop another's."""
-    failed: SpecmeshError | None = None
-    for order in orders:
-        try:
-            match order:
-                case KVCut(seq, length):
-                    engine.trim(seq, length)
-                case KVCopy(seq, source, length):
-                    engine.copy(seq, source, length)
-                case _:
-                    assert_never(order)
-        except SpecmeshError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed

@@ -36,9 +36,9 @@ def token_bytes(tokenizer: dict[str, Any], size: int) -> tuple[bytes, ...]:
     """Return the bytes of the first `size` ids; none for control tokens and the unknown one. Raises ConfigError."""
     try:
         spell, model = _spelling_of(tokenizer), tokenizer["model"]
-        ids = _ids(model["vocab"])
+        ids = model["vocab"]  # of Unigram, which no draft model has, a list
         known = {number: spell(token) for token, number in ids.items()}
-        unknown = model.get("unk_id") if model.get("unk_token") is None else ids.get(model["unk_token"])
+        unknown = ids.get(model.get("unk_token"))
         if unknown in known and spell is sentencepiece_bytes:
             known[unknown] = b""
         for token in tokenizer.get("added_tokens") or []:
@@ -70,12 +70,3 @@ def _alphabet() -> dict[str, bytes]:
     others = [byte for byte in range(256) if byte not in visible]
     alphabet = {chr(byte): bytes([byte]) for byte in visible}
     return alphabet | {chr(0x100 + index): bytes([byte]) for index, byte in enumerate(others)}
-
-
-def _ids(vocab: object) -> dict[str, int]:
-    """Token to id, out of BPE's object or Unigram's list of (token, score)."""
-    if isinstance(vocab, dict):
-        return {str(token): int(number) for token, number in vocab.items()}
-    if isinstance(vocab, list):
-        return {str(token): number for number, (token, _) in enumerate(vocab)}
-    raise TypeError("its vocabulary is neither an object nor a list")

@@ -100,7 +100,7 @@ class _SimEngine:
             return END_ID
         return _PRINTABLE[_hash(_NEXT, prefix.crc) % len(_PRINTABLE)]
 
-    def cut(self, seq: int, length: int) -> int:
+    def trim(self, seq: int, length: int) -> int:
         self.sequences.lengths[seq] = kept = self.sequences.check_trim(seq, length)
         self.prefixes[seq].truncate(kept)
         return kept
@@ -131,9 +131,6 @@ class SimVerifier(_SimEngine):
             _wait_until(started + self.settings.step_seconds(sum(len(span.ids) for span in spans)))
         return logits
 
-    def trim(self, seq: int, length: int) -> None:
-        self.cut(seq, length)
-
     def copy(self, seq: int, source: int, length: int) -> None:
         self.sequences.check_copy(seq, source, length)
         self.prefixes[seq].extend(self.prefixes[source][:length])
@@ -163,9 +160,6 @@ class SimDrafter(_SimEngine):
             return None
         guess = self.guess(self.prefixes[ask.seq].crc, held + len(ask.ids), tokens[-1])
         return ask.sampler.choose(_one_hot([guess], self.settings.n_vocab)[0], held + len(ask.ids))
-
-    def trim(self, seq: int, length: int) -> int:
-        return self.cut(seq, length)
 
     def guess(self, crc: int, length: int, right: int) -> int:
         """Return the guess after `length` ids with this CRC, where `right` is the target's token."""

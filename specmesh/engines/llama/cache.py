@@ -79,14 +79,6 @@ class LlamaCache:
         """Empty a sequence and free what was kept for it: possible for every model."""
         self._seq_rm(self._memory, seq, -1, -1)
 
-    def recover(self, seq: int, held: int) -> int:
-        """After a failed step return to `held` tokens, or to none; return how many are held."""
-        # Which states a failed step wrote is not known.
-        if self.trimming == "removal" and self.remove(seq, held):
-            return held
-        self.clear(seq)
-        return 0
-
     def share(self, seq: int, source: int, length: int) -> None:
         """Let the empty `seq` share the cells of the first `length` tokens of `source`. Only for attention in shared
         cells: llama.cpp copies whole sequences otherwise, or ends the process."""

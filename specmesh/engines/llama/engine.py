@@ -96,32 +96,28 @@ class LlamaEngine:
         self._model.close()
 
     def _decode(self, spans: Sequence[Span]) -> NDArray[np.float32]:
-        """Run one step; return the wanted logits in order, float32 (rows with logits, n_vocab).
-
-        After an EngineError each sequence holds what it held before, or nothing.
-        """
+        """Run one step; return the wanted logits in order, float32 (rows with logits, n_vocab)."""
         outputs = self._sequences.check_step(spans)
         if not spans:
             return _NO_LOGITS
         try:
             logits = self._cache.run(spans, outputs)
-        except EngineError:
-            for seq in {span.seq for span in spans}:
-                self._sequences.lengths[seq] = self._cache.recover(seq, self._sequences.held(seq))
+        except EngineError:  # which rows and states were written is not known
+            for span in spans:
+                self.trim(span.seq, 0)
             raise
         for span in spans:
             self._sequences.lengths[span.seq] = span.position + len(span.ids)
         return logits
 
-    def _trim(self, seq: int, length: int) -> bool:
-        """Keep at most `length` tokens of a sequence; False, with nothing changed, where the model cannot."""
+    def trim(self, seq: int, length: int) -> int:
+        """As `Engine.trim`: a sequence that cannot be cut so far back is emptied."""
         kept = self._sequences.check_trim(seq, length)
-        if kept == 0:
+        if kept == 0 or (kept < self._sequences.lengths[seq] and not self._cache.trim(seq, kept)):
             self._cache.clear(seq)
-        elif kept < self._sequences.lengths[seq] and not self._cache.trim(seq, kept):
-            return False
+            kept = 0
         self._sequences.lengths[seq] = kept
-        return True
+        return kept
 
 
 def _on_cpu(threads: int) -> str:
@@ -174,10 +170,6 @@ class LlamaVerifier(LlamaEngine):
             rows.append(block[start:end] if span.logits else None)
         return rows
 
-    def trim(self, seq: int, length: int) -> None:
-        if not self._trim(seq, length):
-            raise EngineError(f"{self.info.model} cannot remove so much of a sequence (cut {seq} to {length})")
-
     def copy(self, seq: int, source: int, length: int) -> None:
         if self.info.reuse != "copied":
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
@@ -202,9 +194,3 @@ class LlamaDrafter(LlamaEngine):
         for ask, end in zip(asks, ends, strict=True):
             tokens.append(None if ask.sampler is None else ask.sampler.choose(next(rows), end))
         return tokens
-
-    def trim(self, seq: int, length: int) -> int:
-        """As `DraftEngine.trim`: a sequence that cannot be cut so far back is emptied."""
-        if not self._trim(seq, length):
-            self._trim(seq, 0)
-        return self._sequences.held(seq)

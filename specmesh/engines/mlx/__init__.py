@@ -41,7 +41,7 @@ class MlxDrafter:
             self._sequences.lengths[ask.seq] = memory.length
 
     def trim(self, seq: int, length: int) -> int:
-        """As `DraftEngine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
+        """As `Engine.trim`: a model that cannot be cut there goes back to the newest snapshot below."""
         self._sequences.check_trim(seq, length)
         memory = self._memories[seq]
         try:

@@ -22,12 +22,9 @@ def test_byte_level():
     assert token_bytes(BYTE_LEVEL, 6) == (b"a", b" the", b"\n", "ü".encode(), b"", b"<tool>")
 
 
-@pytest.mark.parametrize("kind", ["BPE", "Unigram"])
-def test_sentencepiece_bytes_and_the_unknown(kind: str):
+def test_sentencepiece_bytes_and_the_unknown():
     texts = ["<unk>", "▁the", "<0x0A>", "▁", "naïve", "<0xZZ>"]
-    model: dict[str, Any] = {"type": kind, "unk_token": "<unk>", "vocab": {text: n for n, text in enumerate(texts)}}
-    if kind == "Unigram":
-        model = {"type": kind, "unk_id": 0, "vocab": [[text, -1.0] for text in texts]}
+    model: dict[str, Any] = {"type": "BPE", "unk_token": "<unk>", "vocab": {text: n for n, text in enumerate(texts)}}
     found = token_bytes({"model": model, "decoder": SENTENCEPIECE}, 7)
     assert found == (b"", b" the", b"\n", b" ", "naïve".encode(), b"<0xZZ>", b"")
 
@@ -47,6 +44,7 @@ def test_added_tokens():
         {},
         {"model": {"type": "WordPiece", "vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}},
         BYTE_LEVEL | {"model": {"vocab": 3}},
+        {"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, "decoder": SENTENCEPIECE},
         BYTE_LEVEL | {"added_tokens": [3]},
     ],
 )

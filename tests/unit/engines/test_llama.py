@@ -83,14 +83,18 @@ class TestVocabulary:
 
 class TestModels:
     @pytest.mark.parametrize(("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")])
-    def test_failed_step(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, code: int, named: str) -> None:
-        """A step that fails half-way leaves every sequence as it was, whatever llama.cpp kept of it."""
-        engine = LlamaVerifier(settings(tiny_gguf))
+    @pytest.mark.parametrize("model", ["tiny_gguf", "tiny_recurrent_gguf"])
+    def test_failed_step(
+        self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, model: str, code: int, named: str
+    ) -> None:
+        """Half-way through: its sequences are empty, whatever llama.cpp kept of it, and the others as they were."""
+        engine = LlamaVerifier(settings(request.getfixturevalue(model)))
         ids = tuple(range(40, 52))
-        (straight,) = engine.decode([Span(1, 0, ids, logits=True)])
+        (straight,) = engine.decode([Span(0, 0, ids, logits=True)])
         assert straight is not None
         expected = straight[8:].copy()
-        engine.decode([Span(0, 0, ids[:8], logits=False)])
+        engine.trim(0, 0)
+        engine.decode([Span(seq, 0, ids[:8], logits=False) for seq in (0, 1)])
         decode = engine._cache.lib.llama_decode
 
         def failing(*arguments: object) -> int:
@@ -101,23 +105,11 @@ class TestModels:
             patch.setattr(engine._cache.lib, "llama_decode", failing)
             with pytest.raises(EngineError, match=named):
                 engine.decode([Span(0, 8, (90, 91), logits=True)])
-        (again,) = engine.decode([Span(0, 8, ids[8:], logits=True)])
-        assert again is not None
-        assert np.allclose(again, expected, atol=1e-3)
-        engine.close()
-
-    def test_failed_step_of_a_model_that_cannot_be_cut(
-        self, tiny_recurrent_gguf: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        engine = LlamaDrafter(settings(tiny_recurrent_gguf))
-        guess = predict(engine, 0, [40, 41], GREEDY)
-        decode = engine._cache.lib.llama_decode
-        with monkeypatch.context() as patch:
-            patch.setattr(engine._cache.lib, "llama_decode", lambda *arguments: decode(*arguments) - 3)
-            with pytest.raises(EngineError):
-                predict(engine, 0, [42], GREEDY)
-        assert engine.trim(0, 2) == 0
-        assert predict(engine, 0, [40, 41], GREEDY) == guess
+        for seq, held in ((0, 0), (1, 8)):
+            assert engine.trim(seq, 99) == held
+            (again,) = engine.decode([Span(seq, held, ids[held:], logits=True)])
+            assert again is not None
+            assert np.allclose(again[8 - held :], expected, atol=1e-3)
         engine.close()
 
 
