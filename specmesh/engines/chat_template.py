@@ -49,9 +49,9 @@ class ChatTemplate:
 
         Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it fails.
         """
-        asked = {"messages": [message.fields() for message in messages], "continued": continued}
+        chat: Json = {"messages": [message.fields() for message in messages], "continued": continued}
         try:
-            answered = self._child.ask(self._request | asked)
+            answered = self._child.ask(self._request | chat)
         except ChildFailed as error:
             raise EngineError(f"the chat template failed ({error}): give the verifier another one") from None
         if "text" not in answered:
@@ -136,5 +136,5 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as transformers writes it: Jinja's own filter escapes for HTML."""
+    """JSON as transformers writes it: Jinja's own filter escapes for HTML. No callable of a template's gets to json."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -83,7 +83,10 @@ class GrammarConstraint:
     def allowed(self) -> NDArray[np.bool_]:
         if self._allowed is None:
             forced = self._text.forced()
-            allowed = self._tokens.only(forced[0]) if forced else self._tokens.mask(self._text.library)
+            if forced:
+                allowed = np.arange(self._tokens.eos_token_id) == forced[0]
+            else:
+                allowed = self._tokens.mask(self._text.library)
             if (why := self._ran_out(self._text)) is not None:
                 raise RequestError(f"the {self._field} takes too much to go on with: {why}; {SIMPLER}", self._field)
             if self._text.library.is_error() or not allowed.any():  # in error it allows an end
@@ -215,8 +218,3 @@ class _Tokens:
         allowed = np.unpackbits(bits, bitorder="little", count=self.eos_token_id + 1).view(np.bool_)
         allowed[self._end_ids] = allowed[-1]
         return allowed[:-1]
-
-    def only(self, token: int) -> NDArray[np.bool_]:
-        allowed = np.zeros(self.eos_token_id, np.bool_)
-        allowed[token] = True
-        return allowed

@@ -99,7 +99,7 @@ def _inside(keyword: str, value: Any) -> Any:
 
 def gbnf_to_lark(text: str) -> str:
     """Translate GBNF, token by token. Raises RequestError, with the line of a syntax error."""
-    rules = _rules([token for token in _TOKEN.finditer(text) if token.lastgroup != "blank"])
+    rules = _rules(list(_tokens(text)))
     if "root" not in rules:
         raise RequestError("there is no rule named root, with which a text begins")
     uses = {name: {token[0] for token in rule if token.lastgroup == "name"} for name, rule in rules.items()}
@@ -112,6 +112,14 @@ def gbnf_to_lark(text: str) -> str:
     names = {name: f"{'r' if by_parser else 'R'}{number}" for number, name in enumerate(rules)}
     lines = (f"{names[name]}: {' '.join(_lark(rule, names, by_parser))}\n" for name, rule in rules.items())
     return f"start: {names['root']}\n{''.join(lines)}"
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    for token in _TOKEN.finditer(text):
+        if token.lastgroup == "wrong":  # here, as to look for the end of each bracket would take long
+            raise _wrong(token, f"unexpected {token[0]!r}")
+        if token.lastgroup != "blank":
+            yield token
 
 
 def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
@@ -138,7 +146,7 @@ def _lark(rule: list[_Token], names: dict[str, str], by_parser: bool) -> Iterato
             yield '""'
         if kind == "(":
             opened.append(token)
-        if kind in ("::=", "wrong") or (kind == ")" and not opened):
+        if kind == "::=" or (kind == ")" and not opened):
             raise _wrong(token, f"unexpected {token[0]!r}")
         if kind == ")":
             opened.pop()

@@ -139,10 +139,10 @@ def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1]))
             try:
-                told = answer(json.loads(request))
+                answered = answer(json.loads(request))
             except MemoryError:
-                told = {"failed": f"it needs more than {memory >> 20} MiB of memory"}
-            channel.sendall(f"{json.dumps(told)}\n".encode())
+                answered = {"failed": f"it needs more than {memory >> 20} MiB of memory"}
+            channel.sendall(f"{json.dumps(answered)}\n".encode())
 
 
 def _limit(which: int, value: int) -> None:

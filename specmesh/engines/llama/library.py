@@ -18,11 +18,9 @@ PINNED = "0.3.36"
 """The llama-cpp-python release whose struct layouts this package uses."""
 
 _INSTALL = 'pip install "specmesh[llama]"'
-# ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated.
-_WARN, _ERROR = 3, 4
+# in ggml.h's enum ggml_log_level; the constants named in the bindings' own logger are outdated
+_ERROR = 4
 _CPU_TYPE, _GPU_TYPES = 0, (1, 2)
-_POOL_WARNING = "possible training context overflow"
-"""llama.cpp compares all cells with the trained context; `LlamaEngine` compares one sequence's share."""
 
 NO_RPC = (
     "this build of llama.cpp has no RPC: build it anew with "
@@ -44,8 +42,6 @@ def _log_line(level: int, text: bytes | None, _user: object) -> None:
     if level == _ERROR:
         ERRORS.append(line)
         _log.error("llama_cpp", line=line)
-    elif level == _WARN and _POOL_WARNING not in line:
-        _log.warning("llama_cpp", line=line)
     else:
         _log.debug("llama_cpp", line=line)
 
