@@ -167,6 +167,7 @@ class TruthSender:
         self._untold: int | None = None  # from where it has not been told yet
         self._accepted = 0  # drafts among the ids that it has not been told yet
         self._synced = float("-inf")
+        self._drafting = False  # the drafter was last told to draft
 
     def begin(self) -> list[m.Sync]:
         self._untold, self._accepted = None, 0
@@ -177,10 +178,11 @@ class TruthSender:
         some rounds late: a frame costs more than it is worth then."""
         base, ids = base if self._untold is None else self._untold, self._prefix.ids
         self._accepted += accepted
-        if idle and len(ids) - base < TELL_EVERY:
+        if idle and not self._drafting and len(ids) - base < TELL_EVERY:
             self._untold = base
             return []
         accepted, self._untold, self._accepted = self._accepted, None, 0
+        self._drafting = not idle and not self._pacing.probing
         crc, new = self._prefix.crc_at(base), tuple(ids[base:])
         return [m.Truth(self._session, base, crc, new, self._pacing.draft_n, accepted)]
 

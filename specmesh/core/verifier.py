@@ -237,7 +237,8 @@ class VerifierCore:
         kept = self._kept.running()
         if not self._slots and kept is not None:
             self._drop(kept)
-        ids, params, company = opening.ids, opening.request.params, len(self.sessions) + 1
+        ids, params = opening.ids, opening.request.params
+        company = len(self.sessions) + 1 + len(self._waiting.openings)
         others = ((live.seq, live.machine.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         machine = VerifierSession(

@@ -168,7 +168,7 @@ class StepMeter:
         if gate is None or not batch.pure or self._spent is None or (sharing == 1 and any(e.forced for e in emitted)):
             return
         tokens = sum(len(emit.ids) for emit in emitted)
-        alone = first.alone if sharing == 1 else inf
+        alone = 1 / first.alone if sharing == 1 and first.alone else 0.0
         gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=alone)
 
 

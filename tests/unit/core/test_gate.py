@@ -15,7 +15,7 @@ def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone:
         drafting += with_drafts
         stood = sum(luck.random() < (tokens - 1) / 4 for _ in range(4 * sessions)) if with_drafts else 0
         spent = seconds if with_drafts else alone
-        gate.stepped(sessions, sessions + stood, spent, asked=with_drafts, had=with_drafts, alone=alone / sessions)
+        gate.stepped(sessions, sessions + stood, spent, asked=with_drafts, had=with_drafts, alone=sessions / alone)
     return drafting / steps
 
 
@@ -40,17 +40,20 @@ def test_a_verdict_changes_with_what_is_measured():
     gate = SpeculationGate()
     run(gate, 5.0, 2.0, 400, 1.0)
     assert gate.verdict is False
-    run(gate, 1.0, 2.0, 3000, 1.0)
+    run(gate, 1.0, 2.0, 6000, 1.0)
     assert gate.verdict is True
     run(gate, 5.0, 2.0, 3000, 1.0)
     assert gate.verdict is False
 
 
-def test_longer_pauses_while_it_stays():
+@pytest.mark.parametrize("sessions", [1, 4, 16])
+@pytest.mark.parametrize("seconds", [2.8, 4.0, 20.0])
+def test_what_it_may_lose_is_a_share_of_the_time(sessions: int, seconds: float):
+    """However many sessions share a step, and however much slower it is."""
     gate = SpeculationGate()
-    shares = [run(gate, 5.0, 2.0, 3000, 1.0) for _ in range(4)]
-    assert shares[0] > 2 * shares[-1]
-    assert shares[-1] < 0.02
+    run(gate, seconds, 2.6, 200, 1.0, sessions)
+    drafting = run(gate, seconds, 2.6, 5000, 1.0, sessions)
+    assert drafting * (seconds - 2.6) < 0.02
 
 
 def test_texts_for_which_drafts_pay_and_others_in_turn():
