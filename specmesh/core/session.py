@@ -333,8 +333,8 @@ class SessionContext:
     the verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was
     told of it.
 
-    The drafter pool's: why it got its newest drafter, and for how many rounds; at which of them that is compared with
-    others; and whether drafts were asked for when drafters' loads were last counted."""
+    The drafter pool's: why it got its newest drafter, and for how many rounds; and whether drafts were asked for when
+    drafters' loads were last counted."""
 
     machine: VerifierSession
     seq: int  # of the target's memory
@@ -347,7 +347,6 @@ class SessionContext:
     kept_until: float = 0.0
     reason: vev.AttachReason | None = None
     rounds: int = 0
-    compare_at: int = 0
     asked: bool = False
 
     @property

@@ -163,7 +163,7 @@ class VerifierCore:
                 spans.append(ev.Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._batch = batch
         threads, costs = self._threads.next(sessions)
-        self._meter.begun(now, costs, waited=waited > 0)
+        self._meter.begun(costs, waited=waited > 0)
         return ev.Step(self._slots.orders(), tuple(spans), threads)
 
     def finish(

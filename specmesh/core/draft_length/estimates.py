@@ -9,8 +9,9 @@ from collections import deque
 from statistics import median
 
 from specmesh.core.draft_length.gate import SpeculationGate
+from specmesh.core.session_params import MAX_DRAFTS
 
-POSITIONS = 16  # positions with a rate of their own
+POSITIONS = MAX_DRAFTS + 1  # with a rate of their own: a policy looks one beyond the last draft
 PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and rounds that it counts for
 
 
@@ -60,31 +61,26 @@ class Arrivals:
     """When one drafter's drafts arrive, by this side's clock.
 
     round_trip: median of answered PINGs in seconds, 0 while unknown. restart: seconds from telling a correction to the
-    first draft on it, None while unknown. interval: seconds from one draft to the next at the present `load`, which is
-    how many sessions it drafts for at once. It is learned while the drafter is certainly busy, until then bounded by
-    restarts: an estimate must not be optimistic."""
+    first draft on it, None while unknown. load: how many sessions it drafts for at once; each draft of a session is
+    taken to need as many times as long. Intervals are learned while the drafter is certainly busy, until then bounded
+    by restarts: an estimate must not be optimistic."""
 
     def __init__(self) -> None:
         self._round_trips, self._restarts = deque[float](maxlen=WINDOW), deque[float](maxlen=WINDOW)
-        self._intervals: dict[int, deque[float]] = {}  # by load
+        self._intervals = deque[float](maxlen=WINDOW)  # with one session
+        self._interval: float | None = None  # their median
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
         self.probe_interval = PROBE_INTERVAL
         self.load = 1
         self.round_trip = 0.0
-        self.interval: float | None = None
         self.restart: float | None = None
 
     def forget(self) -> None:
         """Measure anew how fast it is, and whether it pays: its machine may have other work by now, or none."""
         self._restarts.clear()
         self._intervals.clear()
-        self.interval = self.restart = None
+        self._interval = self.restart = None
         self.gate = SpeculationGate()
-
-    def share(self, load: int) -> None:
-        if max(load, 1) != self.load:
-            self.load = max(load, 1)
-            self.interval = self.interval_at(self.load)
 
     def record_round_trip(self, seconds: float) -> None:
         self._round_trips.append(seconds)
@@ -98,16 +94,16 @@ class Arrivals:
         self.restart = median(self._restarts)
 
     def record_interval(self, seconds: float, drafts: int) -> None:
-        self._intervals.setdefault(self.load, deque(maxlen=WINDOW)).append(seconds / drafts)
-        self.interval = self.interval_at(self.load)
+        self._intervals.append(max(seconds / drafts, LEAST_INTERVAL) / self.load)
+        self._interval = median(self._intervals)
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds from one draft of a session to the next at the present load, None while unknown."""
+        return self.interval_at(self.load)
 
     def interval_at(self, load: int) -> float | None:
-        """`interval` with so many sessions, None while nothing is known. For an unseen load it is the nearest one's,
-        and longer where that is smaller."""
-        if not self._intervals:
-            return None
-        nearest = min(self._intervals, key=lambda known: abs(known - load))
-        return max(median(self._intervals[nearest]), LEAST_INTERVAL) * max(load / nearest, 1.0)
+        return None if self._interval is None else self._interval * load
 
 
 UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is not known

@@ -18,28 +18,25 @@ class DraftBid:
     chosen: bool = False  # how many is decided, so they all come if there is room
 
 
-def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float], first: int = 0) -> list[int]:
-    """Return how many of its drafts each bidder brings, at most `room` together. Of equally likely drafts those of
-    bidder `first` and the ones after it come first. seconds: of a step of so many rows, the pause included."""
+def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float]) -> list[int]:
+    """Return how many of its drafts each bidder brings, at most `room` together. seconds: of a step of so many rows,
+    the pause included."""
     counts = [0] * len(bids)
     for bidder, bid in enumerate(bids):
         if bid.chosen:
             counts[bidder] = min(len(bid.stands), room)
             room -= counts[bidder]
     tokens = len(bids) + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
-    size = max(len(bids), 1)
-    offered = sorted(
-        (-p, (bidder - first) % size, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands
-    )
+    offered = sorted((-p, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands)
     del offered[room:]
     rows = len(bids) + sum(counts)
     best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
-    for number, (minus, *_) in enumerate(offered, 1):
+    for number, (minus, _) in enumerate(offered, 1):
         tokens -= minus
         rate = tokens / max(seconds(rows + number), 1e-9)
         if rate > best:
             best, taken = rate, number
-    for *_, bidder in offered[:taken]:
+    for _, bidder in offered[:taken]:
         counts[bidder] += 1
     return counts
 

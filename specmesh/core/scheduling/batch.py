@@ -62,7 +62,6 @@ class Scheduler:
         self._costs = costs if costs is not None else StepCosts()
         self._prefill_rows = prefill_rows
         self._constant = constant
-        self._turn = -1
         self._shortest = False  # is first of the prompts in this step
 
     def next_batch(self, sessions: Mapping[int, SessionContext], now: float) -> Batch | ev.Wait:
@@ -104,9 +103,7 @@ class Scheduler:
             context = sum(want.position for want in wants)
             bids = [sessions[key].machine.bid(want) for key, want in zip(joining, wants, strict=True)]
             pause = self._costs.pause
-            self._turn += 1
-            first = self._turn % len(wants)
-            counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause, first)
+            counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause)
         return [
             (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
             for key, want, count in zip(joining, wants, counts, strict=True)
@@ -137,23 +134,23 @@ class StepMeter:
         self._costs, self._width = costs, width
         self._current = costs  # those of the step that runs
         self._last_ended: float | None = None  # of the step before, where sessions have gone on since
-        self._pause: float | None = None  # before the step that runs, where nothing was waited for
+        self._waited = False  # for drafts, before that one
         self._spent: float | None = None  # from the end of the step before to the end of the newest
 
     def idle(self) -> None:
         """Note that there is no session: no pause is measured over idle time."""
         self._last_ended = None
 
-    def begun(self, now: float, costs: StepCosts, *, waited: bool) -> None:
-        self._current = costs
-        self._pause = now - self._last_ended if self._last_ended is not None and not waited else None
+    def begun(self, costs: StepCosts, *, waited: bool) -> None:
+        self._current, self._waited = costs, waited
 
     def ended(self, batch: Batch, started: float, ended: float, *, cut: bool) -> None:
         """Record a step. cut: sequences were cut before it. Some models then decode ids again, which drafts pay for."""
-        if self._pause is not None:
-            self._costs.record_pause(self._pause)
-        self._spent = ended - self._last_ended if self._last_ended is not None else None
-        self._last_ended = ended
+        before, self._last_ended, self._spent = self._last_ended, ended, None
+        if before is not None:
+            self._spent = ended - before
+            if not self._waited:
+                self._costs.record_pause(started - before)
         if batch.pure and (batch.drafts or not cut):
             # With a constant width each part was a decode of its own.
             rows, decodes = (batch.rows, 1) if self._width is None else (self._width, len(batch.parts))

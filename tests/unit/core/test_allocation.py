@@ -33,17 +33,6 @@ def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
     assert rate(counts) >= best * (1 - 1e-9) or (not any(counts) and best <= LEAST_GAIN * none)
 
 
-def test_the_fuller_a_step_the_fewer_drafts():
-    cliff = lambda rows: 1.0 if rows <= 8 else 4.0  # noqa: E731
-    drafts = [sum(allocate_drafts([bid(0.9, 0.9, 0.9)] * sessions, 99, cliff)) for sessions in (2, 4, 8)]
-    assert drafts == [6, 4, 0]
-    assert [allocate_drafts([bid(0.9, 0.9, 0.9)], 3, lambda rows, n=n: cliff(rows * n))[0] for n in (2, 4, 8)] == [
-        3,
-        1,
-        0,
-    ]
-
-
 def test_what_a_client_has_chosen_comes_first():
     assert allocate_drafts([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3) == [2, 0]
     assert allocate_drafts([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0) == [2, 0]

@@ -21,19 +21,14 @@ def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone:
 
 @pytest.mark.parametrize("sessions", [1, 2, 16])
 @pytest.mark.parametrize(
-    ("seconds", "least", "most"), [(1.1, 0.9, 1.0), (1.8, 0.8, 1.0), (3.5, 0.0, 0.4), (9.0, 0.0, 0.15)]
+    ("seconds", "least", "most"),
+    [(1.0, 0.99, 1.0), (1.1, 0.9, 1.0), (1.8, 0.8, 1.0), (3.5, 0.0, 0.4), (9.0, 0.0, 0.15)],
 )
 def test_what_is_faster_goes_on(sessions: int, seconds: float, least: float, most: float):
     """Two tokens a step and session: they pay below twice the seconds."""
     gate = SpeculationGate()
     assert least <= run(gate, seconds, 2.0, 3000, 1.0, sessions) <= most
     assert gate.verdict == (seconds < 2)
-
-
-def test_what_is_clear_is_not_interrupted():
-    gate = SpeculationGate()
-    assert run(gate, 1.0, 2.0, 3000, 1.0) == 1.0
-    assert gate.verdict
 
 
 def test_a_verdict_changes_with_what_is_measured():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.scheduling.batch import Batch, Scheduler
+from specmesh.core.scheduling.batch import Scheduler
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -83,17 +83,6 @@ def test_every_step(sessions, n_batch, prefill_rows):
     wanted = sum(len(sessions[key].wants.ids) for key in prefilling)
     assert rows == min(n_batch - len(verified), share, wanted), "prompts come before drafts"
     assert sum(len(filled[key]) < len(sessions[key].wants.ids) for key in filled) <= 1
-
-
-def test_each_is_first_in_its_turn():
-    scheduler, brought = Scheduler(n_batch=4), [0, 0, 0]
-    for _ in range(30):
-        step = scheduler.next_batch({key: verifying(1) for key in range(3)}, now=0.0)
-        assert isinstance(step, Batch)
-        for key, part in step.parts:
-            assert isinstance(part, ev.Verify)
-            brought[key] += len(part.drafts)
-    assert brought == [10, 10, 10]
 
 
 @PROFILE
