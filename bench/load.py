@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
@@ -35,7 +35,7 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.load import Crowd, LoadPlan, crowd, level
+from specmesh.bench.load import Crowd, crowd, level
 from specmesh.cli.options import columns
 from specmesh.client import Client, Json, at
 from specmesh.errors import DaemonUnreachable, SpecmeshError
@@ -72,7 +72,7 @@ class Server(Client):
             known += count
             drafts = {ours: at(chunk, f"timings.{theirs}") for ours, theirs in DRAFTS.items()}
             report = {"report": drafts} if "timings" in chunk else {}
-            yield {"choices": chunk["choices"], "specmesh": {"token_ids": [0] * count, **report}}
+            yield {"choices": [{"text": text}], "specmesh": {"token_ids": [0] * count, **report}}
 
     def _connect(self) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
@@ -88,26 +88,24 @@ class Contender:
     """A server, and what it is asked for."""
 
     source: Client
-    load: LoadPlan
+    body: Json
 
 
 @contextmanager
-def specmesh(args: argparse.Namespace, folder: Path, load: LoadPlan) -> Iterator[dict[str, Contender]]:
+def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dict[str, Contender]]:
     """One pair: with as many drafts as it thinks pay, and without."""
     common = ["--ctx", str(CTX), "--max-sessions", str(args.slots), "--gpu-layers", "0"]
     verifier = ["--model", args.target, "--threads", str(args.threads), "--max-queue", "64", *common]
     drafter = ["--model", args.drafter, "--engine", "llama", "--threads", "1", *common]
     with daemons(folder, verifier, drafter, (args.cores, args.cores)) as client:
         yield {
-            f"specmesh {name}": Contender(client, with_options(load, {"draft_n": draft_n}))
+            f"specmesh {name}": Contender(client, body | {"draft_n": draft_n})
             for name, draft_n in (("auto", "auto"), ("alone", 0))
         }
 
 
 @contextmanager
-def llama_server(
-    args: argparse.Namespace, folder: Path, load: LoadPlan, drafts: bool
-) -> Iterator[dict[str, Contender]]:
+def llama_server(args: argparse.Namespace, folder: Path, body: Json, drafts: bool) -> Iterator[dict[str, Contender]]:
     """One llama-server with as many slots."""
     port = PORT + drafts
     options = ["--model", args.target, "--threads", str(args.threads), "--threads-batch", str(args.threads)]
@@ -123,7 +121,7 @@ def llama_server(
         if process.poll() is not None:
             raise SystemExit(f"llama-server ended:\n{log.read_text(errors='replace')[-2000:]}")
         name = "llama-server drafts" if drafts else "llama-server alone"
-        yield {name: Contender(server, with_options(load, {"model": server.model()}))}
+        yield {name: Contender(server, body | {"model": server.model()})}
     finally:
         process.terminate()
         process.wait(15)
@@ -136,11 +134,6 @@ def _up(server: Server) -> bool:
         return False
 
 
-def with_options(load: LoadPlan, options: dict[str, object]) -> LoadPlan:
-    """The same load with other fields in each body."""
-    return replace(load, options=options)
-
-
 def measure(contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int) -> Runs:
     """Every contender at every count, `repeats` times, after a text of each that is not counted."""
     names = list(contenders)
@@ -149,7 +142,8 @@ def measure(contenders: dict[str, Contender], sessions: tuple[int, ...], repeats
 
     def texts(name: str, count: int) -> Crowd:
         one = contenders[name]
-        return crowd(one.source, replace(one.load, prompts=tuple(islice(fresh, count))), count, lambda: None)
+        bodies = [one.body | {"prompt": prompt} for prompt in islice(fresh, count)]
+        return crowd(one.source, bodies, 1, count, lambda: None)
 
     for name in names:
         texts(name, 1)
@@ -210,13 +204,13 @@ def main() -> None:
     """Start everything, measure, tell."""
     args = _arguments()
     logs.configure("error")
-    load = LoadPlan((), 1, args.tokens, {})
+    body: Json = {"max_tokens": args.tokens, "temperature": 0, "ignore_eos": True}
     foreign, before = Foreign(), os.getloadavg()[0]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        contenders = dict(stack.enter_context(specmesh(args, folder, load)))
+        contenders = dict(stack.enter_context(specmesh(args, folder, body)))
         for drafts in (False, True) if args.llama_server else ():
-            contenders |= stack.enter_context(llama_server(args, folder, load, drafts))
+            contenders |= stack.enter_context(llama_server(args, folder, body, drafts))
         if args.only:
             contenders = {name: one for name, one in contenders.items() if name.startswith(tuple(args.only))}
         runs = measure(contenders, args.sessions, args.repeats)

@@ -189,7 +189,7 @@ def main() -> None:
     )
     parser.add_argument("--rtt-ms", type=float, default=0.3)
     parser.add_argument("--jitter-ms", type=float, default=0.0)
-    parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints, or a list of ms")
+    parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints")
     parser.add_argument("--tokens", type=int, default=600)
     parser.add_argument("--lockstep", default="4", help="fixed draft_n to compare with: 2,4; may be empty")
     parser.add_argument("--repeats", type=int, default=1)

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -135,6 +136,50 @@ def answer(
             pause = min(2 * pause, LONGEST_PAUSE)
         else:
             return
+
+
+@dataclass(slots=True)
+class GeneratedText:
+    """A completion as its chunks come.
+
+    pieces: of its text, each with whether it is of accepted drafts, which chunks tell where `rounds` was asked for.
+    begun, arrivals: when it was asked for and when chunks with tokens came, on the clock of who takes them. report: the
+    daemon's, once the text has ended.
+    """
+
+    seed: object = None
+    begun: float = 0.0
+    arrivals: list[float] = field(default_factory=list)
+    pieces: list[tuple[str, bool]] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    prompt_ids: list[int] = field(default_factory=list)
+    logprobs: list[Json] = field(default_factory=list)
+    finish_reason: str | None = None
+    report: Json = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece, _ in self.pieces)
+
+    @property
+    def ended(self) -> float:
+        return self.arrivals[-1] if self.arrivals else self.begun
+
+    def take(self, chunk: Json, now: float = 0.0) -> tuple[str, str]:
+        """Return the text that came: accepted drafts, and the rest."""
+        [choice], told = chunk["choices"], chunk["specmesh"]
+        drafted = told.get("accepted_text", "")
+        own = choice["text"][len(drafted) :]
+        self.pieces += [(drafted, True), (own, False)]
+        if ids := told.get("token_ids"):
+            self.ids += ids
+            self.arrivals.append(now)
+        self.logprobs += told.get("logprobs") or []
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.report = told.get("report", self.report)
+        self.prompt_ids = told.get("prompt_token_ids", self.prompt_ids)
+        self.seed = told["request"]["seed"] if "request" in told else self.seed
+        return drafted, own
 
 
 def _note(chunk: Json, body: Json, resume: Json) -> None:

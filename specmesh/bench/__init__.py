@@ -5,14 +5,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from specmesh.client import Client, Json
+from specmesh.client import Client, GeneratedText, Json
 from specmesh.errors import Busy, ConfigError, EngineError
 from specmesh.paths import read_text
 
+WARM_UP_TOKENS = 32  # of a text that is not measured: first steps allocate memory
 MAX_PROMPTS = 2**26
 """Bytes of a file of prompts."""
 
@@ -28,37 +27,11 @@ BUILT_IN = (
 )
 
 
-@dataclass(slots=True)
-class BenchText:
-    """A text that was asked for. Times are seconds on the client's clock, `arrivals` those of its chunks with tokens.
-
-    report: the daemon's, when the text has ended.
-    """
-
-    begun: float
-    arrivals: list[float] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
-    prompt_ids: list[int] = field(default_factory=list)
-    report: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def ended(self) -> float:
-        return self.arrivals[-1] if self.arrivals else self.begun
-
-    def take(self, chunk: dict[str, Any], now: float) -> None:
-        told = chunk["specmesh"]
-        self.logprobs += told.get("logprobs") or []
-        if ids := told.get("token_ids"):
-            self.ids += ids
-            self.arrivals.append(now)
-        self.report = told.get("report", self.report)
-        self.prompt_ids = told.get("prompt_token_ids", self.prompt_ids)
-
-
-def generate(client: Client, body: Json) -> BenchText:
-    """Generate one text. Raise what the daemon raises, EngineError where it ends the text without a report."""
-    text = BenchText(time.perf_counter())
+def generate(client: Client, body: Json, text: GeneratedText | None = None) -> GeneratedText:
+    """Generate one text, into `text` as it comes. Raise what the daemon raises, EngineError where it ends the text
+    without a report."""
+    text = GeneratedText() if text is None else text
+    text.begun = time.perf_counter()
     with closing(client.complete(body)) as chunks:
         for chunk in chunks:
             text.take(chunk, time.perf_counter())
@@ -67,11 +40,28 @@ def generate(client: Client, body: Json) -> BenchText:
     return text
 
 
-def has_drafter(snapshot: Json) -> bool:
-    """Whether the daemon of these /stats has a drafter, or is one that has found its verifier. Raise Busy while it
-    loads."""
+def totals(texts: list[GeneratedText]) -> Json:
+    """Sum up what texts and their reports tell."""
+    drafted, accepted = (sum(text.report[name] or 0 for text in texts) for name in ("drafted", "accepted"))
+    return {
+        "texts": len(texts),
+        "tokens": sum(len(text.ids) for text in texts),
+        "drafted": drafted,
+        "accepted": accepted,
+        "acceptance_rate": round(accepted / drafted, 4) if drafted else None,
+    }
+
+
+def loaded_stats(client: Client) -> Json:
+    """Return a daemon's /stats. Raise Busy while it loads."""
+    snapshot = client.get("/stats")
     if "loading" in snapshot:
         raise Busy("the daemon is still loading its model: try again in a moment")
+    return snapshot
+
+
+def has_drafter(snapshot: Json) -> bool:
+    """Whether the daemon of these /stats has a drafter, or is one that has found its verifier."""
     if snapshot.get("role") == "drafter":
         return any(one["name"] for one in snapshot["verifiers"])
     return bool(snapshot.get("peers"))

@@ -5,10 +5,9 @@ of another width do. A divergence is a near tie where differences of that size c
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from specmesh.bench import BenchText, generate
-from specmesh.client import Client, Json
+from specmesh.bench import generate, totals
+from specmesh.client import Client, GeneratedText, Json
 
 TOP_LOGPROBS = 10
 """Tokens of a row that are compared: less likely ones move more, and a temperature lets them be chosen."""
@@ -17,13 +16,13 @@ MIN_PLACES = 16
 MAX_NOISE = 0.5
 """Kernels change the log-probability of a token by less than this; a memory that holds wrong ids may not."""
 
-TextPair = tuple[BenchText, BenchText]
+TextPair = tuple[GeneratedText, GeneratedText]
 """A prompt's text alone, and one with drafts."""
 
 
 def audit(
     client: Client, bodies: list[Json], ways: tuple[int | str, ...], snapshot: Json, advance: Callable[[], None]
-) -> dict[str, Any]:
+) -> Json:
     """Ask for each body's text, one at a time, alone and with each draft_n of `ways`, calling `advance` after each;
     return what --json prints. Raise what the daemon does.
 
@@ -33,7 +32,7 @@ def audit(
     Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
     """
     bodies = [body | {"logprobs": TOP_LOGPROBS, "cache_prompt": False} for body in bodies]
-    texts: dict[int | str, list[BenchText]] = {way: [] for way in (0, *ways)}
+    texts: dict[int | str, list[GeneratedText]] = {way: [] for way in (0, *ways)}
     for body in bodies:
         for way, made in texts.items():
             made.append(generate(client, body | {"draft_n": way}))
@@ -44,7 +43,7 @@ def audit(
     at_drafter = snapshot.get("role") == "drafter"
     model = {"name": snapshot["verifiers"][0]["model"]} if at_drafter else snapshot["model"]
     largest = 0.0 if _reproducible(model) else max((max(row) for row in every), default=0.0)
-    divergences, counts = list[dict[str, Any]](), list[dict[str, Any]]()
+    divergences, counts = list[Json](), list[Json]()
     for way, made in texts.items():
         found = [
             {"prompt": number, "draft_n": way}
@@ -53,26 +52,15 @@ def audit(
             if text.ids != alone[number].ids
         ]
         divergences += found
-        counts.append({"draft_n": way} | _counts(made, found))
+        errors = sum(one["verdict"] == "error" for one in found)
+        verdicts = {"identical": len(made) - len(found), "near_ties": len(found) - errors, "errors": errors}
+        counts.append({"draft_n": way} | totals(made) | verdicts)
     told = {"schema_version": 1, "prompts": len(bodies), "model": model}
     noise = max((row[0] for row in every), default=0.0)
     return judged(told | {"noise": noise, "ways": counts, "divergences": divergences})
 
 
-def _counts(texts: list[BenchText], divergences: list[dict[str, Any]]) -> dict[str, int]:
-    errors = sum(one["verdict"] == "error" for one in divergences)
-    return {
-        "texts": len(texts),
-        "tokens": sum(len(text.ids) for text in texts),
-        "drafted": sum(text.report["drafted"] for text in texts),
-        "accepted": sum(text.report["accepted"] for text in texts),
-        "identical": len(texts) - len(divergences),
-        "near_ties": len(divergences) - errors,
-        "errors": errors,
-    }
-
-
-def judged(told: dict[str, Any]) -> dict[str, Any]:
+def judged(told: Json) -> Json:
     """Add to what an audit has found whether it failed. A verifier that promises the same bits may have no noise.
 
     undrafted: the ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all.
@@ -84,7 +72,7 @@ def judged(told: dict[str, Any]) -> dict[str, Any]:
     return told | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
-def _reproducible(model: Any) -> bool:
+def _reproducible(model: Json | None) -> bool:
     return bool(model and model.get("reproducible"))
 
 
@@ -107,27 +95,26 @@ def _agreeing(pair: TextPair) -> Iterator[list[float]]:
         yield [abs(row[found] - their_row[found]) for found in row if found in their_row]
 
 
-def _likeliest(entry: dict[str, Any]) -> dict[int, float]:
+def _likeliest(entry: Json) -> dict[int, float]:
     """Return a token's log-probability, and then those of the likeliest in its place, by id."""
     return {one["id"]: one["logprob"] for one in (entry, *entry["top_logprobs"])}
 
 
-def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> dict[str, Any]:
+def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Json:
     """Ask the target alone where two texts part: does a bias of twice the noise turn it to what it said with drafts?"""
     alone, drafted = pair
     at = len(list(_agreeing(pair)))
     tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]
     body = body | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
-    given: Any = body.get("logit_bias", [])
     # Away from its token alone too: that may have been the last one that a filter let in.
     biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
-    asked = (body | {"logit_bias": [*given, bias]} for bias in biases)
+    asked = (body | {"logit_bias": [*body.get("logit_bias", []), bias]} for bias in biases)
     tie = noise > 0 and any(generate(client, one).ids == drafted.ids[at : at + 1] for one in asked)
     verdict = "near tie" if tie else "error"
     return {"position": at, "alone": tokens[0], "drafted": tokens[1], "near_tie_up_to": 2 * noise, "verdict": verdict}
 
 
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(told: Json) -> list[str]:
     """Return the divergences, and what else is wrong, as text."""
     found = [
         "ERROR: log-probabilities of the same tokens differ by {noise:.2g}, more than kernels explain".format(**told)
@@ -139,7 +126,7 @@ def lines(told: dict[str, Any]) -> list[str]:
     ]
 
 
-def _line(one: dict[str, Any]) -> str:
+def _line(one: Json) -> str:
     said = " and ".join("the end" if token is None else str(token) for token in (one["alone"], one["drafted"]))
     where = f"prompt {one['prompt']}, draft_n {one['draft_n']}, token {one['position']}"
     return f"{one['verdict']}: {where}: {said}; near tie up to a margin of {one['near_tie_up_to']:.2g}"

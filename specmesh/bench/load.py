@@ -3,61 +3,37 @@
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import ceil
 from queue import SimpleQueue
 from statistics import fmean
 from threading import Thread
-from typing import Any
 
-from specmesh.bench import BenchText, generate
-from specmesh.client import Client, Json
+from specmesh.bench import generate, totals
+from specmesh.client import Client, GeneratedText, Json
 from specmesh.errors import Busy
 
-WARM_UP_TOKENS = 16
 RETRY_AFTER_S = 0.1
 
-Crowd = list[list[BenchText]]
+Crowd = list[list[GeneratedText]]
 """The texts of each client."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """What each client asks for: `iterations` texts in a row, greedy and to the full length.
-
-    options: further fields of each request. Neighbours have different prompts as long as there are.
-    """
-
-    prompts: tuple[str, ...]
-    iterations: int
-    max_tokens: int
-    options: Json
-
-    def body(self, number: int) -> Json:
-        asked: Json = {"prompt": self.prompts[number % len(self.prompts)], "max_tokens": self.max_tokens}
-        return asked | {"temperature": 0, "ignore_eos": True} | self.options
-
-
-def warm_up(client: Client, load: LoadPlan) -> None:
-    """Generate a short text, unmeasured. Raise what the daemon raises, Busy too: later a client waits."""
-    generate(client, load.body(0) | {"max_tokens": min(load.max_tokens, WARM_UP_TOKENS)})
-
-
-def crowd(client: Client, load: LoadPlan, count: int, advance: Callable[[], None]) -> Crowd:
-    """Run `count` clients at once, calling `advance` after each text; raise what one of them is answered with."""
-    told = SimpleQueue[tuple[int, BenchText | Exception]]()
+def crowd(client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]) -> Crowd:
+    """Run `count` clients at once, each with `iterations` texts in a row, calling `advance` after each text. Neighbours
+    have different bodies as long as there are. Raise what one of them is answered with."""
+    told = SimpleQueue[tuple[int, GeneratedText | Exception]]()
 
     def run(number: int) -> None:
         try:
-            for iteration in range(load.iterations):
-                told.put((number, _patiently(client, load.body(number + iteration))))
+            for iteration in range(iterations):
+                told.put((number, _patiently(client, bodies[(number + iteration) % len(bodies)])))
         except Exception as error:  # noqa: BLE001 - raised again by who waits for the texts
             told.put((number, error))
 
     for number in range(count):  # as daemons: Ctrl-C must not wait for texts
         Thread(target=run, args=(number,), daemon=True).start()
     found: Crowd = [[] for _ in range(count)]
-    for _ in range(count * load.iterations):
+    for _ in range(count * iterations):
         number, text = told.get()
         if isinstance(text, Exception):
             raise text
@@ -66,7 +42,7 @@ def crowd(client: Client, load: LoadPlan, count: int, advance: Callable[[], None
     return found
 
 
-def _patiently(client: Client, body: Json) -> BenchText:
+def _patiently(client: Client, body: Json) -> GeneratedText:
     """Ask until there is room; the time until then counts."""
     begun = time.perf_counter()
     while True:
@@ -79,27 +55,26 @@ def _patiently(client: Client, body: Json) -> BenchText:
             return text
 
 
-def level(clients: Crowd) -> dict[str, Any]:
+def level(clients: Crowd) -> Json:
     """Sum up what so many clients at once got. slowest, mean: of their own rates, waiting included."""
     texts = [text for own in clients for text in own]
     rates = [_rate(own) for own in clients]
-    drafted, accepted = (sum(int(text.report[name] or 0) for text in texts) for name in ("drafted", "accepted"))
     gaps = (late - early for text in texts for early, late in itertools.pairwise(text.arrivals))
-    return {
-        "sessions": len(clients),
-        "texts": len(texts),
-        "tokens": sum(len(text.ids) for text in texts),
-        "tokens_per_second": round(_rate(texts), 3),
-        "mean": round(fmean(rates), 3),
-        "slowest": round(min(rates), 3),
-        "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
-        "first_token_ms": _percentiles(text.arrivals[0] - text.begun for text in texts if text.arrivals),
-        "gap_ms": _percentiles(gaps),
-        "acceptance_rate": round(accepted / drafted, 4) if drafted else None,
-    }
+    return (
+        {"sessions": len(clients)}
+        | totals(texts)
+        | {
+            "tokens_per_second": round(_rate(texts), 3),
+            "mean": round(fmean(rates), 3),
+            "slowest": round(min(rates), 3),
+            "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
+            "first_token_ms": _percentiles(text.arrivals[0] - text.begun for text in texts if text.arrivals),
+            "gap_ms": _percentiles(gaps),
+        }
+    )
 
 
-def _rate(texts: list[BenchText]) -> float:
+def _rate(texts: list[GeneratedText]) -> float:
     """Tokens per second, from the first request to the last token."""
     seconds = max(text.ended for text in texts) - min(text.begun for text in texts)
     return sum(len(text.ids) for text in texts) / seconds if seconds > 0 else 0.0

@@ -4,12 +4,11 @@ import itertools
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import click
 
 from specmesh import client as daemon
-from specmesh.bench import bar, has_drafter, read_prompts
+from specmesh.bench import WARM_UP_TOKENS, bar, generate, has_drafter, loaded_stats, read_prompts
 from specmesh.cli.options import (
     COUNT,
     MAX_DRAFT_N,
@@ -48,7 +47,7 @@ def steps(socket_path: Path | None, json: bool) -> None:
     """Show how long the running verifier's steps take by number of rows."""
     from specmesh.bench.steps import report, table_of
 
-    told = report(daemon.Client(socket_path).get("/stats"))
+    told = report(loaded_stats(daemon.Client(socket_path)))
     print_result(told, table(table_of(told)), as_json=json)
 
 
@@ -75,12 +74,13 @@ def run(
     from specmesh.bench.run import ALONE, VARIANTS, measure, outcomes
 
     client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
-    snapshot = client.get("/stats")
+    snapshot = loaded_stats(client)
     variants = [*VARIANTS] if has_drafter(snapshot) else [ALONE]
     if len(variants) == 1:
         click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
     with bar(len(prompts) * iterations * len(variants)) as advance:
-        found = outcomes(measure(client, prompts, iterations, max_tokens, variants, advance))
+        bodies: list[Json] = [{"prompt": one, "max_tokens": max_tokens, "temperature": 0} for one in prompts]
+        found = outcomes(measure(client, bodies, iterations, variants, advance))
     told: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
     told |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
     print_result(told, columns(found), as_json=json)
@@ -110,21 +110,17 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import LoadPlan, crowd, level, warm_up
+    from specmesh.bench.load import crowd, level
 
     client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
-    snapshot = client.get("/stats")
-    plan = LoadPlan(prompts, iterations, max_tokens, {"draft_n": draft_n})
+    snapshot = loaded_stats(client)
+    body: Json = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "draft_n": draft_n}
+    bodies = [body | {"prompt": one} for one in prompts]
     with bar(sum(sessions) * iterations) as advance:
-        warm_up(client, plan)
-        found = [level(crowd(client, plan, count, advance)) for count in sessions]
-    told: Json = {
-        "schema_version": 1,
-        "model": snapshot.get("model"),
-        "prompts": len(prompts),
-        "iterations": iterations,
-    }
-    told |= {"max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
+        generate(client, bodies[0] | {"max_tokens": WARM_UP_TOKENS})
+        found = [level(crowd(client, bodies, iterations, count, advance)) for count in sessions]
+    told: Json = {"schema_version": 1, "model": snapshot.get("model"), "prompts": len(prompts)}
+    told |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
     print_result(told, columns(found), as_json=json)
 
 
@@ -144,7 +140,7 @@ def audit(
     draft_n: tuple[int | str, ...],
     socket_path: Path | None,
     json: bool,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Compare the texts of a live pair with the verifier's alone, token by token; exit code 1 if one is wrong.
 
@@ -157,7 +153,7 @@ def audit(
     if options["strategy"] not in (None, "deterministic", "greedy"):
         raise click.UsageError(f"--strategy {options['strategy']} does not promise the same text: audit another")
     client = daemon.Client(socket_path)
-    snapshot = client.get("/stats")
+    snapshot = loaded_stats(client)
     if not has_drafter(snapshot):
         raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
     sampling, prompts, ways = request_fields(options), read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n))
@@ -176,8 +172,7 @@ PAYS = 1.02
 @path_option(
     "--steps",
     "FILE",
-    "Step costs as `bench steps --json` prints them, or a JSON list of milliseconds "
-    "for 1, 2, ... rows (default: as the running verifier has measured them).",
+    "Step costs as `bench steps --json` prints them (default: as the running verifier has measured them).",
 )
 @counts_option("--users", "1,2,4,8,16,32,64,128,256", "Numbers of concurrent users.", 10_000)
 @number("--tokens", click.IntRange(8, 100_000), 128, "N", "Tokens per completion.")
@@ -192,30 +187,38 @@ PAYS = 1.02
 @socket_option
 @json_option
 def plan(
-    steps: Path | None, users: tuple[int, ...], alpha: float, socket_path: Path | None, json: bool, **asked: Any
+    steps: Path | None,
+    users: tuple[int, ...],
+    tokens: int,
+    prompt_tokens: int,
+    alpha: float,
+    draft_ms: float,
+    rtt_ms: float,
+    pause_ms: float,
+    drafters: int | None,
+    socket_path: Path | None,
+    json: bool,
 ) -> None:
     """How many users can one verifier serve, how fast, and up to how many do drafts pay? A simulation.
 
     The verifier's own scheduler, sessions and policies decide; models, network and clocks are simulated. Steps of more
     rows than were measured are extrapolated.
     """
-    from specmesh.bench.steps import costs_of, read_costs, report, tables
+    from specmesh.bench.steps import costs_of, read_costs, report
     from specmesh.core.simulation import Deployment, Workload, simulate
 
-    def run(count: int, draft_n: int | None) -> dict[str, Any]:
+    def run(count: int, draft_n: int | None) -> Json:
         chance = Random(1)  # noqa: S311 - luck, not a secret
-        texts = Workload(asked["prompt_tokens"], asked["tokens"], draft_n=draft_n)
-        found = simulate(site, texts, count, lambda _: chance.random() < alpha)
+        found = simulate(site, Workload(prompt_tokens, tokens, draft_n), count, lambda _: chance.random() < alpha)
         advance()
         return {key: value and round(value, 4) for key, value in asdict(found).items()}
 
     if steps is not None:
         costs = read_costs(steps)
     else:
-        costs = costs_of(tables(report(daemon.Client(socket_path).get("/stats"))))
-    draft, round_trip, pause = (asked[name] / 1e3 for name in ("draft_ms", "rtt_ms", "pause_ms"))
-    site = Deployment(costs, draft, round_trip, pause, drafters=asked["drafters"])
-    levels: list[dict[str, Any]] = []
+        costs = costs_of(report(loaded_stats(daemon.Client(socket_path)))["steps_ms"])
+    site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters)
+    levels = list[Json]()
     with bar(2 * len(users)) as advance:
         for count in sorted(users):
             drafting, alone = run(count, None), run(count, 0)
@@ -224,6 +227,7 @@ def plan(
     paying = [level["users"] for level in itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels)]
     most = paying[-1] if paying else None
     told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
-    told |= {"round_trip_ms": asked.pop("rtt_ms"), **asked, "levels": levels, "drafting_pays_up_to": most}
+    told |= {"round_trip_ms": rtt_ms, "draft_ms": draft_ms, "pause_ms": pause_ms, "drafters": drafters}
+    told |= {"tokens": tokens, "prompt_tokens": prompt_tokens, "levels": levels, "drafting_pays_up_to": most}
     verdict = f"Drafting pays up to {most} users" if most is not None else "Drafting does not pay"
     print_result(told, [*columns(levels), f"{verdict} of {max(users)}."], as_json=json)

@@ -10,16 +10,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.bench import has_drafter
-from specmesh.cli.generate import GeneratedText
+from specmesh.bench import generate, has_drafter, loaded_stats
 from specmesh.cli.options import columns, json_option, number, print_result
-from specmesh.client import Client, Json
+from specmesh.client import Client, GeneratedText, Json
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
 
@@ -30,18 +28,8 @@ START_S = 120.0
 DAEMON = ["--model", "bundled", "--engine", "llama", "--gpu-layers", "0", "--threads", "1", "--drain", "0"]
 
 
-@dataclass(slots=True)
-class Side:
-    """A verifier, and its output so far in pieces, each with whether it was drafted."""
-
-    socket: Path
-    pieces: list[tuple[str, bool]] = field(default_factory=list)
-    text: GeneratedText = field(default_factory=GeneratedText)
-
-    def stream(self, body: Json) -> None:
-        for chunk in Client(self.socket).complete(body):
-            drafted, own = self.text.take(chunk)
-            self.pieces += [(drafted, True), (own, False)]
+Pair = tuple[GeneratedText, GeneratedText]
+"""The text of the verifier alone, and of the one with a drafter."""
 
 
 @click.command()
@@ -64,14 +52,15 @@ def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
         signal.signal(ending, signal.default_int_handler)  # no daemon is left behind
     if not json:
         click.echo(explanation(hardware))
-    with ThreadPoolExecutor() as threads, daemons(hardware) as sides:
+    with ThreadPoolExecutor() as threads, daemons(hardware) as clients:
         body: Json = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "rounds": True}
-        streams = [threads.submit(side.stream, body) for side in sides]
+        texts = GeneratedText(), GeneratedText()
+        streams = [threads.submit(generate, client, body, text) for client, text in zip(clients, texts, strict=True)]
         if not json and sys.stdout.isatty():
-            show(sides, streams)
+            show(texts, streams)
         for stream in streams:
             stream.result()
-    found = result(hardware, *sides)
+    found = result(hardware, *texts)
     print_result(found, columns([{name: value for name, value in found.items() if name != "text"}]), as_json=json)
 
 
@@ -84,7 +73,7 @@ def explanation(hardware: str) -> str:
 
 
 @contextmanager
-def daemons(hardware: str) -> Iterator[tuple[Side, Side]]:
+def daemons(hardware: str) -> Iterator[tuple[Client, Client]]:
     """A verifier alone and one with a drafter, all ready, with keys of their own; they end with the context."""
     from specmesh.security.keys import KeyFolder
 
@@ -107,25 +96,25 @@ def daemons(hardware: str) -> Iterator[tuple[Side, Side]]:
             ends.callback(daemon.wait)
             ends.callback(daemon.terminate)
             running.append((daemon, own))
-        sides = Side(folder / "0.sock"), Side(folder / "1.sock")
+        clients = Client(folder / "0.sock"), Client(folder / "1.sock")
         until = time.monotonic() + START_S
-        while not _ready(*sides):
+        while not _ready(*clients):
             for daemon, log_path in running:
                 if daemon.poll() is not None or time.monotonic() > until:
                     said = log_path.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("specmesh: ")
                     raise EngineError(f"a daemon of the demo does not run: {said}")
             time.sleep(0.1)
-        yield sides
+        yield clients
 
 
-def _ready(alone: Side, pair: Side) -> bool:
+def _ready(alone: Client, pair: Client) -> bool:
     try:
-        return not has_drafter(Client(alone.socket).get("/stats")) and has_drafter(Client(pair.socket).get("/stats"))
+        return not has_drafter(loaded_stats(alone)) and has_drafter(loaded_stats(pair))
     except SpecmeshError:
         return False  # not yet
 
 
-def show(sides: tuple[Side, Side], streams: "list[Future[None]]") -> None:
+def show(texts: Pair, streams: list[Future[GeneratedText]]) -> None:
     """Show both outputs side by side as they come."""
     from rich.console import Console
     from rich.live import Live
@@ -134,39 +123,39 @@ def show(sides: tuple[Side, Side], streams: "list[Future[None]]") -> None:
     with Live(console=console, auto_refresh=False) as live:
         while streams:
             streams = list(wait(streams, 0.05).not_done)
-            live.update(screen(sides, min(console.height - 4, 24)), refresh=True)
+            live.update(screen(texts, min(console.height - 4, 24)), refresh=True)
 
 
-def screen(sides: tuple[Side, Side], height: int) -> "Table":
+def screen(texts: Pair, height: int) -> "Table":
     """The last lines of both outputs, accepted drafts in green."""
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text
 
     grid, panels = Table.grid(expand=True), list[Panel]()
-    for title, side in zip(("alone", "with a drafter"), sides, strict=True):
+    for title, one in zip(("alone", "with a drafter"), texts, strict=True):
         grid.add_column(ratio=1)
-        text = Text.assemble(*((piece, "green" if drafted else "") for piece, drafted in list(side.pieces)))
+        text = Text.assemble(*((piece, "green" if drafted else "") for piece, drafted in list(one.pieces)))
         tail = Text("\n", no_wrap=True).join(text.split("\n", allow_blank=True)[2 - height :])
-        panels.append(Panel(tail, title=f"{title}: {len(side.text.ids)} tokens", height=height))
+        panels.append(Panel(tail, title=f"{title}: {len(one.ids)} tokens", height=height))
     grid.add_row(*panels)
     return grid
 
 
-def result(hardware: str, alone: Side, pair: Side) -> Json:
+def result(hardware: str, alone: GeneratedText, pair: GeneratedText) -> Json:
     """What the two reports say. step_ms: of the verifier alone, as it was in this run."""
     counts = ("rounds", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length", "tokens_per_second")
-    before, report, ids = alone.text.report, pair.text.report, pair.text.ids
+    before, report = alone.report, pair.report
     rate = before["tokens_per_second"]
     return {
         "schema_version": 1,
         "hardware": hardware,
         "stretched": hardware != "this",
         "step_ms": round(before["verify_ms"] / max(before["rounds"], 1), 3),
-        "text": pair.text.text,
-        "same_text": alone.text.ids == ids,
-        "tokens": len(ids),
+        "text": pair.text,
+        "same_text": alone.ids == pair.ids,
+        "tokens": len(pair.ids),
         "tokens_per_second_alone": rate,
         "speedup": round(report["tokens_per_second"] / rate, 3) if rate else None,
-        "bytes_per_token": round((report["bytes_sent"] + report["bytes_received"]) / len(ids), 1),
+        "bytes_per_token": round((report["bytes_sent"] + report["bytes_received"]) / len(pair.ids), 1),
     } | {name: report[name] for name in counts}

@@ -6,7 +6,6 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,49 +21,10 @@ from specmesh.cli.options import (
     request_fields,
     request_options,
 )
-from specmesh.client import RECONNECT_TIMEOUT, Client, Json, answer
+from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, Json, answer
 from specmesh.errors import RequestError, SpecmeshError
 
 SEEDS = 2**32
-
-
-@dataclass(slots=True)
-class GeneratedText:
-    """A completion so far."""
-
-    seed: object = None
-    text: str = ""
-    ids: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
-    report: Json = field(default_factory=dict)
-    prompt_ids: object = ()
-    logprobs: list[object] = field(default_factory=list)
-
-    def take(self, chunk: Json) -> tuple[str, str]:
-        """Return the text that came: accepted drafts, where the chunk tells them, and the rest."""
-        [choice], told = chunk["choices"], chunk["specmesh"]
-        text, drafted = choice["text"], told.get("accepted_text", "")
-        self.text += text
-        self.ids += told.get("token_ids") or []
-        self.logprobs += told.get("logprobs") or []
-        self.finish_reason = choice["finish_reason"] or self.finish_reason
-        if "report" in told:
-            self.report, self.prompt_ids = told["report"], told.get("prompt_token_ids", ())
-        if "request" in told:
-            self.seed = told["request"]["seed"]
-        return drafted, text[len(drafted) :]
-
-    def as_json(self) -> Json:
-        return {
-            "schema_version": 1,
-            "text": self.text,
-            "token_ids": self.ids,
-            "prompt_token_ids": self.prompt_ids,
-            "finish_reason": self.finish_reason or "interrupted",
-            "generated_tokens": len(self.ids),
-            "seed": self.seed,
-            "logprobs": self.logprobs or None,
-        } | self.report
 
 
 @click.command()
@@ -134,13 +94,26 @@ def generate(
         if shows and (texts[0].text or texts[0].finish_reason):
             print(flush=True)
         if json:
-            told = [text.as_json() for text in texts]
+            told = [_as_json(text) for text in texts]
             click.echo(json_module.dumps(told[0] if n == 1 else {"schema_version": 1, "choices": told}))
         for number, text in enumerate(texts if n > 1 and not json else (), 1):
             say(f"text {number} of {n}, seed {text.seed}")
             click.echo(text.text)
         for text in texts if verbose else ():
             click.echo("\n".join(aligned(text.report.items())), err=True)
+
+
+def _as_json(text: GeneratedText) -> Json:
+    return {
+        "schema_version": 1,
+        "text": text.text,
+        "token_ids": text.ids,
+        "prompt_token_ids": text.prompt_ids,
+        "finish_reason": text.finish_reason or "interrupted",
+        "generated_tokens": len(text.ids),
+        "seed": text.seed,
+        "logprobs": text.logprobs or None,
+    } | text.report
 
 
 def _marked(drafted: str) -> str:

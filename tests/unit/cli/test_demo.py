@@ -1,12 +1,10 @@
 """What `specmesh demo` shows, and the step times that it imitates."""
 
-from pathlib import Path
-
 import pytest
 from rich.console import Console
 
-from specmesh.cli.demo import Side, explanation, result, screen
-from specmesh.cli.generate import GeneratedText
+from specmesh.cli.demo import Pair, explanation, result, screen
+from specmesh.client import GeneratedText
 from specmesh.machines import STEPS_MS, step_ms
 
 REPORT = {
@@ -22,10 +20,10 @@ REPORT = {
 }
 
 
-def sides(second: list[int]) -> tuple[Side, Side]:
-    before = GeneratedText(ids=[1, 2], report=REPORT | {"tokens_per_second": 40.0})
-    alone = Side(Path("a"), [("one\ntwo\nthree", False)], before)
-    return alone, Side(Path("b"), [("one\n", False), ("two", True)], GeneratedText(ids=second, report=REPORT))
+def texts(second: list[int]) -> Pair:
+    before = REPORT | {"tokens_per_second": 40.0}
+    alone = GeneratedText(pieces=[("one\ntwo\nthree", False)], ids=[1, 2], report=before)
+    return alone, GeneratedText(pieces=[("one\n", False), ("two", True)], ids=second, report=REPORT)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +41,7 @@ def test_what_is_stretched(machine: str):
 
 @pytest.mark.parametrize(("ids", "same"), [([1, 2], True), ([1, 3], False)])
 def test_result(ids: list[int], same: bool):
-    found = result("h100-70b", *sides(ids))
+    found = result("h100-70b", *texts(ids))
     told = {"speedup": 2.5, "bytes_per_token": 80.0, "tokens_per_second_alone": 40.0, "same_text": same}
     assert found | told == found
 
@@ -52,7 +50,7 @@ def test_screen():
     """The last lines of both, side by side, drafts in green."""
     console = Console(width=60, force_terminal=True, color_system="standard")
     with console.capture() as captured:
-        console.print(screen(sides([1, 2]), 4))
+        console.print(screen(texts([1, 2]), 4))
     _, first, second, _ = captured.get().splitlines()
     assert ("two" in first, "one" in first, "three" in second) == (True, True, True)
     assert "\x1b[32mtwo" in second
