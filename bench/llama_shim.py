@@ -23,9 +23,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from llama_cpp import Llama
+
 from specmesh.client import chunks
 
 MODEL = Path(__file__).parents[1] / "specmesh" / "models" / "target.gguf"
+VOCABULARY = Llama(str(MODEL), vocab_only=True, verbose=False)
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -160,9 +163,8 @@ class Handler(BaseHTTPRequestHandler):
         return json.loads(answer.read())["specmesh"]["prompt_token_ids"]  # type: ignore[no-any-return]
 
     def text(self, ids: list[int]) -> str:
-        """The text of ids: that of the prompt, which `echo` puts first."""
-        answer = self.asked("/v1/completions", {"prompt": ids, "echo": True, "max_tokens": 0})
-        return json.loads(answer.read())["choices"][0]["text"]  # type: ignore[no-any-return]
+        """The text of ids, with special tokens."""
+        return VOCABULARY.detokenize(ids, special=True).decode("utf-8", "replace")
 
     def chat_ids(self, body: dict[str, Any]) -> list[int]:
         """What a chat becomes by its template."""

@@ -78,7 +78,6 @@ class ModelSettings:
     max_sessions: int = 8
     threads: int | None = None
     gpu_layers: int = 0
-    gpu_required: bool = False
     chat_template: Path | None = None
     reproducible: bool = False
     rpc: tuple[str, ...] = ()
@@ -88,8 +87,6 @@ class ModelSettings:
     def __post_init__(self) -> None:
         if self.stretch and self.engine != "llama":
             raise ConfigError("--stretch is for the demo's models: give --engine llama")
-        if self.gpu_required and not self.gpu_layers:
-            raise ConfigError("a GPU is required but --gpu-layers is 0: allow layers on it (-1: all)")
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and not self.gpu_layers:

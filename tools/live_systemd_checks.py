@@ -199,9 +199,6 @@ def examples() -> None:
     check("memory-deny-write-execute.conf", service("restart").returncode == 0 and generate().returncode == 0, state())
     drop_in((EXAMPLES / "lan.conf").read_text())
     check("lan.conf", service("restart").returncode == 0 and generate().returncode == 0, state())
-    drop_in((EXAMPLES / "gpu-required.conf").read_text())
-    service("restart")
-    check("gpu-required.conf, without one", state() == "failed exit-code 78 0", state())
     drop_in("")
 
 

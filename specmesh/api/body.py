@@ -19,7 +19,6 @@ RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 MAX_CHOICES = 8
 MAX_TEXTS = 128
 """Of one request: prompts times choices."""
-MAX_PRIORITY = 100
 
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
@@ -32,7 +31,6 @@ class Body:
     began: str  # the model that began a resumed text
     model: str  # the model asked for
     choices: int  # answers per request
-    echo: bool  # answers begin with the prompt
     ignore_eos: bool
     resumable: bool  # say what is needed to resume the text
     stream: bool
@@ -56,7 +54,6 @@ def parse_body(value: object, *, chat: bool) -> Body:
         began,
         model=fields.text("model"),
         choices=fields.integer("n", 1, 1, MAX_CHOICES),
-        echo=not chat and fields.flag("echo"),
         ignore_eos=fields.flag("ignore_eos"),
         resumable=fields.flag("resumable"),
         stream=fields.flag("stream"),
@@ -69,8 +66,6 @@ def parse_body(value: object, *, chat: bool) -> Body:
     if texts > 1 and (body.resumable or resumes):
         field = "n" if body.choices > 1 else "prompt"
         raise RequestError("only one text at a time can be gone on with: leave n out, and send one prompt", field)
-    if body.echo and resumes:
-        raise RequestError("echo is of the beginning of a text, and resume is not: leave one out", "echo")
     return body
 
 
@@ -82,7 +77,6 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
         _params(fields, chat=chat),
         fields.flag("rounds"),
         reconnect_timeout=fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT),
-        priority=fields.integer("priority", 0, 0, MAX_PRIORITY),
     )
     resume, said = fields.get("resume"), fields.get("messages" if chat else "prompt")
     if resume is not None:

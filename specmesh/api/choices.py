@@ -32,20 +32,17 @@ class Choice:
     """A choice of an answer: what its client has not been told yet of the events of its request.
 
     The text begins after what the client knows, and ends before a stop string. heard: called once events have come.
-    resumable: also say what is needed to go on with the text. echo: begin with the prompt's text. end: the last event,
-    once it came.
+    resumable: also say what is needed to go on with the text. end: the last event, once it came.
     """
 
-    def __init__(
-        self, shape: Shape, request: Request, vocabulary: Vocabulary, *, resumable: bool = False, echo: bool = False
-    ) -> None:
+    def __init__(self, shape: Shape, request: Request, vocabulary: Vocabulary, *, resumable: bool = False) -> None:
         self.shape, self.request = shape, request
         self.end: Finished | None = None
         self.heard: Callable[[], None] = nothing
-        self._vocabulary, self._resumable, self._echo = vocabulary, resumable, echo
+        self._vocabulary, self._resumable = vocabulary, resumable
         self._events: list[ClientEvent] = []
         self._before, self._between = shape.frame()
-        self._offset, self.generated = 0, request.known
+        self.generated = request.known
         self._text, self._accepted = "", 0
         self._ids: list[int] = []
         self._tokens: list[AnswerToken] = []  # where log-probabilities are wanted
@@ -91,19 +88,6 @@ class Choice:
         if self._resumable and event.params is not None:
             fields = {"max_tokens": event.params.max_tokens, **event.params.sampling.named()}
             self._extra |= {"prompt_token_ids": list(event.prompt_ids), "request": fields}
-        if self._echo:
-            self._start_with_prompt(event.prompt_ids)
-
-    def _start_with_prompt(self, ids: tuple[int, ...]) -> None:
-        """The prompt as it was given, or the text of its ids; their log-probabilities are not known."""
-        prompt, vocabulary = self.request.prompt, self._vocabulary
-        self._text = vocabulary.text(ids) if prompt is None else prompt
-        self._offset = len(self._text)
-        if self._logprobs:
-            begins = [min(begin, self._offset) for begin in StopTextFilter(vocabulary, ()).feed(ids).begins]
-            self._tokens = [
-                AnswerToken(token, at, None, vocabulary, echoed=True) for token, at in zip(ids, begins, strict=True)
-            ]
 
     def _add_tokens(self, event: Tokens) -> None:
         ids, accepted = event.ids, event.accepted
@@ -140,7 +124,7 @@ class Choice:
         self._ids += ids
         if self._logprobs:
             places = zip(ids, begins, self._kept_logprobs, strict=False)
-            self._tokens += [AnswerToken(token, self._offset + at, one, self._vocabulary) for token, at, one in places]
+            self._tokens += [AnswerToken(token, at, one, self._vocabulary) for token, at, one in places]
             del self._kept_logprobs[:count]
 
     def chunk(self) -> str:

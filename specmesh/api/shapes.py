@@ -22,13 +22,12 @@ _MARK = "\0"
 
 @dataclass(frozen=True, slots=True)
 class AnswerToken:
-    """A token of an answer. begin: where its text begins there. logprob: None if unknown. echoed: of the prompt."""
+    """A token of an answer. begin: where its text begins there. logprob: None if unknown."""
 
     id: int
     begin: int
     logprob: Logprob | None
     vocabulary: Vocabulary
-    echoed: bool = False
 
     def entry(self) -> Json:
         """Return the token and the likeliest ones in its place: llama-server's form, which is OpenAI's with ids."""
@@ -112,7 +111,7 @@ class Shape:
         if tokens is not None:
             logprobs = (_chat_logprobs if self.chat else _completion_logprobs)(tokens)
             if not self.chat:
-                extra = extra | {"logprobs": [one.entry() for one in tokens if not one.echoed]}
+                extra = extra | {"logprobs": [one.entry() for one in tokens]}
         return {
             "id": self.id,
             "object": kind if self.chat else "text_completion",

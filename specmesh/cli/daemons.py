@@ -56,7 +56,6 @@ _daemon_options = combined(
     ),
     _threads_option,
     number("--gpu-layers", click.IntRange(-1), -1, "N", "Number of model layers to put on a GPU; -1 for all."),
-    _choice("--gpu", ["auto", "required"], "auto", "required: do not start if no GPU can take the layers."),
     number("--max-sessions", COUNT, 8, "N", "Maximum number of concurrent sessions."),
     click.option(
         "--ctx",
@@ -140,7 +139,7 @@ def _run(role: str, values: dict[str, Any]) -> None:
         logs.configure(values["log_level"])
         bundled = values["model"] == "bundled" and role == "verifier"
         path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
-        values |= {"model": path, "gpu_required": values["gpu"] == "required", "insecure": values["insecure_no_auth"]}
+        values |= {"model": path, "insecure": values["insecure_no_auth"]}
         values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
 

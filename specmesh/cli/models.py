@@ -36,8 +36,7 @@ def models() -> None:
 @models.command()
 @click.argument("hub_id")
 @click.argument("file", required=False)
-@click.option("--revision", metavar="R", help="Branch, tag or commit (default: the main branch).")
-def pull(hub_id: str, file: str | None, revision: str | None) -> None:
+def pull(hub_id: str, file: str | None) -> None:
     """Download model HUB_ID (OWNER/NAME) and print its path; FILE names one of several GGUF files.
 
     An interrupted download continues where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
@@ -47,7 +46,7 @@ def pull(hub_id: str, file: str | None, revision: str | None) -> None:
         from specmesh.models.pull import pull as get
     except ImportError as error:
         raise ConfigError('huggingface_hub is not installed: pip install "specmesh[hub]"') from error
-    click.echo(get(hub_id, file, revision, models_dir().absolute()))
+    click.echo(get(hub_id, file, models_dir().absolute()))
 
 
 @models.command("list")

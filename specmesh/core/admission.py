@@ -26,7 +26,7 @@ def check_queue(waiting: Sequence[int], new: int, most: int, full: str) -> None:
 
 
 class WaitingRequests:
-    """Requests for one of `n_seq` sessions: a lower priority first, then in the order that they came in."""
+    """Requests for one of `n_seq` sessions, in the order that they came in."""
 
     def __init__(self, n_seq: int) -> None:
         self._n_seq, self._share = n_seq, most_sessions(n_seq)
@@ -42,7 +42,7 @@ class WaitingRequests:
         """Return who is next beside these sessions, and let it wait no longer."""
         owners = [live.owner for live in sessions if live.client is not None]
         if len(owners) < self._n_seq:
-            for opening in sorted(self.openings, key=lambda one: (one.request.priority, one.client)):
+            for opening in sorted(self.openings, key=lambda one: one.client):
                 if opening.owner is None or owners.count(opening.owner) < self._share:
                     self.openings.remove(opening)
                     return opening

@@ -20,7 +20,7 @@ NEAR = 1.1  # slower by less is not slower: the turns of a chat should find thei
 class RequestRouter:
     """The requests of a drafter's clients, in the order of their arrival.
 
-    upstreams: the verifiers, in the order of the settings. Requests queue at these, by priority and arrival, up to
+    upstreams: the verifiers, in the order of the settings. Requests queue at these, by arrival, up to
     AHEAD at each; the others are not placed yet.
     """
 
@@ -105,7 +105,7 @@ class RequestRouter:
         """Find verifiers for what has none any more, and do what is due."""
         if not self.requests:
             return
-        for one in sorted(self.in_state(RequestState.UNPLACED), key=lambda one: one.request.priority):
+        for one in self.in_state(RequestState.UNPLACED):
             self._place(one, now)
         for one in self.in_state(RequestState.WAITING):
             self._retry(one, now)

@@ -36,7 +36,6 @@ class Request:
     known: int = 0  # generated tokens that the client already has
     reconnect_timeout: float = 0.0  # seconds that a drafter waits for a lost verifier
     named_only: bool = False  # resume that text, never start one
-    priority: int = 0  # lower goes first
     target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
     choice: int = 0  # index among the completions of one prompt
 

@@ -1,8 +1,8 @@
 """`specmesh models pull`: choose a GGUF model's files in a repository of the Hugging Face hub and download them.
 
-OWNER/NAME lies in a folder of that name, or OWNER/NAME@REVISION. `.partial` beside them holds unfinished downloads. All
-files of a model move to their places together, after the last one has been verified. huggingface_hub's own downloads
-begin anew when they are started again, so only its transfer is used: the next one goes on where it broke off.
+OWNER/NAME lies in a folder of that name; `.partial` beside it holds unfinished downloads. All files of a model move to
+their places together, after the last one has been verified. huggingface_hub's own downloads begin anew when they are
+started again, so only its transfer is used: the next one goes on where it broke off.
 """
 
 import errno
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
@@ -41,7 +40,7 @@ class RemoteFile:
     checksum: str
 
 
-def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Path:
+def pull(hub_id: str, file: str | None, root: Path) -> Path:
     """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
 
     file: one GGUF file of the repository; None: the only one. Raise ConfigError (no access), RequestError (no such
@@ -49,9 +48,9 @@ def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Pat
     """
     if not _HUB_ID.fullmatch(hub_id) or ".." in hub_id:
         raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME")
-    folder = root / (f"{hub_id}@{quote(revision, safe='')}" if revision else hub_id)
+    folder = root / hub_id
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what goes wrong is told once, by our errors
-    commit, listed = _listing(hub_id, revision)
+    commit, listed = _listing(hub_id)
     files = choose(hub_id, listed, file)
     missing = [file for file in files if not matches(folder / file.name, file)]
     with _disk_errors(root):
@@ -64,12 +63,11 @@ def pull(hub_id: str, file: str | None, revision: str | None, root: Path) -> Pat
     return folder / files[0].name
 
 
-def _listing(hub_id: str, revision: str | None) -> tuple[str, list[RemoteFile]]:
-    """Return the commit of a branch, tag or commit (None: the main branch), and the large files of the repository: the
-    hub tells the SHA-256 of these."""
+def _listing(hub_id: str) -> tuple[str, list[RemoteFile]]:
+    """Return the newest commit, and the large files of the repository: the hub tells the SHA-256 of these."""
     api = HfApi(constants.ENDPOINT, library_name="specmesh")
     with _refusals(hub_id):
-        info = api.model_info(hub_id, revision=revision or "main", files_metadata=True, timeout=_TIMEOUT)
+        info = api.model_info(hub_id, files_metadata=True, timeout=_TIMEOUT)
     large = [(file.rfilename, file.lfs) for file in info.siblings or () if file.lfs is not None]
     return info.sha or "main", [RemoteFile(name, lfs.size, lfs.sha256) for name, lfs in large]
 

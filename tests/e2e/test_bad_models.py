@@ -32,15 +32,6 @@ def test_no_model(tiny_gguf: Path, mesh: Mesh, name: str, make: Callable[[Path, 
     mesh.cannot_start("verifier", "--engine", "llama", "--model", path).refused(78, path, why)
 
 
-@fault("E7.82")
-def test_gpu_required(mesh: Mesh):
-    """A slow run never passes for a fast one."""
-    done = mesh.cannot_start(
-        "verifier", "--engine", "llama", "--model", "bundled", "--gpu", "required", "--gpu-layers", 0
-    )
-    done.refused(78, "GPU is required")
-
-
 @fault("E6.71")
 @pytest.mark.parametrize(
     ("template", "status", "why"),

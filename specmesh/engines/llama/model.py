@@ -15,7 +15,7 @@ from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
-from specmesh.engines.llama.library import ERRORS, PINNED, add_servers, gpu_devices, library, quoted_errors
+from specmesh.engines.llama.library import ERRORS, add_servers, gpu_devices, library, quoted_errors
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.models import check_files
 
@@ -36,7 +36,7 @@ class LlamaModel:
         check_files(path)
         if settings.rpc:
             add_servers(settings.rpc)
-        gpus = _gpus(settings)
+        gpus = gpu_devices() if settings.gpu_layers else ()
         self.handle = _load(self.lib, path, settings.gpu_layers, progress)
         self._lock = threading.Lock()
         self._template: ChatTemplate | None = None
@@ -122,18 +122,6 @@ class LlamaModel:
             handle, self.handle = self.handle, None
             if handle is not None:
                 self.lib.llama_model_free(handle)
-
-
-def _gpus(settings: ModelSettings) -> tuple[str, ...]:
-    """Return the GPUs that will take layers. Raises ConfigError where one is required and there is none."""
-    gpus = gpu_devices() if settings.gpu_layers else ()
-    if settings.gpu_required and not gpus:
-        raise ConfigError(
-            "a GPU is required and llama.cpp sees none: check the driver, and build llama-cpp-python for it "
-            '(for CUDA: CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-cache-dir '
-            f"llama-cpp-python=={PINNED})"
-        )
-    return gpus
 
 
 def _describe(lib: Any, handle: Any, settings: ModelSettings, gpus: tuple[str, ...]) -> str:

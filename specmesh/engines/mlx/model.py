@@ -26,7 +26,7 @@ class MlxModel:
         if where.is_file():
             raise ConfigError(f"{where} is a file: MLX loads a Hugging Face directory (a .gguf file: --engine llama)")
         mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
-        device = _device(mx, gpu=bool(settings.gpu_layers), required=settings.gpu_required)
+        device = _device(mx, gpu=bool(settings.gpu_layers))
         self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
         advice = "is it complete, and of an architecture that this mlx-lm knows?"
         try:
@@ -75,13 +75,11 @@ def free() -> None:
         mx.clear_cache()
 
 
-def _device(mx: Any, *, gpu: bool = True, required: bool = False) -> str:
+def _device(mx: Any, *, gpu: bool = True) -> str:
     """Choose where this thread's arrays live, a GPU only where MLX has one; returns its name."""
     if not gpu:
         mx.set_default_device(mx.cpu)
     if mx.default_device().type != mx.gpu:
-        if required:
-            raise ConfigError("a GPU is required and MLX sees none: check that this is Apple Silicon, or mlx[cuda12]")
         return "CPU"
     return str(mx.device_info().get("device_name", "GPU"))
 

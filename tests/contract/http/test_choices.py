@@ -74,16 +74,3 @@ def test_one_that_fails_in_the_stream_ends_all(count: int):
     error = json.loads(last)["error"]
     assert (error["message"], error["code"]) == ("full", "server_busy")
     assert daemon.left == set(range(count - 1))
-
-
-@pytest.mark.parametrize(("prompt", "shown"), [("hi!", "hi!"), ([104, 105], "hi")])
-def test_an_echo_is_the_prompt(prompt: object, shown: str):
-    """As it was given, or the text of its ids; how likely they were is not told, and they are no ids of the answer."""
-    made = post(FakeDaemon(*text(0)), prompt=prompt, echo=True, logprobs=0).json()
-    [choice] = made["choices"]
-    assert choice["text"] == shown + "A"
-    assert choice["logprobs"]["tokens"] == ["h", "i", "A"]
-    assert choice["logprobs"]["token_logprobs"] == [None, None, None]
-    assert choice["logprobs"]["text_offset"] == [0, 1, len(shown)]
-    assert (made["specmesh"]["token_ids"], made["usage"]["completion_tokens"]) == ([65], 1)
-    assert [one["id"] for one in made["specmesh"]["logprobs"]] == [65]

@@ -127,7 +127,6 @@ BAD = [
     ("command", "name", "value", "named"),
     [
         ("verifier", "SPECMESH_VERIFIER_CTX", "abc", "'abc' is not a valid integer"),
-        ("drafter", "SPECMESH_DRAFTER_GPU", "maybe", "'required'"),
         ("config show drafter", "SPECMESH_DRAFTER_CTX", "abc", "'--ctx'"),
         ("generate x", "SPECMESH_GENERATE_DRAFT_N", "some", "'24'"),
     ],

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.config import ModelSettings
 from specmesh.engines import load
-from specmesh.errors import ConfigError
 
 APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_64")
 BOTH = {"llama_cpp", "mlx_lm"}
@@ -36,9 +34,3 @@ def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
     Path("folder").mkdir()
     Path("file").touch()
     assert load.choose_engine(model) == engine
-
-
-@pytest.mark.fault("E7.82")
-def test_a_gpu_required_but_forbidden():
-    with pytest.raises(ConfigError, match="--gpu-layers"):
-        ModelSettings("mlx", "x", gpu_layers=0, gpu_required=True)
