@@ -21,7 +21,7 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup test wheel golden law faults check fmt bench fuzz soak docs clean
+.PHONY: demo setup check lint test wheel golden law faults fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
 	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
@@ -36,6 +36,11 @@ $(STAMP): pyproject.toml
 		$(BIN)/python -m pip install --quiet --editable '.[verifier,dev]'
 	@$(AS_WANTED) || { echo "pip had a llama.cpp without RPC or with AMX: it is compiled anew"; $(COMPILE) && $(AS_WANTED); }
 	@touch $@
+
+check:  ## what a change must pass, one after the other
+	$(MAKE) lint
+	$(MAKE) wheel
+	$(MAKE) test
 
 # End to end, processes wait for each other half of the time: three tests at once keep two cores busy.
 test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
@@ -58,7 +63,7 @@ law: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against 
 faults: $(STAMP)  ## the fault suite, slow cases too, and docs/faults.md from what came of it
 	$(BIN)/python tools/faults.py
 
-check: $(STAMP)  ## formatting, lint, types
+lint: $(STAMP)  ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

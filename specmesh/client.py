@@ -26,13 +26,10 @@ RECONNECT_TIMEOUT = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds between two attempts to reconnect: doubled each time."""
 
-_CLASSES: dict[str, type[SpecmeshError]] = {"NoSuchModel": errors.RequestError} | {
-    cls.__name__: cls
-    for cls in (
-        *(Busy, errors.ConfigError, DaemonUnreachable, errors.EngineError, errors.NoSuchText),
-        *(errors.PromptTooLong, errors.Refused, errors.RequestError, Starting, WentAway),
-    )
+_CLASSES = {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpecmeshError)
 }
+"""The errors that a daemon's answer may name."""
 
 
 class Client:
@@ -205,16 +202,6 @@ class _UnixConnection(http.client.HTTPConnection):
         except OSError:
             self.sock.close()
             raise
-
-
-def listens(path: Path) -> bool:
-    connection = _UnixConnection(path, 1.0)
-    try:
-        connection.connect()
-    except OSError as error:
-        return isinstance(error, TimeoutError | BlockingIOError)  # its queue is full, so there is somebody
-    connection.close()
-    return True
 
 
 def starting(path: Path) -> bool:

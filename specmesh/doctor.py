@@ -1,5 +1,6 @@
 """`specmesh doctor`: what is installed here, set, running and reachable, and what to type where it is not right."""
 
+import os
 import platform
 import socket
 import sys
@@ -18,7 +19,7 @@ from specmesh.cli.status import Found, find
 from specmesh.client import at, printable
 from specmesh.engines.llama.library import PINNED, backends, gpu_devices
 from specmesh.errors import ConfigError
-from specmesh.paths import ROLES
+from specmesh.paths import ROLES, SYSTEM_DIR
 from specmesh.security import endpoint, is_loopback
 
 
@@ -41,6 +42,7 @@ def examine() -> list[Check]:
         *(ok("specmesh", f"{__version__}, Python {platform.python_version()}"), _llama(), _mlx()),
         *(_settings(role) for role in ROLES),
         *([judge_daemon(one) for one in running] or [warn("daemons", "none runs", start)]),
+        *_system_folder(),
         *(judge_reach(one, _connect(one)) for one in _addresses(running)),
     ]
 
@@ -122,6 +124,13 @@ def judge_daemon(one: Found) -> Check:
     if name == "verifier" and not stats.get("peers"):
         return warn(name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
     return ok(name, told)
+
+
+def _system_folder() -> list[Check]:
+    if not SYSTEM_DIR.exists() or os.access(SYSTEM_DIR, os.X_OK):
+        return []
+    fix = "sudo usermod --append --groups specmesh $USER  # and log in anew"
+    return [warn("daemons", f"{SYSTEM_DIR}, with the sockets of this machine's services, is closed to this user", fix)]
 
 
 # --- network

@@ -65,8 +65,10 @@ class NoSuchModel(RequestError):
 
     code = "model_not_found"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"no model {name[:200]} is served here: see `specmesh ps`, or /v1/models", "model")
+    @classmethod
+    def of(cls, name: str) -> "NoSuchModel":
+        """Say which name it was, and where the others are."""
+        return cls(f"no model {name[:200]} is served here: see `specmesh ps`, or /v1/models", "model")
 
 
 class NoSuchText(RequestError):
@@ -122,8 +124,8 @@ class InternalError(SpecmeshError):
 
     code = "internal_error"
 
-    def __init__(self) -> None:
-        super().__init__("internal error: see the daemon's log")
+    def __init__(self, message: str = "internal error: see the daemon's log") -> None:
+        super().__init__(message)
 
 
 class LocalProtocolError(SpecmeshError):

@@ -144,7 +144,7 @@ def users() -> None:
         doctor = run("specmesh", "doctor", user=user)
         check(f"the doctor finds no fault as {user}", doctor.returncode == 0, doctor.stdout.splitlines()[-1])
     done = generate(user="other")
-    refused = done.returncode == 69 and "join the group specmesh" in done.stderr
+    refused = done.returncode == 69 and "this user may not use" in done.stderr
     check("another user may not", refused, done.stderr.rpartition("; ")[2].strip())
     found = run("specmesh", "doctor", user="other").stdout
     check("and the doctor says why", "is closed to this user" in found)

@@ -86,7 +86,7 @@ class _Api:
         if name is None:
             return JSONResponse({"object": "list", "data": told})
         if name not in known:
-            raise errors.NoSuchModel(name)
+            raise errors.NoSuchModel.of(name)
         return JSONResponse(told[known.index(name)])
 
     async def ping(self, _: HttpRequest) -> Response:

@@ -13,8 +13,8 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import json_option, number, print_json, print_result, socket_option, table
-from specmesh.client import Client, Json, at, known_sockets, listens, printable, starting
-from specmesh.errors import DaemonUnreachable, SpecmeshError
+from specmesh.client import Client, Json, at, known_sockets, printable
+from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
 
 ANSWER_TIMEOUT_S = 2.0
 
@@ -163,13 +163,11 @@ class Found:
 def find() -> list[Found]:
     found: list[Found] = []
     for path in known_sockets():
-        if not listens(path):
-            found += [Found(path, "starting")] if starting(path) else []
-            continue
         try:
             stats = daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats")
-        except SpecmeshError:
-            found.append(Found(path, "does not answer"))
+        except SpecmeshError as error:
+            if type(error) is not DaemonUnreachable:  # else nobody listens there
+                found.append(Found(path, "starting" if isinstance(error, Starting) else "does not answer"))
             continue
         found.append(Found(path, f"loading {stats['loading']:.0%}" if "loading" in stats else "running", stats))
     return found

@@ -60,7 +60,7 @@ class RequestRouter:
         if not there:
             raise DaemonUnreachable(self.trouble)
         away = [one.trouble for one in self.upstreams if (known := one.known) and known.model == name]
-        raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel(name)
+        raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel.of(name)
 
     # --- requests
 

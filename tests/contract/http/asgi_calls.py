@@ -33,7 +33,7 @@ class FakeDaemon:
 
     def served(self, name: str) -> r.ModelInfo:
         if name not in ("", *self.models):
-            raise NoSuchModel(name)
+            raise NoSuchModel.of(name)
         return r.ModelInfo(name or "fake-model", self.vocabulary, f"target of {name}" if name else "")
 
     async def stats(self) -> Snapshot:

@@ -36,7 +36,7 @@ def test_stats_and_models_are_the_backends():
 
 REFUSALS = [
     (errors.NoSuchText(), 404, "text_not_found"),
-    (errors.NoSuchModel("gpt-4"), 404, "model_not_found"),
+    (errors.NoSuchModel.of("gpt-4"), 404, "model_not_found"),
     (errors.WentAway("stopping"), 503, "server_went_away"),
     (errors.RequestError("bad"), 400, None),
     (errors.PromptTooLong.of(9, 5), 400, "context_length_exceeded"),
