@@ -30,9 +30,8 @@ def user_runtime_dir() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "specmesh"
-    # pam_systemd's folder may exist without the variable (sudo, cron); /tmp is shared, hence `prepare_folder`.
-    pam = Path(f"/run/user/{os.getuid()}")
-    return pam / "specmesh" if pam.is_dir() else Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
+    pam = Path(f"/run/user/{os.getuid()}")  # pam_systemd's folder may exist without the variable (sudo, cron)
+    return pam / "specmesh" if pam.is_dir() else Path.home() / ".cache/specmesh/run"
 
 
 def default_socket(role: str) -> Path:
@@ -88,16 +87,11 @@ def check_socket_path(path: Path) -> None:
 
 
 def prepare_folder(path: Path) -> None:
-    """Make the socket's folder, private to this user; raise ConfigError where it is somebody else's."""
-    folder = path.parent
+    """Make the socket's folder, private to this user, where there is none."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the folder {folder} for the socket: {error.strerror}") from None
-    shared = folder == Path(f"/tmp/specmesh-{os.getuid()}")  # noqa: S108
-    if shared and (not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077):
-        raise ConfigError(f"{folder} is not a private folder of this user: remove it or choose another --socket")
+        raise ConfigError(f"cannot make the folder {path.parent} for the socket: {error.strerror}") from None
 
 
 def file_stamp(path: Path) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """The API on a thread of its own, listening on a Unix domain socket and, where asked for, a TCP port."""
 
 import asyncio
-import errno
 import os
 import resource
 import socket
@@ -23,6 +22,7 @@ from specmesh.api.shapes import refusal
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError
 from specmesh.paths import SYSTEM_DIR
+from specmesh.security import listen
 
 log = structlog.get_logger("specmesh.api")
 
@@ -141,8 +141,9 @@ def serving_api(
     Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`.
     """
     app = create_app(backend)
-    over_tcp = [(_Server(guarded(app, port)), _listen_tcp(port))] if port is not None else []
-    listeners = [(_Server(app), _listen(path)), *over_tcp]
+    listeners = [(_Server(app), _listen(path))]
+    if port is not None:
+        listeners.append((_Server(guarded(app, port)), listen(port.host, port.port, "--http")))
     for _, listener in listeners:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
     loop = asyncio.new_event_loop()
@@ -171,18 +172,6 @@ async def _serve_all(listeners: Sequence[tuple[_Server, socket.socket]]) -> None
     await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in listeners))
 
 
-def _listen_tcp(port: Port) -> socket.socket:
-    family = socket.AF_INET6 if ":" in port.host else socket.AF_INET
-    try:
-        return socket.create_server((port.host, port.port), family=family)
-    except OSError as error:
-        reason = errno.errorcode.get(error.errno or 0, str(error))
-        where = f"{port.host}:{port.port}"
-        raise ConfigError(
-            f"cannot listen at {where} ({reason}): is the port taken? Choose another --http", "http"
-        ) from None
-
-
 def _listen(path: Path) -> socket.socket:
     """A listening socket at `path`, replacing a stale one but nothing else; the caller holds the instance's lock.
 
@@ -202,7 +191,7 @@ def _listen(path: Path) -> socket.socket:
         listener.bind(os.fspath(path))
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen at {path}: {errno.errorcode.get(error.errno or 0, error)}") from None
+        raise ConfigError(f"cannot listen at {path}: {error.strerror}") from None
     finally:
         os.umask(old)
     listener.listen(BACKLOG)

@@ -12,7 +12,7 @@ import click
 from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, json_option, path_option, print_result
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
-from specmesh.security import check_one_network, endpoint, host_of, is_loopback
+from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
 
 if TYPE_CHECKING:
@@ -150,21 +150,17 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
 
     listens, wire_port = endpoint(bind)
     alone = is_loopback(listens)
-    host, port = _endpoint(address) if address else (_own_address() if alone else listens, PORT)
+    host, port = _endpoint(address or bracketed(_own_address() if alone else listens))
     mine = PairingIntroduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
-    check_one_network(f"tcp://{_bracketed(host)}:{port}", "--address")
-    try:
-        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise ConfigError(f"cannot wait at {host}:{port} ({error.strerror}): name another --address") from None
-    with listener:
-        code, shown = new_code(), _bracketed(host) + (f":{port}" if port != PORT else "")
+    check_one_network(f"tcp://{bracketed(host)}:{port}", "--address")
+    with listen(host, port, "--address") as listener:
+        code, shown = new_code(), bracketed(host) + (f":{port}" if port != PORT else "")
         click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n")
         theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs))
     name = folder.listed(Listing.DRAFTERS)[theirs.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
     if alone:
-        click.echo(f"Next: specmesh verifier --model FILE --bind tcp://{_bracketed(host)}:{wire_port}")
+        click.echo(f"Next: specmesh verifier --model FILE --bind tcp://{bracketed(host)}:{wire_port}")
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
@@ -184,7 +180,7 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
             f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "
             "first; a code is good once, for five minutes"
         ) from None
-    address = f"tcp://{_bracketed(name)}:{theirs.port}"
+    address = f"tcp://{bracketed(name)}:{theirs.port}"
     folder.allow(Listing.VERIFIERS, theirs.key, address, replace=True)
     click.echo(f"Paired with {theirs.name}. Start the drafter with --connect {address}")
 
@@ -199,14 +195,8 @@ def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
 def _endpoint(text: str) -> tuple[str, int]:
     from specmesh.security.pairing import PORT
 
-    host, port = endpoint(f"tcp://{text}")
-    if not host or (port is None and ":" in text.rpartition("]")[2]):
-        raise ConfigError(f"{text!r} is no address: write HOST or HOST:PORT, and [HOST] for one of IPv6")
-    return host, port or PORT
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    address = f"tcp://{text}" if endpoint(f"tcp://{text}")[1] else f"tcp://{text}:{PORT}"
+    return host_of(address, "pair"), endpoint(address)[1] or PORT
 
 
 def _own_address() -> str:

@@ -9,7 +9,6 @@ import errno
 import fcntl
 import hashlib
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,7 +53,9 @@ def pull(hub_id: str, file: str | None, root: Path) -> Path:
     files = choose(hub_id, listed, file)
     missing = [file for file in files if not matches(folder / file.name, file)]
     with _disk_errors(root):
-        staged = _staged(missing, root)
+        partials = root / ".partial"
+        partials.mkdir(parents=True, exist_ok=True)
+        staged = [partials / f"{file.checksum} {file.name}".replace("/", " ") for file in missing]
         for one, path in zip(missing, staged, strict=True):
             _fetch(one, hf_hub_url(hub_id, one.name, revision=commit, endpoint=constants.ENDPOINT), path)
         for one, path in zip(missing, staged, strict=True):
@@ -107,18 +108,6 @@ def matches(path: Path, file: RemoteFile) -> bool:
         return False
     with _disk_errors(path), path.open("rb") as held:
         return hashlib.file_digest(held, "sha256").hexdigest() == file.checksum
-
-
-def _staged(missing: list[RemoteFile], root: Path) -> list[Path]:
-    """Where each missing file is completed; raises PullError where the disk has no room for all."""
-    partials = root / ".partial"
-    partials.mkdir(parents=True, exist_ok=True)
-    staged = [partials / f"{file.checksum} {file.name}".replace("/", " ") for file in missing]
-    needs = sum(file.size for file in missing) - sum(path.stat().st_size for path in staged if path.exists())
-    free = shutil.disk_usage(root).free
-    if needs > free:
-        raise PullError(f"the disk of {root} is full: {decimal(needs)} to come, {decimal(free)} free")
-    return staged
 
 
 def _fetch(file: RemoteFile, url: str, path: Path) -> None:

@@ -31,6 +31,19 @@ def endpoint(address: str) -> tuple[str, int | None]:
     return host, port
 
 
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """Return a TCP socket that listens there. Raise ConfigError that names the option where it cannot."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        why = f"cannot listen at {host}:{port} ({error.strerror}): is the port taken?"
+        raise ConfigError(f"{why} Choose another {option}") from None
+
+
 def host_of(address: str, option: str) -> str:
     """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
     host, port = endpoint(address)

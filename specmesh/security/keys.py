@@ -68,17 +68,15 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
     Raise ConfigError if the folder named has no key, InsecureKeys if this user may not look.
     """
     if named is not None:
-        if not _there(named / SECRET):
+        if not KeyFolder(named).has_key():
             raise ConfigError(f"--keys {named}: no key is there: make one with `specmesh keys new --keys {named}`")
         return KeyFolder(named)
-    user, system = key_folders()
-    if _there(user / SECRET):
-        return KeyFolder(user)
-    if os.path.lexists(system / SECRET):
-        return KeyFolder(system)
-    if os.geteuid() < _FIRST_PERSON:  # for a person the system's keys are somebody else's
-        _there(system / SECRET)
-    return None
+    user, system = map(KeyFolder, key_folders())
+    if user.has_key():
+        return user
+    if os.geteuid() >= _FIRST_PERSON and not os.path.lexists(system.path / SECRET):
+        return None  # for a person keys that it may not look for are somebody else's
+    return system if system.has_key() else None
 
 
 def parse_key(text: str) -> str:
@@ -108,7 +106,7 @@ class KeyFolder:
             raise ConfigError(f"{self.path} cannot be made ({error.strerror})") from None
         identity = new_identity()
         with self._changing():
-            if _there(self.path / SECRET) and not replace:
+            if not replace and self.has_key():
                 raise ConfigError(
                     f"{self.path / SECRET} is there already: `specmesh keys show` prints its public key; "
                     "--force makes another, which every peer must then be told"
@@ -116,6 +114,9 @@ class KeyFolder:
             text = "# The secret key of this machine for specmesh: whoever has it passes for this machine.\n"
             self._store(SECRET, text + identity.secret.hex() + "\n")
         return identity
+
+    def has_key(self) -> bool:
+        return self._read(SECRET) is not None
 
     def identity(self) -> Identity:
         """This machine's own keys; raises ConfigError where there are none."""
@@ -236,19 +237,6 @@ class KeyFolder:
         if len(raw) > MAX_KEY_FILE_BYTES:
             raise ConfigError(f"{path} is longer than {MAX_KEY_FILE_BYTES} bytes: is this a file of keys?")
         return raw.decode("utf-8", "replace")
-
-
-def _there(path: Path) -> bool:
-    """Whether there is such a file; raises InsecureKeys where this user cannot know: no key is not what that means."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise InsecureKeys(
-            f"{path} cannot be looked at ({error.strerror}): give the folder to who runs this, or name another --keys"
-        ) from None
-    return True
 
 
 def _require_safe(path: Path, found: os.stat_result, owner: int, *, forbidden: int) -> None:

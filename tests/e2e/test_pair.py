@@ -60,7 +60,7 @@ def test_pair_waits_at_one_address(mesh: Mesh):
     """Every network is refused here too, and so is an address that is not this machine's. The folder that the daemon's
     settings name is the one that is paired."""
     folder = mesh.folder / "named.keys"
-    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot wait at 192.0.2.1:7072")):  # noqa: S104
+    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot listen at 192.0.2.1:7072")):  # noqa: S104
         done = command("pair", "--address", address, env={"SPECMESH_VERIFIER_KEYS": str(folder)})
         assert (done.code, said in done.err) == (78, True), done.err
     assert (folder / "secret.key").exists()
