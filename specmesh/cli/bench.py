@@ -11,14 +11,14 @@ from specmesh import client as daemon
 from specmesh.bench import WARM_UP_TOKENS, bar, generate, has_drafter, loaded_stats, read_prompts
 from specmesh.cli.options import (
     COUNT,
+    FILE,
     MAX_DRAFT_N,
     SHARE,
     columns,
     counts_option,
     draft_n_option,
     json_option,
-    number,
-    path_option,
+    option,
     print_result,
     request_fields,
     sampling_options,
@@ -28,11 +28,15 @@ from specmesh.cli.options import (
 from specmesh.client import Json
 from specmesh.errors import DaemonUnreachable
 
-_prompts_option = path_option(
-    "--prompts", "FILE", 'One prompt per line, or JSON lines with "prompt" (default: built-in prompts).', "file"
+_prompts_option = option(
+    "--prompts",
+    FILE,
+    "FILE",
+    'One prompt per line, or JSON lines with "prompt" (default: built-in prompts).',
+    name="file",
 )
-_num_prompts_option = click.option("--num-prompts", type=COUNT, metavar="N", help="Use the first N prompts only.")
-_tokens_option = number("--max-tokens", COUNT, 64, "N", "Tokens per completion.")
+_num_prompts_option = option("--num-prompts", COUNT, "N", "Use the first N prompts only.")
+_tokens_option = option("--max-tokens", COUNT, "N", "Tokens per completion.", 64)
 
 
 @click.group()
@@ -53,8 +57,8 @@ def steps(socket_path: Path | None, json: bool) -> None:
 
 @bench.command()
 @_prompts_option
-@number("--num-prompts", COUNT, 4, "N", "Use the first N prompts only.")
-@number("--iterations", COUNT, 3, "N", "Number of runs of each prompt.")
+@option("--num-prompts", COUNT, "N", "Use the first N prompts only.", 4)
+@option("--iterations", COUNT, "N", "Number of runs of each prompt.", 3)
 @_tokens_option
 @socket_option
 @json_option
@@ -90,7 +94,7 @@ def run(
 @counts_option("--sessions", "1,2,4,8,16,32", "Numbers of concurrent clients to run with.", 1024)
 @_prompts_option
 @_num_prompts_option
-@number("--iterations", COUNT, 1, "N", "Number of runs of each prompt.")
+@option("--iterations", COUNT, "N", "Number of runs of each prompt.", 1)
 @_tokens_option
 @draft_n_option
 @socket_option
@@ -169,21 +173,20 @@ PAYS = 1.02
 
 
 @click.command()
-@path_option(
+@option(
     "--steps",
+    FILE,
     "FILE",
     "Step costs as `bench steps --json` prints them (default: as the running verifier has measured them).",
 )
 @counts_option("--users", "1,2,4,8,16,32,64,128,256", "Numbers of concurrent users.", 10_000)
-@number("--tokens", click.IntRange(8, 100_000), 128, "N", "Tokens per completion.")
-@number("--prompt-tokens", click.IntRange(1, 100_000), 64, "N", "Tokens per prompt.")
-@number("--alpha", SHARE, 0.75, "P", "Probability that a draft is accepted.")
-@number("--draft-ms", click.FloatRange(0, min_open=True), 5.2, "MS", "Drafter's time per draft.")
-@number("--rtt-ms", click.FloatRange(0), 5.0, "MS", "Network round trip.")
-@number("--pause-ms", click.FloatRange(0), 0.5, "MS", "Time between two steps; `stats --json` has it as gap_ms.")
-@click.option(
-    "--drafters", type=COUNT, metavar="N", help="Number of drafters that all users share (default: one each)."
-)
+@option("--tokens", click.IntRange(8, 100_000), "N", "Tokens per completion.", 128)
+@option("--prompt-tokens", click.IntRange(1, 100_000), "N", "Tokens per prompt.", 64)
+@option("--alpha", SHARE, "P", "Probability that a draft is accepted.", 0.75)
+@option("--draft-ms", click.FloatRange(0, min_open=True), "MS", "Drafter's time per draft.", 5.2)
+@option("--rtt-ms", click.FloatRange(0), "MS", "Network round trip.", 5.0)
+@option("--pause-ms", click.FloatRange(0), "MS", "Time between two steps; `stats --json` has it as gap_ms.", 0.5)
+@option("--drafters", COUNT, "N", "Number of drafters that all users share (default: one each).")
 @socket_option
 @json_option
 def plan(

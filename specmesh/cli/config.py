@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from specmesh import paths
-from specmesh.cli.options import FILE, json_option, path_option, print_result
+from specmesh.cli.options import FILE, json_option, print_result
 from specmesh.errors import ConfigError
 
 MAX_SIZE = 2**20
@@ -28,7 +28,7 @@ def config() -> None:
 
 @config.command()
 @ROLE
-@path_option("--config", "FILE", "Read this file instead of the usual one.", "path")
+@click.option("--config", "path", type=FILE, metavar="FILE", help="Read this file instead of the usual one.")
 @json_option
 def show(role: str, path: Path | None, json: bool) -> None:
     """Show every setting that the daemon would start with now, as a settings file: defaults are commented out, the

@@ -10,12 +10,12 @@ from specmesh.cli.config import config_option
 from specmesh.cli.models import model_path
 from specmesh.cli.options import (
     COUNT,
+    FILE,
     SECONDS,
-    Decorator,
+    TEXT,
     combined,
-    number,
-    path_option,
-    text_option,
+    option,
+    several,
 )
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
@@ -24,48 +24,34 @@ if TYPE_CHECKING:
     from specmesh.config import DaemonSettings, ModelSettings
 
 Settings = TypeVar("Settings", bound="DaemonSettings | ModelSettings")
-LEVELS = ["debug", "info", "warning", "error"]
+LEVELS = click.Choice(["debug", "info", "warning", "error"])
 ADDRESS = "tcp://127.0.0.1:7071"
 
 
-def _addresses(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[str, ...]:
-    """Return each address once; commas separate several in one text."""
-    return tuple(dict.fromkeys(one.strip() for text in told for one in text.split(",") if one.strip()))
-
-
-_SEVERAL = {"multiple": True, "callback": _addresses}
-
-
-def _choice(flag: str, values: list[str], default: str, told: str) -> Decorator:
-    return click.option(flag, type=click.Choice(values), default=default, help=told)
-
-
-_threads_option = number("--threads", COUNT, None, "N", "Number of CPU threads (default: one per core).")
+_threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None)
 _daemon_options = combined(
-    path_option("--socket", "PATH", "Socket of the local API (default: in this user's runtime folder)."),
-    text_option("--http", "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
-    path_option("--api-key-file", "FILE", "API keys for --http, one per line; the file must be readable by you only."),
-    text_option(
-        "--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only.", multiple=True
-    ),
-    path_option("--keys", "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
+    option("--socket", FILE, "PATH", "Socket of the local API (default: in this user's runtime folder)."),
+    option("--http", TEXT, "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
+    option("--api-key-file", FILE, "FILE", "API keys for --http, one per line; the file must be readable by you only."),
+    several("--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."),
+    option("--keys", FILE, "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
     click.option(
         "--insecure-no-auth",
         is_flag=True,
         help="Use no keys, even beyond this machine: anybody on the network path can read and change everything.",
     ),
     _threads_option,
-    number("--gpu-layers", click.IntRange(-1), -1, "N", "Number of model layers to put on a GPU; -1 for all."),
-    number("--max-sessions", COUNT, 8, "N", "Maximum number of concurrent sessions."),
-    click.option(
+    option("--gpu-layers", click.IntRange(-1), "N", "Number of model layers to put on a GPU; -1 for all.", -1),
+    option("--max-sessions", COUNT, "N", "Maximum number of concurrent sessions.", 8),
+    option(
         "--ctx",
-        type=click.IntRange(8),
-        metavar="N",
-        show_default="4096, or the model's training context if less",
-        help="Maximum number of tokens per session; memory is reserved for all sessions.",
+        click.IntRange(8),
+        "N",
+        "Maximum number of tokens per session; memory is reserved for all sessions.",
+        shown="4096, or the model's training context if less",
     ),
-    number("--drain", SECONDS, 10.0, "SECONDS", "Time for running requests after SIGTERM; a second one ends at once."),
-    _choice("--log-level", LEVELS, "info", "Minimum level to log; debug includes the engines' own lines."),
+    option("--drain", SECONDS, "SECONDS", "Time for running requests after SIGTERM; a second one ends at once.", 10.0),
+    option("--log-level", LEVELS, None, "Minimum level to log; debug includes the engines' own lines.", "info"),
     click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
     config_option,
 )
@@ -78,18 +64,18 @@ _insecure_rpc_option = click.option(
 
 
 @click.command()
-@text_option("--model", "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.", type=click.Path())
-@text_option("--bind", "ADDRESS", "Address to listen on for drafters.", default=ADDRESS)
-@path_option("--chat-template", "FILE", "Jinja template for chats (default: the model's own).")
-@number("--grace", SECONDS, 30.0, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).")
-@number("--max-queue", click.IntRange(0), 256, "N", "Maximum number of waiting requests; more exit with 75.")
+@option("--model", click.Path(), "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.")
+@option("--bind", TEXT, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
+@option("--chat-template", FILE, "FILE", "Jinja template for chats (default: the model's own).")
+@option("--grace", SECONDS, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).", 30.0)
+@option("--max-queue", click.IntRange(0), "N", "Maximum number of waiting requests; more exit with 75.", 256)
 @click.option(
     "--reproducible",
     is_flag=True,
     help="Give every step the same number of rows: the text is then the same to the last bit with and without drafts, "
     "whatever else runs. Steps cost more, see docs/usage.md.",
 )
-@text_option("--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`.", **_SEVERAL)
+@several("--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`.")
 @_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
@@ -99,27 +85,26 @@ def verifier(**values: Any) -> None:
 
 
 @click.command()
-@text_option(
+@several(
     "--connect",
     "ADDRESS,...",
     "Address of the verifier. With several, each request goes to the one with the least to do, and on to another if "
     "one is busy or goes away.",
-    default=[ADDRESS],
-    **_SEVERAL,
+    [ADDRESS],
 )
-@click.option(
+@option(
     "--engine",
-    type=click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
-    metavar="auto|mlx|llama|ngram",
-    default="auto",
-    help="mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before in the text; "
+    click.Choice(["auto", "mlx", "llama", "ngram", "sim"]),
+    "auto|mlx|llama|ngram",
+    "mlx: a Hugging Face model; llama: a GGUF model; ngram: no model, repeats what followed before in the text; "
     "auto: MLX on Apple Silicon, elsewhere the engine for the model's format.",
+    "auto",
 )
-@text_option(
+@option(
     "--model",
+    click.Path(),
     "FILE|DIR|HUB_ID",
     "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
-    type=click.Path(),
 )
 @_daemon_options
 def drafter(**values: Any) -> None:
@@ -154,7 +139,7 @@ def _settings(kind: type[Settings], values: dict[str, Any]) -> Settings:
 
 
 @click.command("rpc-server")
-@click.option("--bind", default="127.0.0.1:50052", metavar="HOST:PORT", help="Address to listen on.")
+@option("--bind", TEXT, "HOST:PORT", "Address to listen on.", "127.0.0.1:50052")
 @_threads_option
 @_insecure_rpc_option
 def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.bench import generate, has_drafter, loaded_stats
-from specmesh.cli.options import columns, json_option, number, print_result
+from specmesh.cli.options import columns, json_option, option, print_result
 from specmesh.client import Client, GeneratedText, Json
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
@@ -34,13 +34,14 @@ Pair = tuple[GeneratedText, GeneratedText]
 
 @click.command()
 @click.argument("prompt", default="def read_config(path):")
-@click.option(
+@option(
     "--hardware",
-    type=click.Choice([*STEPS_MS, "this"]),
-    default="h100-70b",
-    help="Machine and size of the target whose step times are imitated; this: none.",
+    click.Choice([*STEPS_MS, "this"]),
+    None,
+    "Machine and size of the target whose step times are imitated; this: none.",
+    "h100-70b",
 )
-@number("--max-tokens", click.IntRange(1, 900), 200, "N", "Maximum number of tokens to generate.")
+@option("--max-tokens", click.IntRange(1, 900), "N", "Maximum number of tokens to generate.", 200)
 @json_option
 def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
     """Continue PROMPT with a verifier alone and, at the same time, with a verifier and a drafter.

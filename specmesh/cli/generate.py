@@ -14,10 +14,11 @@ import click
 from specmesh import client as daemon
 from specmesh.cli.options import (
     SECONDS,
+    TEXT,
     aligned,
     draft_n_option,
     json_option,
-    number,
+    option,
     request_fields,
     request_options,
 )
@@ -32,24 +33,25 @@ SEEDS = 2**32
 @request_options(temperature=0, max_tokens="128")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text.")
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's end-of-text token.")
-@number("--n", click.IntRange(1, 8), 1, "N", "Number of completions to generate in parallel.")
+@option("--n", click.IntRange(1, 8), "N", "Number of completions to generate in parallel.", 1)
 @draft_n_option
 @click.option("--no-draft", is_flag=True, help="Generate with the verifier alone.")
-@click.option(
+@option(
     "--logprobs",
-    type=click.IntRange(0, 20),
-    metavar="N",
-    help="Add the log probability of each token and of the N most likely ones (with --json).",
+    click.IntRange(0, 20),
+    "N",
+    "Add the log probability of each token and of the N most likely ones (with --json).",
 )
 @click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
 @json_option
 @click.option("--verbose", is_flag=True, help="Print counts, times and rates to stderr, named as in --json.")
-@number("--reconnect-timeout", SECONDS, RECONNECT_TIMEOUT, "SECONDS", "Time to wait for a daemon that went away.")
-@click.option(
+@option("--reconnect-timeout", SECONDS, "SECONDS", "Time to wait for a daemon that went away.", RECONNECT_TIMEOUT)
+@option(
     "--resume",
-    metavar="ID",
-    help="Instead of PROMPT: print an interrupted completion from its beginning, and finish it. The error message of "
-    "the interruption shows the ID.",
+    TEXT,
+    "ID",
+    "Instead of PROMPT: print an interrupted completion from its beginning, and finish it. The error message of the "
+    "interruption shows the ID.",
 )
 def generate(
     prompt: str | None,
@@ -138,7 +140,7 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 
 
 @click.command()
-@click.option("--system", metavar="TEXT", help="System prompt of the conversation.")
+@option("--system", TEXT, "TEXT", "System prompt of the conversation.")
 @request_options(temperature=0.7, max_tokens="as the context allows")
 def chat(system: str | None, socket_path: Path | None, **options: Any) -> None:
     """Talk to the target model; what is piped in is one message."""

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,10 +12,11 @@ from specmesh.paths import read_text
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
+Callback = Callable[[click.Context, click.Parameter, str], object]
 
 MAX_DRAFT_N = 24
 
-FILE = click.Path(path_type=Path)
+FILE, TEXT = click.Path(path_type=Path), click.STRING
 SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
 _PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0, min_open=True)
@@ -73,12 +73,31 @@ def combined(*options: Decorator) -> Decorator:
     return decorate
 
 
-def path_option(flag: str, metavar: str, told: str, name: str | None = None) -> Decorator:
-    return click.option(flag, *([name] if name else []), type=FILE, metavar=metavar, help=told)
+def option(
+    flag: str,
+    kind: click.ParamType[object],
+    metavar: str | None,
+    told: str,
+    default: object = None,
+    *,
+    name: str | None = None,
+    shown: str | bool = True,
+    callback: Callback | None = None,
+) -> Decorator:
+    """Return an option with a value. name: of its parameter; shown: as its default, where that is none of click's."""
+    names = (flag,) if name is None else (flag, name)
+    return click.option(
+        *names, type=kind, metavar=metavar, help=told, default=default, show_default=shown, callback=callback
+    )
 
 
-def text_option(flag: str, metavar: str, told: str, **more: Any) -> Decorator:
-    return click.option(flag, metavar=metavar, help=told, **more)
+def several(flag: str, metavar: str, told: str, default: Sequence[str] = ()) -> Decorator:
+    """Return an option that may be given more than once, or with commas in between: each text once."""
+
+    def texts(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.strip() for text in told for one in text.split(",") if one.strip()))
+
+    return click.option(flag, metavar=metavar, help=told, default=default, multiple=True, callback=texts)
 
 
 # --- asking a daemon
@@ -94,10 +113,6 @@ socket_option = click.option(
 json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
 
 
-def number(flag: str, kind: click.ParamType[object], default: object, metavar: str, told: str) -> Decorator:
-    return click.option(flag, type=kind, default=default, metavar=metavar, help=told)
-
-
 def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool = False) -> Decorator:
     """Return an option for a list of numbers from 1 to `most`; `auto` is one too where it is allowed."""
 
@@ -109,16 +124,16 @@ def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool =
         return tuple(part if part == "auto" else int(part) for part in parts)
 
     metavar = "auto|N[,...]" if auto else "N[,N...]"
-    return click.option(flag, default=default, metavar=metavar, callback=counts, help=told)
+    return option(flag, TEXT, metavar, told, default, callback=counts)
 
 
-draft_n_option = click.option(
+draft_n_option = option(
     "--draft-n",
-    type=click.Choice(["auto", *map(str, range(MAX_DRAFT_N + 1))]),
-    default="auto",
-    metavar="auto|N",
+    click.Choice(["auto", *map(str, range(MAX_DRAFT_N + 1))]),
+    "auto|N",
+    f"Number of drafts per step, at most {MAX_DRAFT_N}; auto adapts it.",
+    "auto",
     callback=lambda _ctx, _option, value: value if value == "auto" else int(value),
-    help=f"Number of drafts per step, at most {MAX_DRAFT_N}; auto adapts it.",
 )
 
 # --- requests
@@ -146,38 +161,31 @@ def _schema(given: str) -> object:
 def sampling_options(temperature: float, max_tokens: str) -> Decorator:
     """Return options for how tokens are chosen. max_tokens: what an answer has where that is not set."""
     return combined(
-        click.option(
-            "--max-tokens",
-            type=COUNT,
-            metavar="N",
-            show_default=max_tokens,
-            help="Maximum number of tokens to generate.",
-        ),
-        number(
+        option("--max-tokens", COUNT, "N", "Maximum number of tokens to generate.", shown=max_tokens),
+        option(
             "--temperature",
             click.FloatRange(0.0, 100.0),
-            temperature,
             "T",
             "Sampling temperature; 0 always takes the likeliest token.",
+            temperature,
         ),
-        number("--top-k", click.IntRange(0), None, "K", "Sample from the K most likely tokens only (default: all)."),
-        number("--top-p", SHARE, None, "P", "Sample from the most likely tokens that have probability P (default: 1)."),
-        number("--min-p", SHARE, None, "P", "Drop tokens less likely than P times the most likely one (default: 0)."),
-        number("--repeat-penalty", _FACTOR, None, "X", "Make recent tokens less likely by this factor (default: 1)."),
-        number(
-            "--repeat-last-n", click.IntRange(-1), None, "N", "Tokens that penalties look at (default: 64; -1: all)."
-        ),
-        number("--frequency-penalty", _PENALTY, None, "X", "Penalize each time that a token occurred (default: 0)."),
-        number("--presence-penalty", _PENALTY, None, "X", "Penalize a token once if it occurred (default: 0)."),
-        number("--seed", click.IntRange(0, 2**32 - 1), None, "S", "Seed of the sampling (default: random)."),
-        click.option(
+        option("--top-k", click.IntRange(0), "K", "Sample from the K most likely tokens only (default: all)."),
+        option("--top-p", SHARE, "P", "Sample from the most likely tokens that have probability P (default: 1)."),
+        option("--min-p", SHARE, "P", "Drop tokens less likely than P times the most likely one (default: 0)."),
+        option("--repeat-penalty", _FACTOR, "X", "Make recent tokens less likely by this factor (default: 1)."),
+        option("--repeat-last-n", click.IntRange(-1), "N", "Tokens that penalties look at (default: 64; -1: all)."),
+        option("--frequency-penalty", _PENALTY, "X", "Penalize each time that a token occurred (default: 0)."),
+        option("--presence-penalty", _PENALTY, "X", "Penalize a token once if it occurred (default: 0)."),
+        option("--seed", click.IntRange(0, 2**32 - 1), "S", "Seed of the sampling (default: random)."),
+        option(
             "--strategy",
-            type=click.Choice([strategy.value for strategy in Strategy]),
-            help="Which drafts are accepted: those that the target would sample itself (deterministic, the default); "
+            click.Choice([strategy.value for strategy in Strategy]),
+            None,
+            "Which drafts are accepted: those that the target would sample itself (deterministic, the default); "
             "the most that keep the target's distribution (probabilistic); those that are likely enough, which changes "
             "the text (threshold); none, so nothing is drafted (greedy).",
         ),
-        number("--threshold", POSITIVE_SHARE, None, "P", f"Least probability for threshold (default: {THRESHOLD:g})."),
+        option("--threshold", POSITIVE_SHARE, "P", f"Least probability for threshold (default: {THRESHOLD:g})."),
     )
 
 
@@ -185,8 +193,8 @@ def request_options(temperature: float, max_tokens: str) -> Decorator:
     """Return the options of a request, see `sampling_options`."""
     return combined(
         sampling_options(temperature, max_tokens),
-        path_option("--grammar-file", "FILE", "Generate only text of this GBNF grammar.", "grammar"),
-        text_option("--json-schema", "FILE|JSON", "Generate only JSON of this schema: the schema itself, or a file."),
-        text_option("--model", "NAME", "Model to ask, as `specmesh ps` names it, where a drafter has several."),
+        option("--grammar-file", FILE, "FILE", "Generate only text of this GBNF grammar.", name="grammar"),
+        option("--json-schema", TEXT, "FILE|JSON", "Generate only JSON of this schema: the schema itself, or a file."),
+        option("--model", TEXT, "NAME", "Model to ask, as `specmesh ps` names it, where a drafter has several."),
         socket_option,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.cli.config import ROLE, daemon_context
-from specmesh.cli.options import FILE, aligned, json_option, path_option, print_result
+from specmesh.cli.options import FILE, TEXT, aligned, json_option, option, print_result
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
@@ -57,8 +57,8 @@ def show(folder: KeyFolder) -> None:
 
 @keys.command()
 @click.argument("key")
-@click.option("--name", metavar="NAME", help="Name for the drafter (default: the beginning of its key).")
-@click.option("--verifier", metavar="tcp://HOST:PORT", help="Trust KEY as the key of the verifier at this address.")
+@option("--name", TEXT, "NAME", "Name for the drafter (default: the beginning of its key).")
+@option("--verifier", TEXT, "tcp://HOST:PORT", "Trust KEY as the key of the verifier at this address.")
 @_folder_option
 def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
@@ -114,13 +114,14 @@ def _owner(folder: KeyFolder) -> tuple[int, int] | None:
 @click.command()
 @click.argument("host", required=False)
 @click.argument("code", required=False)
-@click.option(
+@option(
     "--address",
-    metavar="HOST[:PORT]",
-    help="On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
+    TEXT,
+    "HOST[:PORT]",
+    "On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
     "machine's address in its network; port 7072).",
 )
-@path_option("--keys", "DIR", "Use this folder of keys (default: as the daemon on this machine does).", "path")
+@option("--keys", FILE, "DIR", "Use this folder of keys (default: as the daemon on this machine does).", name="path")
 def pair(host: str | None, code: str | None, address: str | None, path: Path | None) -> None:
     """Introduce two machines to each other.
 

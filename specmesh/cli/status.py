@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import json_option, number, print_json, print_result, socket_option, table
+from specmesh.cli.options import json_option, option, print_json, print_result, socket_option, table
 from specmesh.client import Client, Json, at, known_sockets, printable
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
 
@@ -47,7 +47,7 @@ _SESSION = ("session", "prompt_tokens", "generated", "acceptance_rate", "draft_n
 @click.command()
 @json_option
 @click.option("--watch", "live", is_flag=True, help="Show it live, until Ctrl-C.")
-@number("--interval", click.FloatRange(0.1), 1.0, "SECONDS", "Time between two updates of --watch.")
+@option("--interval", click.FloatRange(0.1), "SECONDS", "Time between two updates of --watch.", 1.0)
 @socket_option
 def stats(json: bool, live: bool, interval: float, socket_path: Path | None) -> None:
     """Show what a daemon is doing."""
@@ -177,8 +177,8 @@ def find() -> list[Found]:
 
 
 @click.command()
-@number("--count", click.IntRange(1, 100_000), 10, "N", "Number of PINGs.")
-@number("--interval", click.FloatRange(0.01, 60.0), 0.2, "SECONDS", "Time between two PINGs.")
+@option("--count", click.IntRange(1, 100_000), "N", "Number of PINGs.", 10)
+@option("--interval", click.FloatRange(0.01, 60.0), "SECONDS", "Time between two PINGs.", 0.2)
 @json_option
 @socket_option
 def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> None:
