@@ -104,7 +104,7 @@ class Text:
 
 def alone(text: Text, pair: Pair, tokens: int) -> Json:
     """The undisturbed text, by the verifier alone."""
-    words = Text(text.prompt, "verifier", text.seed).command(pair, tokens, "--no-draft", "--json")
+    words = Text(text.prompt, "verifier", text.seed).command(pair, tokens, "--draft-n", "0", "--json")
     told: Json = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
     return told
 

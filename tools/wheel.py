@@ -61,7 +61,7 @@ def main() -> None:
             ends.callback(process.wait, PATIENCE)
             ends.callback(process.terminate)
         texts = {run(site, "generate", "hello", "--max-tokens", "40", "--socket", path) for path in sockets.values()}
-        alone = run(site, "generate", "hello", "--max-tokens", "40", "--no-draft", "--socket", sockets["verifier"])
+        alone = run(site, "generate", "hello", "--max-tokens", "40", "--draft-n", "0", "--socket", sockets["verifier"])
         if texts != {alone}:
             raise SystemExit(f"three texts differ: {texts}, {alone}")
         for role in sockets:

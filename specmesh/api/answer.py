@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from specmesh.api.choices import Choice, nothing, usage_of, whole
 from specmesh.api.requests import Backend, Cancel, Submit
 from specmesh.api.shapes import error_body, refusal, server_sent, written
-from specmesh.core.requests import Failed, Finished, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
 
 log = structlog.get_logger("specmesh.api")
@@ -92,22 +92,19 @@ class Answer(Response):
 
     def _take(self, choice: Choice) -> None:
         """Take what has come for a choice; raise the daemon's error after what came before it."""
-        joins = not self._stream or not choice.request.rounds
+        previous: ClientEvent | None = None
         for event in choice.events():
-            if joins and isinstance(event, Tokens):
-                choice.add(event)
-                continue
-            if self._stream:
+            joins = isinstance(event, Tokens) and isinstance(previous, Tokens) and not choice.request.rounds
+            if self._stream and not joins:
                 self._text += choice.chunk()
             if isinstance(event, Failed):
                 self._live.remove(choice)
                 raise event.error
             choice.add(event)
+            previous = event
             if isinstance(event, Finished):
                 self._live.remove(choice)
                 break  # what is said after it came too late
-            if self._stream:
-                self._text += choice.chunk()
         if self._stream:
             self._text += choice.chunk()
 

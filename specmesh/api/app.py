@@ -146,14 +146,9 @@ async def round_trips(backend: Backend) -> list[dict[str, object]]:
     with suppress(TimeoutError):
         await asyncio.wait_for(complete.wait(), PING_TIMEOUT_S)
     if not times:
-        raise errors.DaemonUnreachable(_NOBODY[backend.role])
+        other = "drafter" if backend.role == "verifier" else "verifier"
+        raise errors.DaemonUnreachable(f"no {other} is attached to this {backend.role}: start one, or see its log")
     return [{"peer": peer.name, "address": peer.address, "time_ms": time_ms} for peer, time_ms in times.items()]
-
-
-_NOBODY = {
-    "verifier": "no drafter is attached to this verifier: start one (specmesh drafter --connect ...)",
-    "drafter": "the verifier went away: see the drafter's log",
-}
 
 
 async def _json(http: HttpRequest) -> object:

@@ -116,14 +116,9 @@ def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Jso
 
 def lines(told: Json) -> list[str]:
     """Return the divergences, and what else is wrong, as text."""
-    found = [
-        "ERROR: log-probabilities of the same tokens differ by {noise:.2g}, more than kernels explain".format(**told)
-    ]
-    return [
-        *(found if told["too_noisy"] else []),
-        *(f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in told["undrafted"]),
-        *map(_line, told["divergences"]),
-    ]
+    noise = [f"ERROR: log-probabilities of the same tokens differ by {told['noise']:.2g}, more than kernels explain"]
+    undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in told["undrafted"]]
+    return [*(noise if told["too_noisy"] else []), *undrafted, *map(_line, told["divergences"])]
 
 
 def _line(one: Json) -> str:

@@ -35,7 +35,6 @@ SEEDS = 2**32
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's end-of-text token.")
 @option("--n", click.IntRange(1, 8), "N", "Number of completions to generate in parallel.", 1)
 @draft_n_option
-@click.option("--no-draft", is_flag=True, help="Generate with the verifier alone.")
 @option(
     "--logprobs",
     click.IntRange(0, 20),
@@ -57,7 +56,6 @@ def generate(
     prompt: str | None,
     n: int,
     draft_n: int | str,
-    no_draft: bool,
     show_drafts: bool,
     json: bool,
     verbose: bool,
@@ -77,7 +75,7 @@ def generate(
             raise click.UsageError(message)
     body: dict[str, Any] = {
         "seed": secrets.randbits(32),
-        "draft_n": 0 if no_draft else draft_n,
+        "draft_n": draft_n,
         "rounds": show_drafts,
         **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
         **request_fields(options),

@@ -131,7 +131,7 @@ draft_n_option = option(
     "--draft-n",
     click.Choice(["auto", *map(str, range(MAX_DRAFT_N + 1))]),
     "auto|N",
-    f"Number of drafts per step, at most {MAX_DRAFT_N}; auto adapts it.",
+    f"Number of drafts per step, at most {MAX_DRAFT_N}; 0: the verifier alone; auto adapts it.",
     "auto",
     callback=lambda _ctx, _option, value: value if value == "auto" else int(value),
 )

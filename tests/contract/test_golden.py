@@ -85,7 +85,7 @@ def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("plain", ()), ("logprobs", ("--logprobs", 2)), ("several", ("--n", 2)), ("alone", ("--no-draft",))],
+    [("plain", ()), ("logprobs", ("--logprobs", 2)), ("several", ("--n", 2)), ("alone", ("--draft-n", 0))],
 )
 def test_generate_json(pair: Pair, name: str, options: tuple[object, ...]):
     """`generate --json`, the same at both daemons."""

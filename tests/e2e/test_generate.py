@@ -82,7 +82,7 @@ def test_json_has_sane_values(daemon: Daemon, role: str):
 
 @pytest.mark.parametrize(
     ("options", "most"),
-    [(("--no-draft",), 0), (("--draft-n", 0), 0), (("--draft-n", 3), 3), ((), 64)],
+    [(("--draft-n", 0), 0), (("--draft-n", 3), 3), ((), 64)],
 )
 def test_draft_n(pair: dict[str, Daemon], options: tuple[object, ...], most: int):
     """--draft-n N verifies at most N drafts a round and changes nothing else; without options drafts are accepted."""
@@ -130,7 +130,7 @@ def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     """Temperature above 0: the seed decides, with and without drafts."""
     options = ("--temperature", 8, "--seed", 7)
     with_drafts = drafting(daemon, *options, "--draft-n", 4)
-    alone = generate(daemon, PROMPT, "--max-tokens", N, *options, "--no-draft", "--json").json
+    alone = generate(daemon, PROMPT, "--max-tokens", N, *options, "--draft-n", 0, "--json").json
     assert with_drafts["seed"] == 7
     assert with_drafts["token_ids"] == alone["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
 

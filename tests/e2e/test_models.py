@@ -75,7 +75,7 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(pair: dict[str, Daemon], kind:
 def test_sampled_text_repeats_with_its_seed(pair: dict[str, Daemon]):
     """Temperature 0.8: one seed gives one text, with and without drafts; through the command."""
     options = ("--max-tokens", 40, "--temperature", 0.8, "--seed", 5, "--top-p", 0.95, "--json")
-    runs = [("verifier", ()), ("drafter", ("--draft-n", 4)), ("verifier", ("--no-draft",))]
+    runs = [("verifier", ()), ("drafter", ("--draft-n", 4)), ("verifier", ("--draft-n", 0))]
     texts = [generate(pair[role], PROMPTS[0], *options, *more).json["token_ids"] for role, more in runs]
     assert texts[0] == texts[1] == texts[2]
 
