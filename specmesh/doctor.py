@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ def examine() -> list[Check]:
     running = find()
     start = "specmesh verifier --model FILE  # or: specmesh drafter --connect tcp://HOST:7071"
     return [
-        *(ok("specmesh", f"{__version__}, Python {platform.python_version()}"), _llama(), _mlx()),
+        *(ok("specmesh", f"{__version__}, Python {platform.python_version()}"), _llama(), *_mlx()),
         *(_settings(role) for role in ROLES),
         *([judge_daemon(one) for one in running] or [warn("daemons", "none runs", start)]),
         *_system_folder(),
@@ -62,10 +61,8 @@ def lines(checks: Iterable[Check]) -> list[str]:
 
 def _llama() -> Check:
     name, installed = "llama.cpp", _version("llama_cpp_python")
-    if installed is None and find_spec("mlx") is None:
-        return warn(name, "not installed, and no MLX either", "pip install 'specmesh[llama]'")
     if installed is None:
-        return ok(name, "not installed; only GGUF models need it")
+        return warn(name, "not installed; GGUF models need it", "pip install 'specmesh[llama]'")
     told, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
     if installed != PINNED:
         return fail(name, f"{told}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
@@ -79,12 +76,12 @@ def _llama() -> Check:
     return ok(name, told)
 
 
-def _mlx() -> Check:
+def _mlx() -> list[Check]:
     if (found := _version("mlx_lm")) is not None:
-        return ok("mlx", f"mlx-lm {found}")
+        return [ok("mlx", f"mlx-lm {found}")]
     if (sys.platform, platform.machine()) == ("darwin", "arm64"):
-        return warn("mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")
-    return ok("mlx", "not installed; it is for Apple Silicon")
+        return [warn("mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")]
+    return []
 
 
 def _version(package: str) -> str | None:

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from specmesh.client import Client, GeneratedText, Json
-from specmesh.errors import Busy, ConfigError, EngineError
+from specmesh.errors import Busy, ConfigError, DaemonUnreachable, EngineError
 from specmesh.paths import read_text
 
 WARM_UP_TOKENS = 32  # of a text that is not measured: first steps allocate memory
@@ -65,6 +65,14 @@ def has_drafter(snapshot: Json) -> bool:
     if snapshot.get("role") == "drafter":
         return any(one["name"] for one in snapshot["verifiers"])
     return bool(snapshot.get("peers"))
+
+
+def drafting_stats(client: Client) -> Json:
+    """Return a daemon's /stats. Raise Busy while it loads, DaemonUnreachable where nobody drafts."""
+    snapshot = loaded_stats(client)
+    if not has_drafter(snapshot):
+        raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
+    return snapshot
 
 
 @contextmanager

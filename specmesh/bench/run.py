@@ -14,13 +14,12 @@ Runs = dict[str, list[list[GeneratedText]]]
 """By variant and iteration, the text of each prompt."""
 
 
-def measure(
-    client: Client, bodies: list[Json], iterations: int, variants: list[str], advance: Callable[[], None]
-) -> Runs:
+def measure(client: Client, bodies: list[Json], iterations: int, advance: Callable[[], None]) -> Runs:
     """Generate each body's text with each variant in each iteration, one text at a time, calling `advance` after each;
     first an unmeasured text of the first and of the last variant. Raise what the daemon raises."""
     bodies = [body | {"cache_prompt": False} for body in bodies]  # else the second finds its prompt in memory
-    for variant in {variants[0], variants[-1]}:
+    variants = [*VARIANTS]
+    for variant in (variants[0], variants[-1]):
         generate(client, bodies[0] | {"draft_n": VARIANTS[variant], "max_tokens": WARM_UP_TOKENS})
     runs: Runs = {variant: [[] for _ in range(iterations)] for variant in variants}
     for iteration in range(iterations):

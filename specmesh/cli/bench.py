@@ -8,7 +8,7 @@ from random import Random
 import click
 
 from specmesh import client as daemon
-from specmesh.bench import WARM_UP_TOKENS, bar, generate, has_drafter, loaded_stats, read_prompts
+from specmesh.bench import WARM_UP_TOKENS, bar, drafting_stats, generate, loaded_stats, read_prompts
 from specmesh.cli.options import (
     COUNT,
     FILE,
@@ -26,7 +26,6 @@ from specmesh.cli.options import (
     table,
 )
 from specmesh.client import Json
-from specmesh.errors import DaemonUnreachable
 
 _prompts_option = option(
     "--prompts",
@@ -72,19 +71,15 @@ def run(
 ) -> None:
     """Compare, on a live pair: the verifier alone, fixed draft_n 2, 4 and 8, and adaptive draft_n.
 
-    The same prompts, greedily, one completion at a time, in rotating order. Without a drafter only the verifier alone
-    is run.
+    The same prompts, greedily, one completion at a time, in rotating order.
     """
-    from specmesh.bench.run import ALONE, VARIANTS, measure, outcomes
+    from specmesh.bench.run import VARIANTS, measure, outcomes
 
     client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
-    snapshot = loaded_stats(client)
-    variants = [*VARIANTS] if has_drafter(snapshot) else [ALONE]
-    if len(variants) == 1:
-        click.echo("specmesh: no drafter is attached: only the verifier alone is run", err=True)
-    with bar(len(prompts) * iterations * len(variants)) as advance:
+    snapshot = drafting_stats(client)
+    with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
         bodies: list[Json] = [{"prompt": one, "max_tokens": max_tokens, "temperature": 0} for one in prompts]
-        found = outcomes(measure(client, bodies, iterations, variants, advance))
+        found = outcomes(measure(client, bodies, iterations, advance))
     told: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
     told |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
     print_result(told, columns(found), as_json=json)
@@ -157,9 +152,7 @@ def audit(
     if options["strategy"] not in (None, "deterministic", "greedy"):
         raise click.UsageError(f"--strategy {options['strategy']} does not promise the same text: audit another")
     client = daemon.Client(socket_path)
-    snapshot = loaded_stats(client)
-    if not has_drafter(snapshot):
-        raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
+    snapshot = drafting_stats(client)
     sampling, prompts, ways = request_fields(options), read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n))
     bodies = [{"seed": number, "max_tokens": 128} | sampling | {"prompt": one} for number, one in enumerate(prompts)]
     with bar(len(bodies) * (1 + len(ways))) as advance:

@@ -4,7 +4,7 @@ import re
 
 import click
 
-from specmesh.cli.options import json_option, print_json, table
+from specmesh.cli.options import json_option, print_result, table
 from specmesh.errors import ConfigError
 from specmesh.paths import models_dir
 
@@ -57,9 +57,5 @@ def list_(json: bool) -> None:
 
     folder = models_dir().absolute()
     found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
-    if json:
-        print_json({"schema_version": 1, "folder": str(folder), "models": found})
-    elif found:
-        click.echo("\n".join(table(found)))
-    else:
-        click.echo(f"no models in {folder}: `specmesh models pull` gets them", err=True)
+    lines = table(found) if found else [f"no models in {folder}: `specmesh models pull` gets them"]
+    print_result({"schema_version": 1, "folder": str(folder), "models": found}, lines, as_json=json)

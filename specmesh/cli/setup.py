@@ -11,7 +11,7 @@ import click
 
 from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, TEXT, aligned, json_option, option, print_result
-from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys, Refused
+from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
 
@@ -165,17 +165,13 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
-    from specmesh.security.pairing import PairingIntroduction, WrongCode, ask
+    from specmesh.security.pairing import PairingIntroduction, ask
 
     name, port = _endpoint(host)
     mine = PairingIntroduction("drafter", folder.identity().public.hex(), socket.gethostname())
     try:
         with socket.create_connection((name, port), 5.0) as connection:
             theirs = ask(connection, code, mine)
-    except WrongCode:
-        raise Refused(
-            "that is not the code shown there, which is no longer good: run `specmesh pair` there again"
-        ) from None
     except OSError as error:
         raise DaemonUnreachable(
             f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "

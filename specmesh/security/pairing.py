@@ -37,7 +37,7 @@ _MESSAGE = re.compile(rb"[0-9a-f]{66}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
-class WrongCode(RemoteProtocolError):
+class WrongCode(Refused):
     """What the other side said of itself cannot be read: it had another code."""
 
 
@@ -80,7 +80,7 @@ def wait(
             lines = LineChannel(connection)
             try:
                 return offer(lines, code, mine, admit)
-            except (RemoteProtocolError, OSError) as error:
+            except (WrongCode, RemoteProtocolError, OSError) as error:
                 if lines.told:  # something that a guess could be tried on
                     raise Refused(f"nobody was let in: {error}: run `specmesh pair` again for a new code") from None
     raise Busy("nobody came, and the code is no longer good: run `specmesh pair` again for a new one")
@@ -143,7 +143,7 @@ def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
     try:
         told = json.loads(box.decrypt(line))
     except (InvalidToken, ValueError):
-        raise WrongCode("the other side had another code") from None
+        raise WrongCode("the code was another one, and is no longer good: run `specmesh pair` there again") from None
     match told:
         case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
             if said == role and _KEY.fullmatch(key) and 0 <= port < 2**16:
