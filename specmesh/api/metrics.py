@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -42,32 +41,44 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
-def _families(snapshot: object) -> list[Metric]:
-    families: dict[str, Any] = {}
+def _families(snapshot: Snapshot) -> list[Metric]:
+    families = dict[str, Metric]()
+    numbers: dict[object, float]
     for spec, value in _metrics(snapshot):
         name, labels = PREFIX + spec.name, [*spec.labels, *([spec.by] if spec.by else [])]
-        if isinstance(value, Histogram):
-            buckets = list(zip([*map(floatToGoString, value.bounds), "+Inf"], value.counts, strict=True))
-            families[name] = HistogramMetricFamily(name, spec.help, buckets, value.sum)
-            continue
-        family = _FAMILIES[spec.kind](name, spec.help, labels=labels)
-        numbers = dict(enumerate(value)) if isinstance(value, list) else value
-        for key, number in numbers.items() if spec.by else [(None, value)]:
-            told = [*spec.labels.values(), *([str(key)] if spec.by else [])]
-            families.setdefault(name, family).add_metric(told, number * spec.scale)
+        match value:
+            case Histogram():
+                buckets = list(zip([*map(floatToGoString, value.bounds), "+Inf"], value.counts, strict=True))
+                families[name] = HistogramMetricFamily(name, spec.help, buckets, value.sum)
+                continue
+            case list():
+                numbers = dict(enumerate(value))
+            case dict():
+                numbers = value
+            case int() | float():
+                numbers = {None: value}
+            case _:
+                raise AssertionError(f"{spec.name} is no metric: {value!r}")
+        for key, number in numbers.items():
+            family = families.setdefault(name, _FAMILIES[spec.kind](name, spec.help, labels=labels))
+            assert isinstance(family, CounterMetricFamily | GaugeMetricFamily), "a histogram's name is its own"
+            family.add_metric([*spec.labels.values(), *([str(key)] if spec.by else [])], number * spec.scale)
     return list(families.values())
 
 
-_FAMILIES: dict[str, Any] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+_FAMILIES: dict[str, type[CounterMetricFamily | GaugeMetricFamily]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+}
 
 
-def _metrics(part: Any) -> Iterator[tuple[MetricSpec, Any]]:
+def _metrics(part: object) -> Iterator[tuple[MetricSpec, object]]:
     """The fields that name a metric and have a value."""
-    for one in fields(part):
+    for one in fields(part) if is_dataclass(part) else ():
         value, spec = getattr(part, one.name), getattr(one.type, "__metadata__", None)
         if spec is not None and value is not None:
             yield spec[0], value
-        elif is_dataclass(value):
+        else:
             yield from _metrics(value)
 
 

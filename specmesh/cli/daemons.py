@@ -1,7 +1,7 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ from specmesh.cli.options import (
     option,
     several,
 )
+from specmesh.client import Json
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
 
@@ -79,7 +80,7 @@ _insecure_rpc_option = click.option(
 @_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
-def verifier(**values: Any) -> None:
+def verifier(**values: object) -> None:
     """Run the verifier: it runs the target model and decides every token."""
     _run("verifier", values)
 
@@ -107,12 +108,12 @@ def verifier(**values: Any) -> None:
     "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
 )
 @_daemon_options
-def drafter(**values: Any) -> None:
+def drafter(**values: object) -> None:
     """Run a drafter: its draft model proposes the next tokens."""
     _run("drafter", values)
 
 
-def _run(role: str, values: dict[str, Any]) -> None:
+def _run(role: str, values: Json) -> None:
     """Run a daemon. values: of its options; settings have their names."""
     from specmesh import logs
     from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
@@ -134,7 +135,7 @@ def _run(role: str, values: dict[str, Any]) -> None:
             serve_drafter(_settings(DrafterSettings, values))
 
 
-def _settings(kind: type[Settings], values: dict[str, Any]) -> Settings:
+def _settings(kind: type[Settings], values: Json) -> Settings:
     return kind(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
 
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -62,7 +61,7 @@ def generate(
     reconnect_timeout: float,
     resume: str | None,
     socket_path: Path | None,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Generate text from PROMPT ('-' reads it from standard input)."""
     for wrong, message in (
@@ -73,7 +72,7 @@ def generate(
     ):
         if wrong:
             raise click.UsageError(message)
-    body: dict[str, Any] = {
+    body: Json = {
         "seed": secrets.randbits(32),
         "draft_n": draft_n,
         "rounds": show_drafts,
@@ -140,7 +139,7 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 @click.command()
 @option("--system", TEXT, "TEXT", "System prompt of the conversation.")
 @request_options(temperature=0.7, max_tokens="as the context allows")
-def chat(system: str | None, socket_path: Path | None, **options: Any) -> None:
+def chat(system: str | None, socket_path: Path | None, **options: object) -> None:
     """Talk to the target model; what is piped in is one message."""
     Conversation(daemon.Client(socket_path), request_fields(options), system).run()
 

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
 
@@ -146,7 +145,7 @@ class Found:
         """verifier or drafter; from the socket's name if the daemon does not answer."""
         return str(self.stats.get("role") or self.socket.stem)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         return {
             "role": self.role,
             "pid": at(self.stats, "pid"),
@@ -208,7 +207,7 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
         raise DaemonUnreachable("no peer answered: is it running, and reachable from here? `specmesh doctor` looks")
 
 
-def _pinged(name: str, address: str, times_ms: list[float | None]) -> dict[str, Any]:
+def _pinged(name: str, address: str, times_ms: list[float | None]) -> Json:
     """Sum up a peer's answers. times_ms: until each answer, None for a lost one."""
     answered = [time for time in times_ms if time is not None]
     return {
