@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 import structlog
@@ -52,8 +53,8 @@ def create_app(backend: Backend) -> Starlette:
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.models),
             Route("/ping", api.ping, methods=["POST"]),
-            Route("/v1/completions", api.completions, methods=["POST"]),
-            Route("/v1/chat/completions", api.chat, methods=["POST"]),
+            Route("/v1/completions", partial(api.answer, chat=False), methods=["POST"]),
+            Route("/v1/chat/completions", partial(api.answer, chat=True), methods=["POST"]),
         ],
         exception_handlers=dict.fromkeys((errors.SpecmeshError, ClientDisconnect, HTTPException, Exception), _failed),
     )
@@ -93,18 +94,12 @@ class _Api:
         self._check_ready()
         return JSONResponse({"peers": await round_trips(self._backend)})
 
-    async def completions(self, http: HttpRequest) -> Response:
-        return await self._answer(http, chat=False)
-
-    async def chat(self, http: HttpRequest) -> Response:
-        return await self._answer(http, chat=True)
-
     def _check_ready(self) -> None:
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
 
-    async def _answer(self, http: HttpRequest, *, chat: bool) -> Response:
+    async def answer(self, http: HttpRequest, *, chat: bool) -> Response:
         body = parse_body(await _json(http), chat=chat)
         self._check_ready()
         served = self._backend.served(body.model or body.began)
