@@ -14,29 +14,25 @@ class Fields:
         self.given: dict[str, object] = {name: value for name, value in given.items() if value is not None}
         self._read: set[str] = set()
 
-    def get(self, name: str) -> object:
+    def get(self, name: str, default: object = None) -> object:
         self._read.add(name)
-        return self.given.get(name)
+        return self.given.get(name, default)
 
     def text(self, name: str, default: str = "") -> str:
-        value = self.get(name)
-        if not isinstance(value, str | None):
+        value = self.get(name, default)
+        if not isinstance(value, str):
             raise RequestError(f"{name} must be a text", name)
-        return default if value is None else value
+        return value
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
-        value = self.get(name)
-        if value is None:
-            return default
+        value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
         return float(value)
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
         """Return a whole number, also one written 1.0, or the default."""
-        value = self.get(name)
-        if value is None:
-            return default
+        value = self.get(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int or not low <= value <= high:
@@ -44,9 +40,7 @@ class Fields:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        value = self.get(name)
-        if value is None:
-            return default
+        value = self.get(name, default)
         if not isinstance(value, bool):
             raise RequestError(f"{name} must be true or false", name)
         return value
