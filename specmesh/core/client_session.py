@@ -122,7 +122,7 @@ class ClientSession:
 
     def _finish(self, pending: DrafterRequest, end: Finished) -> None:
         self.pending = None
-        pending.state = RequestState.OVER
+        pending.move(RequestState.OVER)
         pending.client.on_event(end)
 
     def _send_waiting(self) -> None:

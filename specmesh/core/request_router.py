@@ -94,7 +94,7 @@ class RequestRouter:
                 for upstream in self.upstreams:
                     upstream.cancel(one, now)
             elif one.state is not RequestState.OVER:
-                one.state = RequestState.OVER
+                one.move(RequestState.OVER)
 
     def stop(self, error: SpecmeshError) -> None:
         for one in self.requests:
@@ -111,7 +111,7 @@ class RequestRouter:
             self._retry(one, now)
         given_up = self.in_state(RequestState.GIVEN_UP)
         for one in given_up[: max(len(given_up) - MAX_GIVEN_UP, 0)]:
-            one.state = RequestState.OVER
+            one.move(RequestState.OVER)
         self.requests = [one for one in self.requests if one.state is not RequestState.OVER]
 
     def _resume(self, new: DrafterRequest, had: DrafterRequest, now: float) -> None:
@@ -125,7 +125,7 @@ class RequestRouter:
             known, rounds, timeout = new.request.known, new.request.rounds, new.request.reconnect_timeout
             new.request = replace(had.request, known=known, rounds=rounds, reconnect_timeout=timeout)
             new.verifier = had.verifier
-        had.state = RequestState.OVER
+        had.move(RequestState.OVER)
 
     def _place(self, one: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, let it wait or fail."""
@@ -144,7 +144,7 @@ class RequestRouter:
         if one.until is not None and (others_only or gone or isinstance(error, Busy)):
             one.due = now + RETRY_S if one.tried else now
             one.tried, one.error = (), None
-            one.state = RequestState.WAITING
+            one.move(RequestState.WAITING)
         elif gone:
             self._give_up(one, error)
         else:

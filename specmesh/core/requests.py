@@ -1,9 +1,10 @@
 """Requests of clients, and the events that answer them."""
 
 import sys
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Protocol
 
 from specmesh.core.sampling.logprobs import Logprob
@@ -11,6 +12,7 @@ from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.errors import (
     Busy,
     EngineError,
+    LocalProtocolError,
     NoSuchText,
     PromptTooLong,
     RequestError,
@@ -137,6 +139,23 @@ class RequestState(Enum):
     OVER = "over"
 
 
+TRANSITIONS: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
+    {
+        RequestState.UNPLACED: frozenset(
+            {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER}
+        ),
+        RequestState.ASKED: frozenset({RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER}),
+        RequestState.OPEN: frozenset({RequestState.UNPLACED, RequestState.OVER}),
+        RequestState.WAITING: frozenset(
+            {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER}
+        ),
+        RequestState.GIVEN_UP: frozenset({RequestState.OVER}),
+        RequestState.OVER: frozenset(),
+    }
+)
+"""What each state may become. WAITING stays where all verifiers were asked again in vain."""
+
+
 @dataclass(slots=True, eq=False)
 class DrafterRequest:
     """A request of a drafter's client, from its arrival to its end.
@@ -148,7 +167,7 @@ class DrafterRequest:
 
     request: Request
     client: EventSink
-    state: RequestState = RequestState.UNPLACED
+    state: RequestState = field(default=RequestState.UNPLACED, init=False)  # changed by `move` only
     home: str = ""
     verifier: VerifierInfo | None = None
     started: bool = False
@@ -162,9 +181,15 @@ class DrafterRequest:
         """What verifier the text began at."""
         return self.verifier if self.started or self.request.generated else None
 
+    def move(self, to: RequestState) -> None:
+        """Change its state; raise LocalProtocolError, and change nothing, where `TRANSITIONS` does not have it."""
+        if to not in TRANSITIONS[self.state]:
+            raise LocalProtocolError(f"a request that is {self.state.value} cannot become {to.value}")
+        self.state = to
+
     def opened(self, params: SessionParams, by: VerifierInfo | None, address: str) -> None:
         """Note that a verifier has a session for it; one that resumes by name learns its parameters here."""
-        self.state = RequestState.OPEN
+        self.move(RequestState.OPEN)
         params = params if self.request.named_only else self.request.params
         self.request = replace(self.request, params=params, named_only=False)
         self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None
@@ -182,7 +207,7 @@ class DrafterRequest:
         self.tried, self.error = (), error
 
     def fail(self, error: SpecmeshError, state: RequestState = RequestState.OVER) -> None:
-        self.state = state
+        self.move(state)
         self.client.on_event(Failed(error))
 
 

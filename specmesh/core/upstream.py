@@ -149,7 +149,7 @@ class Upstream:
         if error is not None:
             pending.refused(self.address, error)
             return False
-        pending.state = RequestState.ASKED
+        pending.move(RequestState.ASKED)
         self.asked[ref] = pending
         return True
 
@@ -162,7 +162,7 @@ class Upstream:
         for ref in [ref for ref, one in self.asked.items() if one is pending]:
             del self.asked[ref]
             self._out.close(0, ref)
-            pending.state = RequestState.OVER
+            pending.move(RequestState.OVER)
         for live in [one for one in self._sessions.values() if one.pending is pending]:
             self._out.close(live.id)
             live.cancelled()
@@ -173,7 +173,7 @@ class Upstream:
         pending = self.asked.pop(ref, None)
         if pending is not None:
             pending.refused(self.address, error)
-            pending.state = RequestState.UNPLACED
+            pending.move(RequestState.UNPLACED)
             return True
         broken = [live for live in self.live.values() if live.ref == ref]
         for live in broken:
@@ -284,7 +284,7 @@ class Upstream:
             self._note("session_interrupted", session=live.id, generated=len(pending.request.generated))
             pending.lost(error, now)
             pending.tried = tried
-            pending.state = RequestState.UNPLACED
+            pending.move(RequestState.UNPLACED)
 
     def _taken_over(self, live: ClientSession, now: float) -> None:
         live.failed(RequestError("somebody else has asked for this text by its name"))
@@ -303,7 +303,7 @@ class Upstream:
             if pending.began is None:
                 pending.home = self.address
             pending.lost(error, now)
-            pending.state = RequestState.UNPLACED
+            pending.move(RequestState.UNPLACED)
         self.asked.clear()
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:

@@ -1,12 +1,16 @@
-"""The states of a verifier's session are a table: what it does not list is refused, and changes nothing."""
+"""States of sessions and of requests are tables: what these do not list is refused, and changes nothing."""
 
 from copy import deepcopy
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from harness.sessions import session
 
 from specmesh.core import events as ev
+from specmesh.core.requests import TRANSITIONS, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import STEPS, SessionState
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -41,3 +45,29 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
         with pytest.raises(LocalProtocolError, match=f"{part.__name__} while {state.value}"):
             take()
         assert (made.prefix.ids, made.counts, made.finished) == before
+
+
+@pytest.mark.parametrize(("state", "to"), [*product(RequestState, RequestState)])
+def test_a_request_moves_as_listed(state: RequestState, to: RequestState):
+    """Each pair; a client is told of no end that is refused."""
+    told: list[object] = []
+    request = Request("", None, SessionParams(SamplingParams(), 1))
+    made = DrafterRequest(request, SimpleNamespace(on_event=told.append))
+    made.state = state
+    if to in TRANSITIONS[state]:
+        made.move(to)
+        assert made.state is to
+        return
+    with pytest.raises(LocalProtocolError, match=f"that is {state.value} cannot become {to.value}"):
+        made.fail(LocalProtocolError(), to)
+    assert (made.state, told) == (state, [])
+
+
+def test_the_table_is_drawn():
+    lines = [
+        f"{state.value:9}-> {', '.join(to.value for to in RequestState if to in those)}"
+        for state, those in TRANSITIONS.items()
+        if those
+    ]
+    architecture = Path(__file__).parents[3] / "ARCHITECTURE.md"
+    assert "\n".join(["```", *lines, "```"]) in architecture.read_text(encoding="utf-8")
