@@ -20,12 +20,8 @@ from specmesh.core.snapshot import DrafterSnapshot, WireSection
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
-from specmesh.daemons.runtime.loops import (
-    CLOSING,
-    DaemonLoop,
-    ModelThread,
-)
-from specmesh.daemons.runtime.process import note, process_facts, thread_share
+from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
+from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import ConfigError, RemoteProtocolError, SpecmeshError, WentAway
 from specmesh.wire import messages as m
@@ -205,9 +201,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             [live.draft_n for one in self._upstreams for live in one.live.values()],
             self._traffic,
             now,
+            [one.describe() for one in self._links],
             len(self._router.in_state(RequestState.WAITING)),
-            address=first.upstream.address,
-            encrypted=first.dealer.encrypted,
-            **process_facts(),
-            verifiers=[one.describe() for one in self._links],
+            **facts(first.upstream.address, encrypted=first.dealer.encrypted),
         )

@@ -21,6 +21,7 @@ import structlog
 import zmq
 
 from specmesh import __version__
+from specmesh.core.daemon_statistics import DaemonFacts
 from specmesh.core.events import Noted
 from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
@@ -157,9 +158,9 @@ def leave_within(seconds: float) -> None:
     timer.start()
 
 
-def process_facts() -> dict[str, object]:
+def facts(address: str, *, encrypted: bool) -> DaemonFacts:
     """Return what stats tell of this process."""
-    return {"version": __version__, "pid": os.getpid()}
+    return {"version": __version__, "pid": os.getpid(), "address": address, "encrypted": encrypted}
 
 
 class DaemonProcess:

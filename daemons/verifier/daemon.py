@@ -26,7 +26,7 @@ from specmesh.core.snapshot import VerifierSnapshot
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
-from specmesh.daemons.runtime.process import note, process_facts
+from specmesh.daemons.runtime.process import facts, note
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import Tokenizer, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
@@ -160,9 +160,7 @@ class VerifierLoop(DaemonLoop[Order]):
             now,
             self._clients.live,
             len(self._clients.waiting),
-            address=self._router.address,
-            encrypted=self._router.encrypted,
-            **process_facts(),
+            **facts(self._router.address, encrypted=self._router.encrypted),
         )
 
     # --- what the core says

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TypedDict, Unpack
 
 from specmesh.core import events as ev
 from specmesh.core import snapshot as told
@@ -11,6 +11,24 @@ from specmesh.core.statistics import LONG, SHORT, BusyShare, Histogram, RecentSa
 
 SERVED = ("stop", "length")
 UNMEASURED = {"draft_interval_ms": None, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
+
+
+class DaemonFacts(TypedDict):
+    """Fields of a snapshot that only the daemon itself can fill."""
+
+    version: str
+    pid: int
+    address: str
+    encrypted: bool
+
+
+class CommonCounts(TypedDict):
+    """Fields of a snapshot that both daemons count alike."""
+
+    uptime_s: float
+    busy: float
+    reconnects: int
+    histograms: told.HistogramsSection
 
 
 class DaemonStats:
@@ -29,8 +47,7 @@ class DaemonStats:
         self.reconnects += self._missing > 0
         self._missing = max(self._missing - 1, 0)
 
-    def common(self, now: float) -> dict[str, Any]:
-        """Return the fields that both daemons fill alike."""
+    def common(self, now: float) -> CommonCounts:
         return {
             "uptime_s": round(now - self._started, 1),
             "busy": round(self.busy.share(now), 3),
@@ -91,19 +108,16 @@ class VerifierStats(DaemonStats):
         now: float,
         live: int,
         queued: int = 0,
-        **others: Any,
+        **facts: Unpack[DaemonFacts],
     ) -> told.VerifierSnapshot:
-        """Return `specmesh stats --json`.
-
-        core: how it stood there of late. peers: what is known of each drafter elsewhere. others: fields that are.
-        """
+        """Return `specmesh stats --json`. core: how it stood there of late; peers: what is known of each drafter."""
         totals, wire = deepcopy(self.totals), deepcopy(traffic)
         totals.add(core.totals)
         totals.stale_drafts, wire.stray = core.stale, core.stray_frames
         names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
         return told.VerifierSnapshot(
             **self.common(now),
-            **others,
+            **facts,
             role="verifier",
             model=model | {"sha256": self.model_hash},
             sessions=told.SessionsSection(
@@ -161,15 +175,17 @@ class DrafterStats(DaemonStats):
         asked: Sequence[int],
         traffic: told.WireSection,
         now: float,
+        verifiers: list[told.Json],
         interrupted: int = 0,
-        **others: Any,
+        **facts: Unpack[DaemonFacts],
     ) -> told.DrafterSnapshot:
         """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
-        wait for a verifier; others: fields that are known elsewhere."""
+        wait for a verifier."""
         return told.DrafterSnapshot(
             **self.common(now),
-            **others,
+            **facts,
             role="drafter",
+            verifiers=verifiers,
             model=model,
             sessions=told.SessionsSection(
                 opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted

@@ -14,7 +14,7 @@ from specmesh.core.requests import DrafterRequest, RequestState, VerifierInfo
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import DaemonUnreachable, EngineError, RemoteProtocolError, RequestError, SpecmeshError
+from specmesh.errors import DaemonUnreachable, EndLost, EngineError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
@@ -267,8 +267,7 @@ class Upstream:
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
         elif live.pending is not None and live.n_truth < why.length:
-            lost = "the end of the text was lost on its way from the verifier: ask again"
-            self._interrupt(live, RemoteProtocolError(lost), now)
+            self._interrupt(live, EndLost(live.n_truth, why.length), now)
         else:
             self._out.close(live.id)
             self._note("session_finished", session=live.id, reason=why.reason, drafted=live.drafted)

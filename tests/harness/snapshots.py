@@ -13,14 +13,14 @@ from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import SessionContext
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection, WireSection
-from specmesh.daemons.runtime.process import process_facts
+from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 REUSE = ReuseSection(2, 70, 1, 40)
-TOLD = {"address": "tcp://127.0.0.1:7071", "encrypted": False} | process_facts()
+TOLD = facts("tcp://127.0.0.1:7071", encrypted=False)
 """What a daemon fills in itself."""
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
 
@@ -54,4 +54,4 @@ def drafter(now=152.0):
     traffic.rejected["magic"] += 1
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.reuse = REUSE
-    return stats.snapshot(INFO.named(), INFO.n_seq, [0], traffic, now, verifiers=[], **TOLD)
+    return stats.snapshot(INFO.named(), INFO.n_seq, [0], traffic, now, [], **TOLD)
