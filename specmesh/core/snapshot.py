@@ -5,23 +5,20 @@ Sections that only one role has are None by default. No metric's label says anyt
 
 from collections import Counter
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from specmesh.core.statistics import Histogram, RoundCounts, counter, gauge, histogram
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 Json = dict[str, object]
 
 
-def as_json(part: "DataclassInstance") -> Json:
+def as_json(part: object) -> Json:
     """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
+    assert is_dataclass(part), "snapshots and their sections are"
     told = {one.name: getattr(part, one.name) for one in fields(part)}
     absent = {one.name for one in fields(part) if one.default is None and told[one.name] is None}
     shown = {name: value for name, value in told.items() if name not in absent}
-    sections = {name: value for name, value in shown.items() if is_dataclass(value) and not isinstance(value, type)}
-    return shown | {name: as_json(section) for name, section in sections.items()}
+    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
