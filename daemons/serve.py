@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,6 +30,11 @@ from specmesh.security.curve import ZapGuard
 from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
+
+HASHED_BLOCKS, BLOCK = (
+    64,
+    2**16,
+)  # of a model file, and bytes of each: some ten milliseconds from any disk but a slow one
 
 Loop = VerifierLoop | DrafterLoop
 En = TypeVar("En", VerifyEngine, DraftEngine)
@@ -92,9 +96,9 @@ def serve_verifier(settings: VerifierSettings) -> None:
         def made(engine: VerifyEngine, thread: ModelThread) -> VerifierLoop:
             costs = StepCosts()
             process.wait(thread.do(partial(calibrate, engine, costs)))
-            loop = VerifierLoop(process.name, socket, engine, costs, settings, guard, thread)
-            _hash_in_background(settings.model, lambda digest: setattr(loop.stats, "model_hash", digest))
-            return loop
+            return VerifierLoop(
+                process.name, socket, engine, costs, settings, guard, thread, model_hash(settings.model)
+            )
 
         _serve(process, "verifier", settings, load_verifier, made, keys, bind=settings.bind)
 
@@ -149,15 +153,24 @@ def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
     return find_keys(settings.keys)
 
 
-def _hash_in_background(model: ModelSettings, tell: Callable[[str], None]) -> None:
-    """SHA-256 of the model file, without holding anything up; of a simulated model's settings, which are all of it."""
-    path = Path(model.model or "")
+def model_hash(model: ModelSettings) -> str:
+    """SHA-256 over the size of the model file and evenly spread blocks of it, the first and the last too; of a
+    simulated model's settings, which are all of it; empty where there is no file.
 
-    def work() -> None:
-        with path.open("rb") as file:
-            tell(hashlib.file_digest(file, "sha256").hexdigest())
-
+    By it drafters know verifiers that run the same file. Of files that were quantised or trained apart nearly every
+    block differs; only where somebody edits a few tensors in place, and serves both files, may it say the same of both.
+    A verifier that lies needs no such file: it may send any hash.
+    """
+    path, digest = Path(model.model or ""), hashlib.sha256()
     if model.engine == "sim":
-        tell(hashlib.sha256(str(model.model).encode()).hexdigest())
+        digest.update(str(model.model).encode())
     elif path.is_file():
-        threading.Thread(target=work, name="hash", daemon=True).start()
+        size = path.stat().st_size
+        digest.update(size.to_bytes(8, "little"))
+        with path.open("rb") as file:
+            for number in range(HASHED_BLOCKS):
+                file.seek(max(size - BLOCK, 0) * number // (HASHED_BLOCKS - 1))
+                digest.update(file.read(BLOCK))
+    else:
+        return ""
+    return digest.hexdigest()

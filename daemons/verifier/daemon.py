@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from logging import DEBUG
 from typing import assert_never
@@ -14,7 +15,7 @@ from specmesh import logs
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.config import VerifierSettings
 from specmesh.core import verifier_events as vev
-from specmesh.core.clients import ClientRequest, Clients, EncodedPrompt
+from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
@@ -38,7 +39,8 @@ log = structlog.get_logger("specmesh.verifier")
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
 
 TOKENS = vev.Committed | vev.Ran  # effects that may wait for more of them
-Order = ClientOrder | EncodedPrompt | list[vev.Effect] | BaseException
+Encoded = vev.Opening | vev.RequestRefused
+Order = ClientOrder | Encoded | list[vev.Effect] | BaseException
 
 
 class VerifierLoop(DaemonLoop[Order]):
@@ -53,9 +55,10 @@ class VerifierLoop(DaemonLoop[Order]):
         settings: VerifierSettings,
         guard: ZapGuard | None = None,
         thread: ModelThread | None = None,
+        model_hash: str = "",
     ) -> None:
         super().__init__(settings.drain, Busy("the verifier is stopping: try again when it is back"))
-        self._router, self._engine = Router(socket, guard), engine
+        self._router, self._engine, self._model_hash = Router(socket, guard), engine, model_hash
         self._prompts = PromptEncoder(engine, self.mailbox.put)
         self.stats = VerifierStats(time.monotonic())
         self._report = vev.CoreReport()
@@ -73,6 +76,7 @@ class VerifierLoop(DaemonLoop[Order]):
             self._clients,
             self.stats,
             self._core,
+            model_hash,
             explicit_threads=settings.model.threads is not None,
         )
 
@@ -127,8 +131,10 @@ class VerifierLoop(DaemonLoop[Order]):
                     self._carry_out(effect, now)
             case Submit(request, client):
                 self._clients.open(request, client, None, 0, "")
-            case EncodedPrompt():
+            case vev.Opening():
                 self._clients.encoded(order)
+            case vev.RequestRefused(client, error):
+                self._clients.refuse(client, error)
             case Cancel(client):
                 self._clients.cancel(lambda asked: asked.client is client)
             case PingPeers():
@@ -152,7 +158,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
         return self.stats.snapshot(
-            info.named() | {"reproducible": info.width is not None},
+            info.named() | {"reproducible": info.width is not None, "model_hash": self._model_hash or None},
             info.n_seq,
             self._report,
             {identity: peer.describe() for identity, peer in self._drafters.peers.items()},
@@ -247,15 +253,15 @@ class PromptEncoder:
     Those with a grammar have another thread: compiling holds up no others.
     """
 
-    def __init__(self, engine: Tokenizer, deliver: Callable[[EncodedPrompt], None]) -> None:
+    def __init__(self, engine: Tokenizer, deliver: Callable[[Encoded], None]) -> None:
         self._engine, self._deliver = engine, deliver
         self._grammars = Grammars(engine.vocabulary)
         self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
 
-    def add(self, asked: ClientRequest) -> Callable[[], bool]:
+    def add(self, opening: vev.Opening) -> Callable[[], bool]:
         """Begin to encode a prompt; return what cancels that. One under way is delivered all the same."""
-        pool = self._plain if asked.request.params.grammar is None else self._guided
-        return pool.submit(lambda: self._deliver(self._encoded(asked))).cancel
+        pool = self._plain if opening.request.params.grammar is None else self._guided
+        return pool.submit(lambda: self._deliver(self._encoded(opening))).cancel
 
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
@@ -265,16 +271,17 @@ class PromptEncoder:
             pool.shutdown(wait=False, cancel_futures=True)
         return not under_way
 
-    def _encoded(self, asked: ClientRequest) -> EncodedPrompt:
-        request = asked.request
+    def _encoded(self, opening: vev.Opening) -> Encoded:
+        grammar = opening.request.params.grammar
         try:
-            ids, grammar = prompt_ids(self._engine, request), request.params.grammar
-            return EncodedPrompt(asked, ids, self._grammars.compile(grammar) if grammar is not None else None)
+            ids = tuple(prompt_ids(self._engine, opening.request))
+            constraint = self._grammars.compile(grammar) if grammar is not None else None
         except SpecmeshError as error:
-            return EncodedPrompt(asked, error=error)
+            return vev.RequestRefused(opening.client, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
             reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
-            return EncodedPrompt(asked, error=EngineError(reason))
+            return vev.RequestRefused(opening.client, EngineError(reason))
+        return replace(opening, ids=ids, n_prompt=len(ids), constraint=constraint)
 
 
 def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:

@@ -83,9 +83,11 @@ class Drafters:
         clients: Clients,
         stats: VerifierStats,
         core: CoreLoop,
+        model_hash: str,
         *,
         explicit_threads: bool,
     ) -> None:
+        self._model_hash = model_hash
         self._name, self._engine, self._info, self._limits = name, engine, engine.info, limits
         self._fingerprint = engine.vocabulary.fingerprint()
         self._cores = thread_share(engine, drafts=False, explicit=explicit_threads)
@@ -93,7 +95,6 @@ class Drafters:
         self._router, self._clients, self._stats, self._core = router, clients, stats, core
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
-        self._hash_sent = stats.model_hash
         self.step_s = 0.0
 
     def name(self, identity: bytes | None) -> str | None:
@@ -111,10 +112,6 @@ class Drafters:
             self._ping(peer, now)
         if due:
             self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
-        if self._hash_sent != self._stats.model_hash:
-            self._hash_sent = self._stats.model_hash
-            for identity, peer in self.peers.items():
-                self._router.send(identity, self._welcome(peer.hello))
 
     def send(self, told: vev.ToDrafter) -> None:
         traffic, peer = self._clients.sessions.get(told.session), self.peers.get(told.drafter)
@@ -220,10 +217,10 @@ class Drafters:
 
     def _welcome(self, hello: m.Hello) -> m.Welcome:
         """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
-        limits, sha256 = self._limits, self._stats.model_hash or ""
+        model, limits = (self._info.model, self._model_hash, self._fingerprint), self._limits
         host = self._cores.host if hello.host == self._cores.host else ""
-        return m.Welcome(self._name, self._info.model, sha256, self._fingerprint, limits.n_vocab, limits.n_ctx,
-                         sorted(limits.end_ids), host, self._cores.threads)  # fmt: skip
+        return m.Welcome(self._name, *model, limits.n_vocab, limits.n_ctx, sorted(limits.end_ids), host,
+                         self._cores.threads)  # fmt: skip
 
     def _share_cores(self, now: float) -> None:
         cores, peers = self._cores, self.peers

@@ -1,13 +1,12 @@
 """The verifier's clients, here and at drafters: what the core says of their sessions, as their events."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import check_queue, most_sessions
 from specmesh.core.requests import EventSink, Failed, Finished, Request, Started, Tokens
-from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.session_params import TargetLimits, check_request
 from specmesh.errors import Busy, SpecmeshError
 
@@ -15,7 +14,7 @@ from specmesh.errors import Busy, SpecmeshError
 @dataclass(slots=True, eq=False)
 class ClientRequest:
     """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
-    by `ref`, with `key`; None for a client here.
+    by `ref`; None for a client here.
 
     waits: for a session. encoding: withdraws its prompt from those that become ids. session: 0 before it has one.
     """
@@ -25,20 +24,9 @@ class ClientRequest:
     client: EventSink
     owner: bytes | None
     ref: int = 0
-    key: str = ""
     waits: bool = False
     encoding: Callable[[], object] | None = None
     session: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """A request's prompt as ids, and its grammar where it asked for one; or the error that there is instead."""
-
-    asked: ClientRequest
-    ids: Sequence[int] = ()
-    constraint: Constraint | None = None
-    error: SpecmeshError | None = None
 
 
 @dataclass(slots=True)
@@ -55,8 +43,8 @@ class SessionTraffic:
 
 
 class Clients:
-    """Requests by number, sessions by id. tell: hands events to the core. encode: begins to make ids of a request's
-    prompt, which come back by `encoded`, and returns what cancels that.
+    """Requests by number, sessions by id. tell: hands events to the core. encode: begins to make ids of a prompt and a
+    constraint of a grammar, which come back by `encoded`, or why not by `refuse`; returns what cancels that.
 
     Beside those that find one of `n_seq` sessions free `most` requests may wait; the core decides who is next. A
     drafter's own clients get half of these places and three quarters of the sessions, so that it can keep nobody else
@@ -65,7 +53,7 @@ class Clients:
 
     def __init__(
         self,
-        encode: Callable[[ClientRequest], Callable[[], object]],
+        encode: Callable[[vev.Opening], Callable[[], object]],
         limits: TargetLimits,
         n_seq: int,
         most: int,
@@ -94,7 +82,7 @@ class Clients:
 
     def open(self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str) -> None:
         """Let a request wait for a session, or for the one that it names, which may be there."""
-        asked = ClientRequest(next(self._numbers), request, client, owner, ref, key)
+        asked = ClientRequest(next(self._numbers), request, client, owner, ref)
         try:
             if self._stopped is not None:
                 raise self._stopped
@@ -104,12 +92,14 @@ class Clients:
             client.on_event(Failed(error))
             return
         self._requests[asked.number], asked.waits = asked, not request.named_only
+        ids = request.prompt_ids or ()
+        opening = vev.Opening(asked.number, request, ids, len(ids), None, owner, key)
         if request.named_only:  # the core answers at once
-            self._tell(vev.Opening(asked.number, request, (), 0, None, owner, key))
+            self._tell(opening)
         elif request.prompt_ids is not None and request.params.grammar is None:
-            self.encoded(EncodedPrompt(asked, request.prompt_ids or ()))
+            self.encoded(opening)
         else:
-            asked.encoding = self._encode(asked)
+            asked.encoding = self._encode(opening)
 
     def _held(self, name: str) -> bool:
         """Return whether a session has this name, and nobody waits for it yet: it takes no other place."""
@@ -127,21 +117,18 @@ class Clients:
         if asked.owner is not None and theirs >= most_sessions(self._n_seq) + (self._most + 1) // 2:
             raise Busy(f"{theirs} requests of this drafter run or wait: {hint}")
 
-    def encoded(self, encoded: EncodedPrompt) -> None:
+    def encoded(self, opening: vev.Opening) -> None:
         """Hand a request with its prompt to the core, unless it was withdrawn."""
-        asked = encoded.asked
-        if not asked.waits:
+        asked, request = self._requests.get(opening.client), opening.request
+        if asked is None:
             return
-        known = (*encoded.ids, *asked.request.generated)
+        known = (*opening.ids, *request.generated)
         try:
-            if encoded.error is not None:
-                raise encoded.error
-            check_request(asked.request.params, known, len(encoded.ids), encoded.constraint, self._limits)
+            check_request(request.params, known, len(opening.ids), opening.constraint, self._limits)
         except SpecmeshError as error:
             self.refuse(asked.number, error)
-            return
-        place = asked.number, asked.request, known, len(encoded.ids)
-        self._tell(vev.Opening(*place, encoded.constraint, asked.owner, asked.key))
+        else:
+            self._tell(replace(opening, ids=known))
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> None:
         """Forget requests; those that have a session hear its end."""

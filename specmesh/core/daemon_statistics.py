@@ -64,7 +64,6 @@ class VerifierStats(DaemonStats):
         self.totals, self._ended = told.RoundTotals(), told.Ended()
         self.throughput = Throughput()
         self.drafter_changes = dict.fromkeys(vev.ATTACH_REASONS, 0)
-        self.model_hash: str | None = None
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
     def began(self, began: vev.Began) -> None:
@@ -119,7 +118,7 @@ class VerifierStats(DaemonStats):
             **self.common(now),
             **facts,
             role="verifier",
-            model=model | {"sha256": self.model_hash},
+            model=model,
             sessions=told.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,

@@ -118,12 +118,12 @@ class VerifierInfo:
         return f"{self.fingerprint} {self.model}"
 
     def same_model(self, now: "VerifierInfo") -> bool:
-        """Return True where nothing shows that the models differ: hashes come late."""
-        same = (self.target, self.n_vocab) == (now.target, now.n_vocab)
-        return same and (self.model_hash == now.model_hash or not (self.model_hash and now.model_hash))
+        """Return True where a verifier that came back has the model that it had."""
+        return (self.target, self.n_vocab, self.model_hash) == (now.target, now.n_vocab, now.model_hash)
 
     def same_file(self, other: "VerifierInfo") -> bool:
-        """Return True where both surely run the same file; equal names prove nothing across machines."""
+        """Return True where both run the same file, as far as the hash shows; equal names prove nothing across
+        machines."""
         known = self.model_hash != "" and self.model_hash == other.model_hash
         return known and (self.fingerprint, self.n_vocab) == (other.fingerprint, other.n_vocab)
 

@@ -4,7 +4,7 @@ Frames come as calls, in the order in which they were received; what follows is 
 """
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from specmesh.core import events as ev
@@ -103,11 +103,9 @@ class Upstream:
     # --- whether it is there
 
     def welcomed(self, info: VerifierInfo, now: float) -> bool:
-        """Begin with a verifier; return False where it is the one that was there: it got more than one HELLO, or knows
-        its file's hash by now."""
+        """Begin with a verifier; return False where it is the one that was there: it got more than one HELLO."""
         before, known = self.info, self.known
         if before is not None and before.name == info.name:
-            self.info = self.known = replace(before, model_hash=info.model_hash or before.model_hash)
             return False
         self._interrupt_all(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
         self.info = self.known = info
@@ -254,8 +252,6 @@ class Upstream:
 
     def _end(self, live: ClientSession, why: ev.Over | SpecmeshError, now: float) -> None:
         """End a session once all is learned that it was told before."""
-        if live.pending is not None:
-            live.pending.verifier = self.known  # its file's hash may have become known meanwhile
         del self.live[live.id]
         self._out.tell(ev.Aside(live.key, why), now)
         self._out.tell(ev.Dropped(live.key), now)

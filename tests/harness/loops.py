@@ -240,9 +240,6 @@ class Running:
     def progress(self) -> int:
         return self._loop.progress
 
-    def tell_hash(self, model_hash: str) -> None:
-        self._loop.stats.model_hash = model_hash
-
     @property
     def connected(self) -> bool:
         return bool(self._loop.models)

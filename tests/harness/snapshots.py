@@ -45,7 +45,7 @@ def verifier(sessions=1, drafters=1, now=152.0):
     drafting = dict.fromkeys(peers, measured)
     report = vev.CoreReport(rows, drafting, 2, 0, 0, machine.draft_n, REUSE, machine.counts, 0.034, {0: {1: 0.034}})
     known = {identity: one.describe() for identity, one in peers.items()}
-    model = INFO.named() | {"reproducible": False}
+    model = INFO.named() | {"reproducible": False, "model_hash": None}
     return stats.snapshot(model, INFO.n_seq, report, known, traffic, now, sessions, queued=3, **TOLD)
 
 

@@ -5,13 +5,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.clients import ClientRequest, Clients, EncodedPrompt
+from specmesh.core.clients import Clients
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Step
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
@@ -70,7 +71,7 @@ class World:
         self.rng, self.now = random.Random(seed), 0.0
         self.events: deque[tuple[vev.Happened, float]] = deque()
         self.effects: deque[vev.Effect] = deque()
-        self.encoding: list[tuple[ClientRequest, Future[None]]] = []
+        self.encoding: list[tuple[vev.Opening, Future[None]]] = []
         self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, n_seq=3, grace=GRACE)
         self.step: Step | None = None
         self.clients = Clients(self._encode, LIMITS, 3, 4, self.tell)
@@ -86,11 +87,11 @@ class World:
             assert event.client in self.clients._requests, "nothing begins that was withdrawn"
         self.events.append((event, self.now))
 
-    def _encode(self, asked: ClientRequest) -> Callable[[], bool]:
+    def _encode(self, opening: vev.Opening) -> Callable[[], bool]:
         future: Future[None] = Future()
         if self.rng.random() < 0.5:
             future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
-        self.encoding.append((asked, future))
+        self.encoding.append((opening, future))
         return future.cancel
 
     # --- what may happen
@@ -118,11 +119,13 @@ class World:
 
     def encode(self) -> None:
         if self.encoding:
-            asked, done = self.encoding.pop(self.rng.randrange(len(self.encoding)))
-            error = EngineError("no text") if self.rng.random() < 0.2 else None
+            opening, done = self.encoding.pop(self.rng.randrange(len(self.encoding)))
+            failed = self.rng.random() < 0.2
             constraint = SpentGrammar() if self.rng.random() < 0.2 else None
-            if not done.cancelled():
-                self.clients.encoded(EncodedPrompt(asked, PROMPT, constraint, error))
+            if failed and not done.cancelled():
+                self.clients.refuse(opening.client, EngineError("no text"))
+            elif not done.cancelled():
+                self.clients.encoded(replace(opening, ids=PROMPT, n_prompt=len(PROMPT), constraint=constraint))
 
     def drafter(self) -> None:
         drafter = self.rng.choice((b"x", b"y"))
