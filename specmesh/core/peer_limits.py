@@ -68,42 +68,27 @@ CUT_AFTER_S = 3.0  # how long a peer may go on beyond a limit before it is cut o
 REST_S = 1.0  # without a dropped frame, after which a peer counts as back within its limits
 MAX_DRAFTERS = 64
 MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
+_FRAMES, _BYTES, _IDS = (
+    Cost.FRAMES,
+    Cost.BYTES,
+    Cost.IDS,
+)  # a look-up in an enumeration is a call, and these run per frame
 MAX_ACCOUNTS = 256  # peers whose use is remembered; beyond them the oldest begins anew
 
 
-class _Bucket:
-    __slots__ = ("_at", "_level", "_rate")
-
-    def __init__(self, rate: Rate) -> None:
-        self._rate, self._level, self._at = rate, rate.burst, 0.0
-
-    def take(self, amount: float, now: float) -> bool:
-        """Take so much out, if there is."""
-        if now > self._at:
-            self._level = min(self._level + (now - self._at) * self._rate.per_second, self._rate.burst)
-            self._at = now
-        fits = amount <= self._level
-        self._level -= amount * fits
-        return fits
-
-    def earn(self, drafts: int) -> None:
-        self._level = min(self._level + self._rate.earned + self._rate.asked * drafts, self._rate.burst)
-
-
 class PeerLimits:
-    """What one peer may still send."""
+    """What one peer may still send: a level for each cost, and when it was filled last."""
 
-    __slots__ = ("_buckets", "_over", "_refused")
+    __slots__ = ("_filled", "_levels", "_over", "_rates", "_refused")
 
     def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
-        self._buckets = {cost: _Bucket(rate) for cost, rate in rates.items()}
-        self._over = self._refused = float("-inf")  # since when, and when last, something was dropped
+        self._rates = [rates[cost] for cost in Cost]
+        self._levels, self._filled = [rate.burst for rate in self._rates], [0.0] * len(Cost)
+        self._over = self._refused = -inf  # since when, and when last, something was dropped
 
     def frame(self, size: int, cost: Cost | None, amount: float, now: float) -> FrameAction:
         """Judge a frame of `size` bytes that also costs `amount` of `cost`, before anything of it is read."""
-        buckets = self._buckets
-        fits = buckets[Cost.FRAMES].take(1, now) and buckets[Cost.BYTES].take(size, now)
-        if fits and (cost is None or buckets[cost].take(amount, now)):
+        if self._take(now, (_FRAMES, 1), (_BYTES, size), (cost, amount)):
             return FrameAction.TAKE
         if now - self._refused > REST_S:
             self._over = now
@@ -112,21 +97,33 @@ class PeerLimits:
 
     def bad(self, now: float) -> FrameAction:
         """Judge the sender of an invalid frame."""
-        return FrameAction.DROP if self.take(Cost.BAD, 1, now) else FrameAction.CUT
+        return FrameAction.DROP if self._take(now, (Cost.BAD, 1)) else FrameAction.CUT
 
     def check_open(self, now: float) -> None:
         """Count a request for a session; raise Busy where they come too fast."""
-        if not self.take(Cost.OPENS, 1, now):
+        if not self._take(now, (Cost.OPENS, 1)):
             raise Busy("requests come too fast: try again in a moment")
 
-    def take(self, cost: Cost, amount: float, now: float) -> bool:
-        """Count so much more of one cost, if it is within the limits."""
-        return self._buckets[cost].take(amount, now)
+    def _take(self, now: float, *costs: tuple[Cost | None, float]) -> bool:
+        """Lower levels up to the first that has not enough; return True if all have."""
+        levels, filled = self._levels, self._filled
+        for cost, amount in costs:
+            if cost is None:
+                continue
+            if now > filled[cost]:
+                rate = self._rates[cost]
+                levels[cost] = min(levels[cost] + (now - filled[cost]) * rate.per_second, rate.burst)
+                filled[cost] = now
+            if amount > levels[cost]:
+                return False
+            levels[cost] -= amount
+        return True
 
     def earn(self, drafts: int = 0) -> None:
         """Note that the peer was told a TRUTH or SYNC which asks for so many drafts."""
-        self._buckets[Cost.FRAMES].earn(drafts)
-        self._buckets[Cost.IDS].earn(drafts)
+        for cost in (_FRAMES, _IDS):
+            rate = self._rates[cost]
+            self._levels[cost] = min(self._levels[cost] + rate.earned + rate.asked * drafts, rate.burst)
 
 
 class LimitsByAccount(dict[Hashable, PeerLimits]):
