@@ -133,7 +133,7 @@ def _serve(
     thread = ModelThread()
     engine = process.wait(thread.do(lambda: load(settings.model, backend.progress)))
     loop = make(engine, thread)
-    process.stop.then(loop.stop)
+    process.on_stop(loop.stop)
     backend.loop = loop
     info, port = engine.info, settings.port
     http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys)} if port is not None else {}

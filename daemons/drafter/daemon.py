@@ -169,9 +169,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             if self._cores.threads != before:
                 self._core.put(ev.UseThreads(self._cores.threads), now)
 
-    def _drained(self, now: float) -> bool:
-        assert self._stopping is not None, "asked only once it is to end"
-        return not any(one.upstream.own for one in self._active) or now >= self._stopping + self._drain
+    def _drained(self) -> bool:
+        return not any(one.upstream.own for one in self._active)
 
     def _leave(self) -> None:
         self._router.stop(self._refusal)

@@ -314,7 +314,7 @@ class DaemonLoop(ABC, Generic[T]):
     def _look(self) -> None:
         """Do what is due, and see to it that it is looked for again."""
         now, self._due = time.monotonic(), False
-        if self._stopping is not None and self._drained(now):
+        if self._stopping is not None and (self._drained() or now >= self._stopping + self._drain):
             self._ended.set_result(None)
             return
         self._tick(now)
@@ -349,8 +349,8 @@ class DaemonLoop(ABC, Generic[T]):
         """Do what is due, and advance `progress`."""
 
     @abstractmethod
-    def _drained(self, now: float) -> bool:
-        """Refuse what waits; return whether those that run have ended, or taken too long."""
+    def _drained(self) -> bool:
+        """Refuse what waits; return whether those that run have ended."""
 
     @abstractmethod
     def _leave(self) -> None:

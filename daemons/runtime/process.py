@@ -84,71 +84,42 @@ class Notifier:
             log.debug("notify_failed", error=error.strerror)
 
 
-class Watchdog:
-    """Watches on a thread of its own that `progress` changes: tells systemd so, elsewhere ends a process that is stuck.
+@contextmanager
+def watchdog(
+    progress: Callable[[], int],
+    notifier: Notifier,
+    interval: float = 5.0,
+    checks: int = 24,
+    end: Callable[[int], object] = leave,
+) -> Iterator[None]:
+    """Watch on a thread that `progress` changes: tell systemd so, elsewhere end a process that is stuck.
 
     It counts its own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes.
     """
+    interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval
+    closing = threading.Event()
 
-    def __init__(
-        self,
-        progress: Callable[[], int],
-        notifier: Notifier,
-        interval: float = 5.0,
-        checks: int = 24,
-        end: Callable[[int], object] = leave,
-    ) -> None:
-        self._progress, self._notifier = progress, notifier
-        self._interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval
-        self._checks, self._end = checks, end
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def watch() -> None:
         seen, same = -1, 0
-        while not self._closing.wait(self._interval):
-            now = self._progress()
+        while not closing.wait(interval):
+            now = progress()
             if now != seen:
-                self._notifier.heartbeat()
+                notifier.heartbeat()
                 seen, same = now, 0
                 continue
             same += 1
-            if self._notifier.watchdog is None and same >= self._checks:
-                log.critical("stuck", seconds=same * self._interval, meaning="the loop no longer turns: ending")
-                self._end(STUCK)
+            if notifier.watchdog is None and same >= checks:
+                log.critical("stuck", seconds=same * interval, meaning="the loop no longer turns: ending")
+                end(STUCK)
                 return
 
-
-class StopSignals:
-    """SIGTERM and SIGINT: the first asks for a clean end, the second ends at once."""
-
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self.asked = False
-        self._tell = tell
-        self._then: Callable[[], None] | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._hear)
-
-    def then(self, stop: Callable[[], None]) -> None:
-        """Call `stop` when asked."""
-        self._then = stop
-        if self.asked:
-            stop()
-
-    def _hear(self, number: int, _: FrameType | None) -> None:
-        if self.asked:
-            os._exit(128 + number)
-        self.asked = True
-        self._tell()
-        if self._then is not None:
-            self._then()
-        else:
-            leave_within(LOADING_GRACE)  # some libraries cannot be told to stop loading
+    thread = threading.Thread(target=watch, name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        thread.join()
 
 
 def leave_within(seconds: float) -> None:
@@ -166,8 +137,9 @@ def facts(address: str, *, encrypted: bool) -> DaemonFacts:
 class DaemonProcess:
     """This process as a daemon, while the context is open.
 
-    drain: seconds that its sessions get after SIGTERM. ends: what ends with it. idle: False where a step still runs at
-    the end, under which no library is taken down.
+    drain: seconds that its sessions get after SIGTERM or SIGINT, the first of which asks for a clean end; the second
+    ends at once. stopping: it was asked. ends: what ends with it. idle: False where a step
+    still runs at the end, under which no library is taken down.
     """
 
     def __init__(self, drain: float) -> None:
@@ -176,8 +148,11 @@ class DaemonProcess:
         # Where a library ends the process, its last lines say in which call of ours. Other threads run on meanwhile: to
         # write their stacks too may end it by another signal.
         faulthandler.enable(all_threads=False)
-        self.notifier = Notifier()
-        self.stop = StopSignals(lambda: self.notifier.stopping(drain + MARGIN))
+        self.notifier, self._drain = Notifier(), drain
+        self.stopping = False
+        self._stop: Callable[[], None] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._asked_to_stop)
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.ends, self.idle = ExitStack(), True
 
@@ -191,6 +166,22 @@ class DaemonProcess:
         flush()  # what went wrong is told after what led there
         if not self.idle:
             leave(0)
+
+    def on_stop(self, stop: Callable[[], None]) -> None:
+        """Call `stop` when asked to, or now where that was before."""
+        self._stop = stop
+        if self.stopping:
+            stop()
+
+    def _asked_to_stop(self, number: int, _: FrameType | None) -> None:
+        if self.stopping:
+            os._exit(128 + number)
+        self.stopping = True
+        self.notifier.stopping(self._drain + MARGIN)
+        if self._stop is not None:
+            self._stop()
+        else:
+            leave_within(LOADING_GRACE)  # some libraries cannot be told to stop loading
 
     @property
     def name(self) -> str:
@@ -209,14 +200,13 @@ class DaemonProcess:
         """While the loop runs: ready, and looked after. progress: changes while the loop gets on."""
         gc.collect()
         gc.freeze()  # what is here stays until the end: no collection looks at it again
-        watchdog = Watchdog(progress, self.notifier)
-        self.notifier.ready(status)
-        try:
-            yield
-        finally:
-            watchdog.close()
-            if self.stop.asked:
-                leave_within(ENDING)
+        with watchdog(progress, self.notifier):
+            self.notifier.ready(status)
+            try:
+                yield
+            finally:
+                if self.stopping:
+                    leave_within(ENDING)
 
 
 def thread_share(engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool) -> ThreadShare:

@@ -118,11 +118,10 @@ class VerifierLoop(DaemonLoop[Order]):
     def served(self, _: str) -> ModelInfo:
         return ModelInfo(self._engine.info.model, self._engine.vocabulary)
 
-    def _drained(self, now: float) -> bool:
-        assert self._stopping is not None, "asked only once it is to end"
+    def _drained(self) -> bool:
         self._clients.stop(self._refusal)
         self._tell(vev.Signal.STOPPING)
-        return not self._clients or now >= self._stopping + self._drain
+        return not self._clients
 
     def _take(self, order: Order, now: float) -> None:
         match order:

@@ -21,7 +21,6 @@ import numpy as np
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
 LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused
-_SUFFIX = 32  # longest end of a foreign token, in bytes, for which a stand-in is looked for
 # how special tokens are spelt where a file does not mark them as such
 _SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|dummy)[^\s]{0,60}[>\]]", re.IGNORECASE)
 
@@ -54,9 +53,10 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
         fed[v], said[d] = d, v
     only_theirs, only_mine = _without(theirs, fed), _without(mine, said)
     overlap = min(_share(theirs, fed, only_theirs), _share(mine, said, only_mine))
-    share, sizes = f"{_percent(overlap)} of the tokens have a counterpart", f"({len(mine)} and {len(theirs)} ids)"
+    percent = floor(overlap * 1e4 + 1e-6) / 100  # what is below the bar never looks as if it reached it
+    share, sizes = f"{percent:g} % of the tokens have a counterpart", f"({len(mine)} and {len(theirs)} ids)"
     if overlap < least or not overlap:
-        meaning = f"only {share} {sizes}, {_percent(least)} are needed"
+        meaning = f"only {share} {sizes}, {least:.0%} are needed"
         return VocabularyMatch(MatchKind.DIFFERENT, overlap, meaning)
     if only_theirs or only_mine:
         counts = f"{len(only_theirs)} of the verifier's and {len(only_mine)} of the drafter's"
@@ -88,15 +88,9 @@ def _ends(vocabulary: Vocabulary, table: dict[int, int]) -> list[int]:
 
 
 def _remap(draft: Vocabulary, verifier: Vocabulary, fed: dict[int, int], said: dict[int, int]) -> Remap:
-    first = _first_ids(draft.pieces)
-    to_draft = np.array([fed[v] if v in fed else _stand_in(piece, first) for v, piece in enumerate(verifier.pieces)])
+    stand_in = _first_ids(draft.pieces).get(b" ", 0)
+    to_draft = np.array([fed.get(v, stand_in) for v in range(len(verifier))])
     return Remap(to_draft, np.array([said.get(d, NONE) for d in range(len(draft))]))
-
-
-def _stand_in(piece: bytes, first: dict[bytes, int]) -> int:
-    """Return the longest end of a foreign token, or a space: what follows then looks right to the draft model."""
-    ends = (piece[start:] for start in range(max(len(piece) - _SUFFIX, 0), len(piece)))
-    return next((first[end] for end in ends if end in first), first.get(b" ", 0))
 
 
 def _spare(piece: bytes) -> bool:
@@ -111,8 +105,3 @@ def _without(pieces: tuple[bytes, ...], table: dict[int, int]) -> list[int]:
 def _share(pieces: tuple[bytes, ...], table: dict[int, int], foreign: list[int]) -> float:
     paired = sum(bool(pieces[i]) for i in table)
     return paired / (paired + len(foreign)) if paired else 0.0
-
-
-def _percent(share: float) -> str:
-    """A share for people, rounded down: what is below a bar never looks as if it reached it."""
-    return f"{floor(share * 1e4 + 1e-6) / 100:g} %"

@@ -89,7 +89,7 @@ NONE = -1  # for an id of the draft model that has no counterpart
 class Remap:
     """Translates between a verifier's ids and a draft model's.
 
-    fed[v]:  the draft model's id that is fed where the verifier says v; a stand-in where v has no counterpart.
+    fed[v]:  the draft model's id that is fed where the verifier says v; a space where v has no counterpart.
     said[d]: the verifier's id that the draft model's id d means, or NONE.
     """
 

@@ -13,7 +13,7 @@ from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.drafter import upstream_link
 from specmesh.daemons.runtime import loops
-from specmesh.daemons.runtime.process import Notifier, Watchdog
+from specmesh.daemons.runtime.process import Notifier, watchdog
 from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
@@ -59,17 +59,16 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     """The loop turns on while the draft model is in a step; once that has taken far too long it says nothing."""
     router, running, engine = held
     beats = Beats()
-    watchdog = Watchdog(lambda: running.progress, beats, interval=0.001, checks=10**9)
-    for number in range(5):
-        beats.heard.get(timeout=PATIENCE)
-        answer(router, number)
+    with watchdog(lambda: running.progress, beats, interval=0.001, checks=10**9):
+        for number in range(5):
+            beats.heard.get(timeout=PATIENCE)
+            answer(router, number)
     monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
     router.say(m.Ping(1))
     assert router.soon(m.Pong) is None
     stood = running.progress
     engine.go_on.release(10_000)
     until(lambda: running.progress > stood, "it gets on")
-    watchdog.close()
 
 
 class HeldTarget(Flaky):

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from specmesh.daemons.runtime.process import STUCK, Notifier, Watchdog
+from specmesh.daemons.runtime.process import STUCK, Notifier, watchdog
 
 PATIENCE = 30.0
 
@@ -25,10 +25,9 @@ def test_a_stuck_process_ends_itself():
         left[0] += 1
         return next(told)
 
-    watchdog = Watchdog(progress, Notifier({}), interval=0.001, checks=3, end=ended.put)
-    assert ended.get(timeout=PATIENCE) == STUCK
-    assert left[0] == 8
-    watchdog.close()
+    with watchdog(progress, Notifier({}), interval=0.001, checks=3, end=ended.put):
+        assert ended.get(timeout=PATIENCE) == STUCK
+        assert left[0] == 8
 
 
 def test_a_heartbeat_needs_no_descriptor():
