@@ -59,9 +59,13 @@ class LoopBackend:
         return self.loop.models if self.loop is not None else ()
 
     def not_ready(self) -> SpecmeshError | None:
-        if self.loop is not None:
-            return self.loop.not_ready()
-        return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
+        if self.loop is None:
+            return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
+        try:
+            self.loop.served("")
+        except SpecmeshError as error:
+            return error
+        return None
 
     def served(self, name: str) -> ModelInfo:
         assert self.loop is not None, "asked only once ready"

@@ -23,7 +23,7 @@ from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
-from specmesh.errors import ConfigError, RemoteProtocolError, SpecmeshError, WentAway
+from specmesh.errors import ConfigError, RemoteProtocolError, WentAway
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -102,13 +102,6 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._router = RequestRouter(self._upstreams, note, time.monotonic())
         self._active = list(self._links)
         self._welcomes: list[m.Welcome] = []  # that the threads follow
-
-    def not_ready(self) -> SpecmeshError | None:
-        try:
-            self.served("")
-        except SpecmeshError as error:
-            return error
-        return None
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -112,9 +112,6 @@ class VerifierLoop(DaemonLoop[Order]):
     def models(self) -> tuple[str, ...]:
         return (self._engine.info.model,)
 
-    def not_ready(self) -> None:
-        return None
-
     def served(self, _: str) -> ModelInfo:
         return ModelInfo(self._engine.info.model, self._engine.vocabulary)
 

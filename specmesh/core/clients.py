@@ -16,7 +16,7 @@ class ClientRequest:
     """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
     by `ref`; None for a client here.
 
-    waits: for a session. encoding: withdraws its prompt from those that become ids. session: 0 before it has one.
+    encoding: withdraws its prompt from those that become ids. session: 0 before it has one.
     """
 
     number: int
@@ -24,7 +24,6 @@ class ClientRequest:
     client: EventSink
     owner: bytes | None
     ref: int = 0
-    waits: bool = False
     encoding: Callable[[], object] | None = None
     session: int = 0
 
@@ -75,8 +74,8 @@ class Clients:
 
     @property
     def waiting(self) -> list[ClientRequest]:
-        """Requests without a session."""
-        return [asked for asked in self._requests.values() if asked.waits]
+        """Requests that wait for a session; one by its name only is answered at once."""
+        return [asked for asked in self._requests.values() if not asked.session and not asked.request.named_only]
 
     # --- what clients ask for
 
@@ -91,7 +90,7 @@ class Clients:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._requests[asked.number], asked.waits = asked, not request.named_only
+        self._requests[asked.number] = asked
         ids = request.prompt_ids or ()
         opening = vev.Opening(asked.number, request, ids, len(ids), None, owner, key)
         if request.named_only:  # the core answers at once
@@ -160,7 +159,6 @@ class Clients:
 
     def _forget(self, asked: ClientRequest) -> None:
         del self._requests[asked.number]
-        asked.waits = False
         if asked.encoding is not None:
             asked.encoding()
 
@@ -180,7 +178,7 @@ class Clients:
         asked = self._requests.get(began.client)
         if asked is None:
             return
-        asked.session, asked.waits = began.session, False
+        asked.session = began.session
         asked.client.on_event(Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))
         if began.said:
             asked.client.on_event(Tokens(began.said, 0, None, began.logprobs))

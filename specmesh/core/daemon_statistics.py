@@ -76,14 +76,12 @@ class VerifierStats(DaemonStats):
 
     def committed(self, opened: float, last: float | None, done: vev.Committed) -> None:
         """Count a round of a session that was `opened` then, and whose round before was sent at `last`."""
-        emit, tokens = done.emit, len(done.emit.ids)
+        tokens = len(done.emit.ids)
         self._rounds.append(done)
         if last is None:
             self._first_tokens.record(done.at - opened)
         elif tokens:
             self._between.record((done.at - last) / tokens, tokens)
-        if not emit.drafts and done.sought:
-            self.totals.fallback_steps["no_drafts" if done.attached else "no_drafter"] += 1
 
     def ended(self, end: vev.SessionEnded) -> None:
         setattr(self._ended, end.reason, getattr(self._ended, end.reason) + 1)

@@ -121,9 +121,6 @@ class RunningSnapshot(Snapshot):
 class RoundTotals(RoundCounts):
     prompt_tokens: Annotated[int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")] = 0
     stale_drafts: Annotated[int, counter("stale_drafts", "DRAFTs that came too late or did not fit the text.")] = 0
-    fallback_steps: Annotated[
-        dict[str, int], counter("fallback_steps", "Steps without drafts of sessions that may draft.", by="reason")
-    ] = field(default_factory=lambda: {"no_drafter": 0, "no_drafts": 0})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

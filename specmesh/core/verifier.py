@@ -347,12 +347,9 @@ class VerifierCore:
         for effect in effects:
             match effect:
                 case ev.Emit():
-                    machine, pacing = live.machine, live.machine.pacing
                     self._tokens += len(effect.ids)
-                    attached, draft_n = pacing.arrivals is not None, pacing.draft_n
-                    self._effects.append(
-                        vev.Committed(live.id, live.client, effect, self._now, draft_n, attached, machine.may_draft)
-                    )
+                    draft_n = live.machine.pacing.draft_n
+                    self._effects.append(vev.Committed(live.id, live.client, effect, self._now, draft_n))
                 case m.Truth() | m.Sync():
                     self._say(live, effect)
                     if live.machine.logprobs is not None and (logprobs := live.logprobs(effect)) is not None:

@@ -130,15 +130,13 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A session's round. client: None while it is kept for whoever resumes it. sought: it may draft."""
+    """A session's round. client: None while it is kept for whoever resumes it."""
 
     session: int
     client: int | None
     emit: ev.Emit
     at: float
     draft_n: int
-    attached: bool
-    sought: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,11 @@ class Running:
 
     @property
     def welcome(self) -> bool:
-        return self._loop.not_ready() is None
+        try:
+            self._loop.served("")
+        except SpecmeshError:
+            return False
+        return True
 
     @property
     def models(self) -> tuple[str, ...]:
