@@ -24,7 +24,6 @@ from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine
 from specmesh.errors import ConfigError, RemoteProtocolError, WentAway
-from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
@@ -98,10 +97,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             )
             for number, route in enumerate(routes)
         )
-        self._upstreams = [one.upstream for one in self._links]
-        self._router = RequestRouter(self._upstreams, note, time.monotonic())
+        self._router = RequestRouter([one.upstream for one in self._links], note, time.monotonic())
         self._active = list(self._links)
-        self._welcomes: list[m.Welcome] = []  # that the threads follow
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -127,7 +124,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case list():
                 for effect in order:
                     if isinstance(effect, tuple):  # a session's key tells its verifier
-                        self._due |= self._upstreams[effect[0] % len(self._upstreams)].carry_out(*effect, now)
+                        upstream = self._router.upstreams[effect[0] % len(self._links)]
+                        self._due |= upstream.carry_out(*effect, now)
                     else:
                         self.stats.worked(effect)
                 return
@@ -155,12 +153,10 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         for one in list(self._active):
             self._attempt(one, partial(one.tick, now))
         self._router.look(now)
-        welcomes = [one.welcome for one in self._links if one.upstream.info is not None and one.welcome is not None]
-        if welcomes != self._welcomes:
-            self._welcomes, before = welcomes, self._cores.threads
-            note(self._cores.beside(welcomes))
-            if self._cores.threads != before:
-                self._core.put(ev.UseThreads(self._cores.threads), now)
+        before = self._cores.threads
+        note(self._cores.beside(one.welcome for one in self._links if one.upstream.info is not None and one.welcome))
+        if self._cores.threads != before:
+            self._core.put(ev.UseThreads(self._cores.threads), now)
 
     def _drained(self) -> bool:
         return not any(one.upstream.own for one in self._active)
@@ -190,7 +186,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         return self.stats.snapshot(
             self._engine.info.named(),
             self._engine.info.n_seq,
-            [live.draft_n for one in self._upstreams for live in one.live.values()],
+            [live.draft_n for one in self._router.upstreams for live in one.live.values()],
             self._traffic,
             now,
             [one.describe() for one in self._links],

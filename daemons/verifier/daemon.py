@@ -199,8 +199,9 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._clients.refuse(client, error)
             case vev.Forgotten(session):
                 self._clients.forgotten(session)
-            case vev.Assigned():
-                self._assigned(effect)
+            case vev.Assigned(session, drafter, why):
+                if why in ("better", "silent"):
+                    log.info("drafter_changed", session=session, drafter=self._drafters.name(drafter), why=why)
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s
@@ -214,12 +215,6 @@ class VerifierLoop(DaemonLoop[Order]):
     def _solved(self, session: int, done: "Future[Policy]") -> None:
         if not done.cancelled():
             self._tell(vev.Solved(session, done.result()))
-
-    def _assigned(self, assigned: vev.Assigned) -> None:
-        self.stats.drafter_changes[assigned.why] += 1
-        if assigned.why in ("better", "silent"):
-            name = self._drafters.name(assigned.drafter)
-            log.info("drafter_changed", session=assigned.session, drafter=name, why=assigned.why)
 
 
 def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:

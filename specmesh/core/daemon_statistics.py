@@ -22,15 +22,6 @@ class DaemonFacts(TypedDict):
     encrypted: bool
 
 
-class CommonCounts(TypedDict):
-    """Fields of a snapshot that both daemons count alike."""
-
-    uptime_s: float
-    busy: float
-    reconnects: int
-    histograms: told.HistogramsSection
-
-
 class DaemonStats:
     """Counters of either daemon."""
 
@@ -47,13 +38,8 @@ class DaemonStats:
         self.reconnects += self._missing > 0
         self._missing = max(self._missing - 1, 0)
 
-    def common(self, now: float) -> CommonCounts:
-        return {
-            "uptime_s": round(now - self._started, 1),
-            "busy": round(self.busy.share(now), 3),
-            "reconnects": self.reconnects,
-            "histograms": deepcopy(self._histograms),
-        }
+    def uptime(self, now: float) -> float:
+        return round(now - self._started, 1)
 
 
 class VerifierStats(DaemonStats):
@@ -63,7 +49,6 @@ class VerifierStats(DaemonStats):
         super().__init__(now, told.HistogramsSection(Histogram(SHORT), *own))
         self.totals, self._ended = told.RoundTotals(), told.Ended()
         self.throughput = Throughput()
-        self.drafter_changes = dict.fromkeys(vev.ATTACH_REASONS, 0)
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
     def began(self, began: vev.Began) -> None:
@@ -113,7 +98,10 @@ class VerifierStats(DaemonStats):
         totals.stale_drafts, wire.stray = core.stale, core.stray_frames
         names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
         return told.VerifierSnapshot(
-            **self.common(now),
+            uptime_s=self.uptime(now),
+            busy=round(self.busy.share(now), 3),
+            reconnects=self.reconnects,
+            histograms=deepcopy(self._histograms),
             **facts,
             role="verifier",
             model=model,
@@ -139,7 +127,6 @@ class VerifierStats(DaemonStats):
             one_token_step_ms=milliseconds(core.step_s),
             steps_ms={str(least): _table_ms(table) for least, table in core.steps.items()},
             peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
-            drafter_changes={str(reason): count for reason, count in self.drafter_changes.items()},
             wire=wire,
             reuse=core.reuse,
         )
@@ -179,7 +166,10 @@ class DrafterStats(DaemonStats):
         """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
         wait for a verifier."""
         return told.DrafterSnapshot(
-            **self.common(now),
+            uptime_s=self.uptime(now),
+            busy=round(self.busy.share(now), 3),
+            reconnects=self.reconnects,
+            histograms=deepcopy(self._histograms),
             **facts,
             role="drafter",
             verifiers=verifiers,

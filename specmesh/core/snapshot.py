@@ -136,7 +136,6 @@ class VerifierSnapshot(RunningSnapshot):
     ]
     steps_ms: dict[str, dict[str, float]]
     peers: list[Json]
-    drafter_changes: Annotated[dict[str, int], counter("drafter_changes", "Sessions' changes of drafter.", by="reason")]
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal, get_args
+from typing import Literal
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
@@ -21,7 +21,6 @@ DrafterId = bytes  # the identity of a drafter's connection
 # why a session got its drafter: its first; there was none for a while; the one before has gone, or says nothing; this
 # one promises more, or is to be measured
 AttachReason = Literal["first", "alone", "gone", "silent", "better", "trial"]
-ATTACH_REASONS: tuple[AttachReason, ...] = get_args(AttachReason)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

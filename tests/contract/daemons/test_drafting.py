@@ -40,7 +40,6 @@ def test_a_session_ends_up_with_the_best(bench: Bench):
     until(lambda: len(peers(verifier)) == 2, "both are attached")
     client = verifier.ask(LONG)
     until(lambda: drafting(verifier) == [0, 1], "the better one drafts")
-    assert verifier.stats()["drafter_changes"]["trial"] >= 1
     until(lambda: None not in [peer["promised_tokens_per_second"] for peer in peers(verifier)], "both are measured")
     first, second = (peer["promised_tokens_per_second"] for peer in peers(verifier))
     assert first < second
@@ -65,7 +64,6 @@ def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
     done = mute.expect(m.Done)
     assert done.finish_reason == "moved"
     until(lambda: drafting(verifier) == [1, 0], "the first drafts again")
-    assert verifier.stats()["drafter_changes"] | {"trial": 1, "silent": 1} == verifier.stats()["drafter_changes"]
     verifier.cancel(client)
 
 
