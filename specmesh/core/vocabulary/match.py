@@ -54,18 +54,13 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
     only_theirs, only_mine = _without(theirs, fed), _without(mine, said)
     overlap = min(_share(theirs, fed, only_theirs), _share(mine, said, only_mine))
     percent = floor(overlap * 1e4 + 1e-6) / 100  # what is below the bar never looks as if it reached it
-    share, sizes = f"{percent:g} % of the tokens have a counterpart", f"({len(mine)} and {len(theirs)} ids)"
+    meaning = f"{percent:g} % of the tokens have a counterpart ({len(mine)} and {len(theirs)} ids)"
     if overlap < least or not overlap:
-        meaning = f"only {share} {sizes}, {least:.0%} are needed"
-        return VocabularyMatch(MatchKind.DIFFERENT, overlap, meaning)
+        return VocabularyMatch(MatchKind.DIFFERENT, overlap, f"only {meaning}, {least:.0%} are needed")
+    remap = _remap(draft, verifier, fed, said)
     if only_theirs or only_mine:
-        counts = f"{len(only_theirs)} of the verifier's and {len(only_mine)} of the drafter's"
-        verdict, meaning = MatchKind.PARTIAL, f"{share} {sizes}; {counts} have none and are never drafted"
-    elif moved:
-        verdict, meaning = MatchKind.PERMUTED, f"the same tokens, {moved} of them under other ids {sizes}"
-    else:
-        verdict, meaning = MatchKind.SAME, f"the same vocabulary {sizes}"
-    return VocabularyMatch(verdict, overlap, meaning, _remap(draft, verifier, fed, said))
+        return VocabularyMatch(MatchKind.PARTIAL, overlap, f"{meaning}; the others are never drafted", remap)
+    return VocabularyMatch(MatchKind.PERMUTED if moved else MatchKind.SAME, overlap, meaning, remap)
 
 
 def _counterparts(pieces: tuple[bytes, ...], others: tuple[bytes, ...]) -> dict[int, int]:

@@ -33,14 +33,6 @@ def test_a_bye_concerns_its_sender_only(bench: Bench):
     client.whole(400)
 
 
-def test_bye_of_a_stranger(bench: Bench):
-    """It is not asked to introduce itself: it leaves."""
-    bench.verifier()
-    peer = bench.dealer(known=False)
-    peer.say(m.Bye(), m.Hello("late", "scripted", "none", "", 0, 4096))
-    assert isinstance(peer.expect(m.Error, m.Welcome), m.Welcome)
-
-
 def test_bye_without_a_welcome(bench: Bench):
     """A drafter that nobody has welcomed goes on asking."""
     router = bench.router()

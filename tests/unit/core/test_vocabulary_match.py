@@ -96,7 +96,6 @@ def test_permuted_ids(order):
         [end] = draft.end_ids
         assert found.remap.say(end) == 500
         assert found.remap.feed([500]) == (end,)
-        assert "under other ids" in found.meaning
 
 
 @PROFILE
@@ -107,7 +106,6 @@ def test_one_per_cent_foreign(order, tokens, swapped):
     found = compare(draft, verifier)
     assert found.verdict is MatchKind.PARTIAL
     assert found.overlap == pytest.approx(1 - len(tokens) / 991)
-    assert f"{len(tokens)} of the verifier's and {len(tokens)} of the drafter's" in found.meaning
     check_table(found, draft, verifier)
     assert "never drafted" in found.meaning
 

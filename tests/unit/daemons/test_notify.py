@@ -1,9 +1,5 @@
 """A process that makes no progress, and nobody who watches it."""
 
-import resource
-import socket
-import tempfile
-from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -28,20 +24,3 @@ def test_a_stuck_process_ends_itself():
     with watchdog(progress, Notifier({}), interval=0.001, checks=3, end=ended.put):
         assert ended.get(timeout=PATIENCE) == STUCK
         assert left[0] == 8
-
-
-def test_a_heartbeat_needs_no_descriptor():
-    """A process that has used up its descriptors works, and its manager must hear so."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        path = str(Path(folder) / "notify")  # a socket's path has 103 bytes
-        manager.bind(path)
-        notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "1000000"})
-        assert notifier.socket is not None
-        with notifier.socket:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-            try:
-                notifier.heartbeat()
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert manager.recv(100, socket.MSG_DONTWAIT) == b"WATCHDOG=1"
