@@ -60,7 +60,9 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
     remap = _remap(draft, verifier, fed, said)
     if only_theirs or only_mine:
         return VocabularyMatch(MatchKind.PARTIAL, overlap, f"{meaning}; the others are never drafted", remap)
-    return VocabularyMatch(MatchKind.PERMUTED if moved else MatchKind.SAME, overlap, meaning, remap)
+    if moved:
+        return VocabularyMatch(MatchKind.PERMUTED, overlap, f"{meaning}, under other ids", remap)
+    return VocabularyMatch(MatchKind.SAME, overlap, meaning, remap)
 
 
 def _counterparts(pieces: tuple[bytes, ...], others: tuple[bytes, ...]) -> dict[int, int]:

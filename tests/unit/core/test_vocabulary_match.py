@@ -96,6 +96,7 @@ def test_permuted_ids(order):
         [end] = draft.end_ids
         assert found.remap.say(end) == 500
         assert found.remap.feed([500]) == (end,)
+        assert "under other ids" in found.meaning
 
 
 @PROFILE
