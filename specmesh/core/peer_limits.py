@@ -68,11 +68,8 @@ CUT_AFTER_S = 3.0  # how long a peer may go on beyond a limit before it is cut o
 REST_S = 1.0  # without a dropped frame, after which a peer counts as back within its limits
 MAX_DRAFTERS = 64
 MAX_PER_KEY = 8  # most drafters with the same key: one owner must not keep others out
-_FRAMES, _BYTES, _IDS = (
-    Cost.FRAMES,
-    Cost.BYTES,
-    Cost.IDS,
-)  # a look-up in an enumeration is a call, and these run per frame
+# per frame: a look-up in an enumeration is a call
+_FRAMES, _BYTES, _IDS = Cost.FRAMES, Cost.BYTES, Cost.IDS
 MAX_ACCOUNTS = 256  # peers whose use is remembered; beyond them the oldest begins anew
 
 
