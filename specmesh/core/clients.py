@@ -91,7 +91,7 @@ class Clients:
             client.on_event(Failed(error))
             return
         self._requests[asked.number] = asked
-        ids = request.prompt_ids or ()
+        ids = () if request.named_only else request.prompt_ids or ()  # without ids no new session begins
         opening = vev.Opening(asked.number, request, ids, len(ids), None, owner, key)
         if request.named_only:  # the core answers at once
             self._tell(opening)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from specmesh.core import admission
+from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.requests import ClientEvent, Failed, Request
 from specmesh.core.sampling.sampler import SamplingParams
@@ -24,12 +25,14 @@ def ask(clients: Clients, text: str) -> None:
 
 def test_names_fill_no_queue():
     """Whoever asks for texts by their names only is answered by the core at once, and takes nobody's place."""
-    clients = Clients(lambda _: lambda: None, TargetLimits(16, 256, frozenset()), 1, 1, lambda _: None)
+    told: list[vev.Opening] = []
+    clients = Clients(lambda _: lambda: None, TargetLimits(16, 256, frozenset()), 1, 1, told.append)
     heard: list[ClientEvent] = []
     params = SessionParams(SamplingParams(), 1)
     for number in range(9):
-        request = Request("", None, params, id=f"{number}", named_only=True)
+        request = Request("", (999,), params, id=f"{number}", named_only=True)
         clients.open(request, SimpleNamespace(on_event=heard.append), b"mac", number, "")
+    assert [opening.ids for opening in told] == [()] * 9, "nothing new begins with ids that nobody has checked"
     ask(clients, "first")
     ask(clients, "second")
     with pytest.raises(Busy):
