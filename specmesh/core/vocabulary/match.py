@@ -56,7 +56,7 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
     percent = floor(overlap * 1e4 + 1e-6) / 100  # what is below the bar never looks as if it reached it
     meaning = f"{percent:g} % of the tokens have a counterpart ({len(mine)} and {len(theirs)} ids)"
     if overlap < least or not overlap:
-        return VocabularyMatch(MatchKind.DIFFERENT, overlap, f"only {meaning}, {least:.0%} are needed")
+        return VocabularyMatch(MatchKind.DIFFERENT, overlap, f"only {meaning}, {least * 100:g} % are needed")
     remap = _remap(draft, verifier, fed, said)
     if only_theirs or only_mine:
         return VocabularyMatch(MatchKind.PARTIAL, overlap, f"{meaning}; the others are never drafted", remap)
