@@ -60,8 +60,8 @@ golden: $(STAMP)  ## record anew what users build on: JSON, metrics, API, option
 law: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's law
 	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_law.py
 
-faults: $(STAMP)  ## the fault suite, slow cases too, and docs/faults.md from what came of it
-	$(BIN)/python tools/faults.py
+faults: $(STAMP)  ## the tests of docs/faults.md, slow ones too
+	$(BIN)/python -m pytest -m fault --numprocesses 2 --dist loadfile
 
 lint: $(STAMP)  ## formatting, lint, types
 	$(BIN)/ruff format --check .
@@ -84,7 +84,7 @@ soak: $(STAMP)  ## real pairs under load and faults, every text compared (MINUTE
 
 docs: $(STAMP)  ## docs/cli.md from the commands, and the tests that docs/faults.md names
 	$(BIN)/python tools/cli_reference.py
-	$(BIN)/python tools/faults.py --links
+	$(BIN)/python tools/faults.py
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,13 +29,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark those that start daemons, and have each report say which cases its test shows, for tools/faults.py. What
-    takes long begins first, so that at the end no worker is alone with it."""
+    """Mark those that start daemons. What takes long begins first, so that at the end no worker is alone with it."""
     items.sort(key=lambda item: not {"e2e", "faults", "properties"} & set(item.path.parts))
     for item in items:
         if item.path.parent.name == "e2e" or {"mesh", "shared"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.e2e)
-        item.user_properties += [("fault", mark.args[0]) for mark in item.iter_markers("fault")]
 
 
 @pytest.fixture(autouse=True)
