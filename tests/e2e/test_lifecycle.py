@@ -93,14 +93,6 @@ def test_prompt_longer_than_the_context(mesh: Mesh):
             assert generate(daemon, prompt, "--max-tokens", 100).out == sim_text(prompt, 100) + "\n"
 
 
-@pytest.mark.fault("E7.83")
-def test_empty_prompt(pair: dict[str, Daemon]):
-    """An empty prompt is gone on with, to the same text at both sockets."""
-    first, second = (generate(daemon, "", "--max-tokens", 20) for daemon in pair.values())
-    assert (first.code, first.err) == (0, "")
-    assert first == second
-
-
 def test_drafter_without_a_verifier(mesh: Mesh):
     """A drafter that reaches nobody: /health says so, `generate` exits 69 with the verifier's address, at once."""
     with socket.socket() as nobody:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from meshes import running
-from processes import Daemon, Mesh, Stream, body, complete, drafted, generate, until
+from processes import Daemon, Mesh, body, complete, drafted, generate, until
 
 pytestmark = pytest.mark.models
 
@@ -120,40 +120,6 @@ def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh
     assert accepted > 0.8 * drafted
     ready = verifier.events("ready")[0]
     assert ready["trimming"] == "restore"
-
-
-def test_hybrid_target_shared(make_gguf: Callable[..., Path], mesh: Mesh):
-    """Sessions of a hybrid target side by side, nearly all drafts rejected, one client gone: each has its own text."""
-    verifier = mesh.verifier(make_gguf("shared-lfm2", arch="lfm2", seed=1, layers=16), *SMALL, engine="llama")
-    mesh.drafter(make_gguf("stranger", seed=2, layers=1), *SMALL, engine="llama")
-    alone = [complete(verifier, body(prompt, N, draft_n=0)).ids for prompt in PROMPTS]
-
-    def rejected() -> int:
-        """Drafts that were verified in three sessions, beside a fourth that is left."""
-        with Stream(verifier, body(PROMPTS[1], N, draft_n=3)) as left:
-            streams = [Stream(verifier, body(prompt, N, draft_n=3)) for prompt in PROMPTS]
-            left.read(rounds=3)
-        for stream, ids in zip(streams, alone, strict=True):
-            with stream:
-                assert stream.read().ids == ids
-        return sum(stream.result["report"]["drafted"] for stream in streams)
-
-    drafted = list[int]()
-
-    def enough() -> bool:
-        drafted.append(rejected())
-        return sum(drafted) > N
-
-    until(enough, "drafts are verified")  # a busy machine's drafter is late for most
-    until(lambda: verifier.live() == 0, "every session ends")
-
-
-def test_recurrent_drafter(tiny_recurrent_gguf: Path, make_gguf: Callable[..., Path], mesh: Mesh):
-    """A drafter whose model cannot be cut goes back by a saved state: never wrong."""
-    verifier = mesh.verifier(make_gguf("target", seed=1, layers=2), *SMALL, engine="llama")
-    mesh.drafter(tiny_recurrent_gguf, *SMALL, engine="llama")
-    alone = complete(verifier, body(PROMPTS[0], 60, draft_n=0)).ids
-    assert complete(verifier, body(PROMPTS[0], 60, draft_n=3)).ids == alone
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux shows the threads of a process")

@@ -5,9 +5,7 @@ import subprocess
 from pathlib import Path
 
 from harness.ports import free_port
-from processes import PATIENCE, SPECMESH, Done, Mesh, body, command, complete, environment, sim_text, until
-
-from specmesh.security.keys import KeyFolder
+from processes import PATIENCE, SPECMESH, Done, Mesh, body, command, complete, environment, sim_text
 
 PROMPT = "Nobody reads along"
 
@@ -64,15 +62,3 @@ def test_pair_waits_at_one_address(mesh: Mesh):
         done = command("pair", "--address", address, env={"SPECMESH_VERIFIER_KEYS": str(folder)})
         assert (done.code, said in done.err) == (78, True), done.err
     assert (folder / "secret.key").exists()
-
-
-def test_another_verifier_is_not_spoken_to(mesh: Mesh):
-    """One whose key nobody has paired, at the address of one that was."""
-    pairing = Pairing(mesh.folder / "box.keys", mesh.address)
-    assert command("pair", pairing.address, pairing.code, "--keys", mesh.folder / "mac.keys").code == 0
-    assert pairing.end().code == 0
-    KeyFolder(mesh.folder / "stranger.keys").new()
-    mesh.verifier("", "--keys", mesh.folder / "stranger.keys")
-    lost = mesh.drafter("", "--keys", mesh.folder / "mac.keys", ready=False)
-    until(lambda: lost.verifier().get("refusal"), "it is not spoken to")
-    assert lost.verifier()["name"] is None

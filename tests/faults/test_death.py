@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from processes import Daemon, Mesh, Running, Stream, body, drafted, edited, sim_text, until
+from processes import Daemon, Mesh, Running, Stream, body, drafted, sim_text, until
 
 fault = pytest.mark.fault
 PROMPT = "It was a dark and stormy night"
@@ -80,21 +80,3 @@ def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.S
     mesh.attached(daemons["drafter"].ready())
     for daemon in daemons.values():
         assert drafted(daemon, body(PROMPT, 60, draft_n=4)).text == sim_text(PROMPT, 60)
-
-
-JUMPS = """
-import itertools, time
-true, hours = time.time, itertools.cycle((3600, -3600))
-time.time = lambda: true() + next(hours)
-"""
-
-
-@fault("E8.95")
-def test_a_clock_that_jumps(mesh: Mesh):
-    """The clock of both is set an hour forth or back at each look."""
-    verifier = mesh.verifier(program=edited(JUMPS))
-    drafter = mesh.drafter(program=edited(JUMPS))
-    for daemon in (verifier, drafter):
-        assert drafted(daemon, body(PROMPT, 100, draft_n=4)).text == sim_text(PROMPT, 100)
-    assert not verifier.events("drafter_gone")
-    assert not drafter.events("verifier_lost")

@@ -15,15 +15,13 @@ _MERGES = (("h", "e"), ("l", "l"), ("t", "h"), ("th", "e"))
 
 @dataclass(frozen=True)
 class TinyModel:
-    """What to write. rotate: ids of the byte tokens are shifted by it, which makes another vocabulary.
+    """What to write.
 
     arch:   "llama"; or one with layers whose state cannot be cut: "mamba" has nothing else, "lfm2" an attention
             layer between two short convolutions.
     words:    that many of the unused ids are tokens with text instead, and
     foreign:  that many of those, the last ones, are other texts than usual.
     permute:  seed of a permutation of all ids, with their weights: the same function of the text; 0: none.
-    pad:      unused ids after the others.
-    merges:   so many of the merges, the last ones, are the tokenizer's; the tokens are there all the same.
     chat:     the chat template; empty: none.
     pre:      how text is split before it is tokenized, by llama.cpp's name.
     """
@@ -33,18 +31,15 @@ class TinyModel:
     layers: int = 2
     width: int = 64
     n_ctx: int = 512
-    rotate: int = 0
     arch: str = "llama"
     words: int = 0
     foreign: int = 0
     permute: int = 0
-    pad: int = 0
-    merges: int = len(_MERGES)
     chat: str = ""
     pre: str = "gpt-2"
 
     def order(self) -> list[int]:
-        """For each id the one it has without `permute` and `pad`."""
+        """For each id the one it has without `permute`."""
         ids = np.arange(self.n_vocab)
         return [int(i) for i in (np.random.default_rng(self.permute).permutation(ids) if self.permute else ids)]
 
@@ -57,7 +52,7 @@ def write(path: Path, model: TinyModel) -> Path:
     writer.add_embedding_length(model.width)
     writer.add_block_count(model.layers)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(model.n_vocab + model.pad)
+    writer.add_vocab_size(model.n_vocab)
     _add_vocabulary(writer, model)
     weights = _Weights(writer, np.random.default_rng(model.seed))
     weights.by_id("token_embd", model)
@@ -79,9 +74,7 @@ def byte_alphabet() -> list[str]:
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
-    letters = byte_alphabet()
-    letters = letters[model.rotate :] + letters[: model.rotate]
-    normal = [*letters, *("".join(merge) for merge in _MERGES)]
+    normal = [*byte_alphabet(), *("".join(merge) for merge in _MERGES)]
     special = [EOS.decode(), USER_DEFINED.decode()]
     words = [f"{'w' if index < model.words - model.foreign else 'x'}{index:02}" for index in range(model.words)]
     unused = [f"<unused{index}>" for index in range(model.n_vocab - len(normal) - len(special) - len(words))]
@@ -90,9 +83,9 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     tokens, order = [*normal, *special, *words, *unused], model.order()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(model.pre)
-    writer.add_token_list([tokens[i] for i in order] + [f"[PAD{index}]" for index in range(model.pad)])
-    writer.add_token_types([types[i] for i in order] + [gguf.TokenType.UNUSED] * model.pad)
-    writer.add_token_merges([" ".join(merge) for merge in _MERGES[-model.merges :]])
+    writer.add_token_list([tokens[i] for i in order])
+    writer.add_token_types([types[i] for i in order])
+    writer.add_token_merges([" ".join(merge) for merge in _MERGES])
     writer.add_eos_token_id(order.index(len(normal)))
     writer.add_add_bos_token(False)
     if model.chat:
@@ -174,9 +167,8 @@ class _Weights:
         self.tensor(f"{name}.weight", self._random(rows, columns))
 
     def by_id(self, name: str, model: TinyModel) -> None:
-        """A matrix with a row for each id, in the order of the ids; padding is zero, so it is never the best."""
-        rows = self._random(model.n_vocab, model.width)[model.order()]
-        self.tensor(f"{name}.weight", np.concatenate([rows, np.zeros((model.pad, model.width), np.float32)]))
+        """A matrix with a row for each id, in the order of the ids."""
+        self.tensor(f"{name}.weight", self._random(model.n_vocab, model.width)[model.order()])
 
     def _random(self, rows: int, columns: int) -> NDArray[np.float32]:
         return self._rng.standard_normal((rows, columns), np.float32) * np.float32(2.0 / np.sqrt(columns))

@@ -125,6 +125,7 @@ def clocks(path):
     return {name for name in called if name in WALL or name.endswith((".now", ".utcnow", ".today"))}
 
 
+@pytest.mark.fault("E8.95")
 def test_time_is_monotonic():
     """What waits, counts or judges by time uses a clock that nobody sets: a jump must not look like silence."""
     files = sources("specmesh", "wire", "daemons")
