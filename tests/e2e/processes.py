@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self, TypeVar
 
+from harness import PATIENCE
 from harness.ports import free_port
 from harness.truth import simulated
 from warm import Forked
@@ -23,8 +24,6 @@ from specmesh.errors import SpecmeshError
 SPECMESH = [sys.executable, "-m", "specmesh"]
 FORKED = None if sys.platform == "linux" else SPECMESH
 """What runs `specmesh` the fastest: a fork, where a process can be."""
-PATIENCE = 120.0
-"""Most seconds anything is waited for: only a hang reaches them, on a busy machine too."""
 
 STARTED: "list[Daemon]" = []
 """Every daemon of the tests that run, for showing logs, and for seeing one that died."""

@@ -1,26 +1,22 @@
-"""A peer that says whatever it is told to, with a key or without, and the verifier that it talks to."""
+"""Drafters that say whatever they are told to, with a key or without, and the verifier that they talk to."""
 
 import contextlib
 import struct
 import time
 from collections.abc import Sequence
-from typing import Self, TypeVar
-from zlib import crc32
+from typing import Self
 
 import zmq
-from processes import PATIENCE, Daemon, Mesh, until
+from harness import PATIENCE
+from harness.loops import ScriptedDrafter
+from processes import Daemon, Mesh, until
 
 from specmesh.client import Json
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.sim import SimSettings, SimVerifier
+from specmesh.core.prefix import Prefix
 from specmesh.security.curve import protect_client
 from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode, encode
-
-VOCABULARY: Vocabulary = SimVerifier(SimSettings()).vocabulary
-M = TypeVar("M", bound=m.Message)
-
+from specmesh.wire.codec import encode
 
 KEYS = 300
 """Peers with a key of their own that a verifier lets in: what one peer has used up must not be the next one's."""
@@ -56,19 +52,18 @@ class Wire:
         return len(self.verifier.stats()["peers"])  # type: ignore[arg-type]
 
 
-class Peer:
-    """A raw DEALER; `truth` is the text as far as it was told, prompt included.
+class Peer(ScriptedDrafter):
+    """A drafter with a connection of its own, and a key where the verifier has one.
 
     identity: the keys that it shows, else some of its own. address: what it has the verifier call its connection.
     """
 
     def __init__(self, wire: Wire, identity: Identity | None = None, address: bytes = b"") -> None:
         self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.DEALER)
+        super().__init__(self._context.socket(zmq.DEALER))
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)  # what is said is for a connection that is there
         self.socket.setsockopt(zmq.SNDTIMEO, int(PATIENCE * 1e3))
-        self.truth: list[int] = []
         if address:
             self.socket.setsockopt(zmq.ROUTING_ID, address)
         if wire.server is not None:
@@ -91,40 +86,6 @@ class Peer:
 
     def die(self) -> None:
         self._context.destroy(linger=0)
-
-    def connected(self) -> None:
-        assert self.socket.poll(int(PATIENCE * 1e3), zmq.POLLOUT), "no connection"
-
-    def say(self, *messages: m.Message) -> None:
-        for message in messages:
-            self.socket.send(encode(message))
-
-    def raw(self, *parts: bytes) -> None:
-        self.socket.send_multipart(parts)
-
-    def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
-        """The next message, PINGs answered on the way; None where none comes."""
-        deadline = time.monotonic() + seconds
-        while self.socket.poll(max(int((deadline - time.monotonic()) * 1e3), 0)):
-            message = decode(self.socket.recv())
-            match message:
-                case m.Ping(number):
-                    self.say(m.Pong(number))
-                    continue
-                case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
-                    self.truth[base:] = ids
-            return message
-        return None
-
-    def expect(self, kind: type[M], seconds: float = PATIENCE) -> M:
-        deadline = time.monotonic() + seconds
-        while (message := self.on_event(deadline - time.monotonic())) is not None:
-            if isinstance(message, kind):
-                return message
-        raise AssertionError(f"no {kind.__name__} came")
-
-    def hello(self, name: str = "mallory") -> None:
-        self.say(m.Hello(name, "sim", "evil", VOCABULARY.fingerprint(), len(VOCABULARY), 4096))
 
     def join(self) -> m.Welcome:
         """Introduce itself as a good drafter does, until it is welcome."""
@@ -160,13 +121,9 @@ class Peer:
     def draft(self, session: int, ids: Sequence[int], base: int | None = None, crc: int | None = None) -> m.Draft:
         """A DRAFT that continues the truth, or else from `base` on, or with a wrong CRC."""
         base = len(self.truth) if base is None else base
-        return m.Draft(session, base, crc_of(self.truth[:base]) if crc is None else crc, tuple(ids))
+        return m.Draft(session, base, Prefix(self.truth[:base]).crc if crc is None else crc, tuple(ids))
 
 
 def greeting(mechanism: bytes) -> bytes:
     """How a ZMTP 3.1 connection begins: signature, version, mechanism, the rest empty."""
     return b"\xff" + struct.pack(">Q", 1) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
-
-
-def crc_of(ids: Sequence[int]) -> int:
-    return crc32(struct.pack(f"<{len(ids)}i", *ids))

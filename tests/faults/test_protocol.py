@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
-from peer import Peer, Wire, crc_of
+from peer import Peer, Wire
 from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, until
 from usage import Usage
 
+from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
@@ -133,7 +134,9 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
             while not isinstance(heard := chosen.on_event(), m.Done):
                 nacks += isinstance(heard, m.Nack)
                 at = len(chosen.truth) + ahead
-                chosen.say(m.Draft(session, at, crc_of(WHOLE[:at]) if crc is None else crc, tuple(WHOLE[at : at + 4])))
+                chosen.say(
+                    m.Draft(session, at, Prefix(WHOLE[:at]).crc if crc is None else crc, tuple(WHOLE[at : at + 4]))
+                )
             stream.read()
         assert stream.ids == sim_ids(PROMPT, 300)
         assert sum(stream.accepted) == 0
@@ -158,7 +161,7 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
             truth, said = chosen.truth, length
             chosen.say(chosen.draft(session, rng.choices(b"abc", k=4)))
             base = rng.choice([0, 1, len(truth), len(truth) + 1, 2**32 - 1, rng.randrange(200)])
-            crc = rng.choice([0, rng.getrandbits(32), crc_of(truth[:base])])
+            crc = rng.choice([0, rng.getrandbits(32), Prefix(truth[:base]).crc])
             known = [0, 65, 90, 255] if turn % 3 else [256, -1, 2**31 - 1, -(2**31)]
             ids = [rng.choice(known) for _ in range(rng.choice([0, 1, 5, 100]))]
             chosen.say(m.Draft(session, base, crc, tuple(ids)), m.Nack(session, base, crc))

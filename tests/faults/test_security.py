@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from peer import VOCABULARY, greeting
+from peer import greeting
 from processes import PATIENCE, SPECMESH, Mesh, Stream, body, command, complete, sim_text
 from usage import Usage
 
@@ -85,7 +85,7 @@ def test_strangers_throw_everything(mesh: Mesh):
     folder.new()
     verifier = mesh.verifier("step_ms=2", "--keys", folder.path)
     mesh.drafter("", "--keys", folder.path)
-    hello = encode(m.Hello("mallory", "sim", "evil", VOCABULARY.fingerprint(), len(VOCABULARY), 4096))
+    hello = encode(m.Hello("mallory", "sim", "evil", "", 0, 4096))
     order = m.Open(1, "hi", {"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4})
     frames = [hello, encode(order), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
     thrown = b"".join(b"\x02" + struct.pack(">Q", len(frame)) + frame for frame in frames)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 import zmq
 
+from harness import PATIENCE
 from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
@@ -40,10 +41,8 @@ from specmesh.wire.codec import decode, encode
 
 PROMPT = tuple(b"to be or not")
 MODEL = ModelSettings("sim", "step_ms=1")
-PATIENCE = 60.0
-"""Seconds that only a hang takes."""
-
 T = TypeVar("T")
+M = TypeVar("M", bound=m.Message)
 
 
 class Hearing:
@@ -189,6 +188,7 @@ class Bench:
         made.connected()
         if known:
             made.hello()
+            made.expect(m.Welcome)
         return made
 
     def _run(self, loop: VerifierLoop | DrafterLoop, close: Callable[[], None]) -> "Running":
@@ -309,34 +309,44 @@ class Scripted:
 
 
 class ScriptedDrafter:
-    """A DEALER under the test's control."""
+    """A DEALER under the test's control; `truth` is the text as far as it was told, prompt included."""
 
     def __init__(self, dealer: "zmq.Socket[bytes]") -> None:
         self.socket = dealer
+        self.truth: list[int] = []
 
     def connected(self) -> None:
-        assert self.socket.poll(1000 * PATIENCE, zmq.POLLOUT), "no connection"
+        assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
 
     def hello(self, name: str = "scripted") -> None:
         self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
-        self.expect(m.Welcome)
 
-    def expect(self, *kinds: type[m.Message], pong: bool = True) -> Any:
-        """The next message of these kinds; others are skipped, PINGs answered unless not wanted."""
+    def on_event(self, seconds: float = PATIENCE, *, pong: bool = True) -> m.Message | None:
+        """The next message, a PING answered unless that is not wanted; None where none comes."""
+        if not self.socket.poll(max(int(1e3 * seconds), 0)):
+            return None
+        message = decode(self.socket.recv())
+        match message:
+            case m.Ping(number) if pong:
+                self.say(m.Pong(number))
+            case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
+                self.truth[base:] = ids
+        return message
 
-        def soon() -> m.Message | None:
-            if not self.socket.poll(100):
-                return None
-            message = decode(self.socket.recv())
-            if isinstance(message, m.Ping) and pong:
-                self.say(m.Pong(message.number))
-            return message if isinstance(message, kinds) else None
-
-        return until(soon, f"none of {kinds} came")
+    def expect(self, *kinds: type[M], pong: bool = True) -> M:
+        """The next message of these kinds; others are skipped."""
+        deadline = time.monotonic() + PATIENCE
+        while (message := self.on_event(deadline - time.monotonic(), pong=pong)) is not None:
+            if isinstance(message, kinds):
+                return message
+        raise AssertionError(f"none of {kinds} came")
 
     def say(self, *messages: m.Message) -> None:
         for message in messages:
-            self.socket.send(encode(message))
+            self.raw(encode(message))
+
+    def raw(self, *parts: bytes) -> None:
+        self.socket.send_multipart(parts)
 
 
 def attach(verifier: Running, drafter: Running) -> None:

@@ -3,10 +3,9 @@
 from queue import SimpleQueue
 
 import pytest
+from harness import PATIENCE
 
 from specmesh.daemons.runtime.process import STUCK, Notifier, watchdog
-
-PATIENCE = 30.0
 
 
 @pytest.mark.fault("E6.63")

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 import zmq
+from harness import PATIENCE
 from harness.ports import free_address
 
 from specmesh.core.peer_limits import BODY_WEIGHT, RATES, Cost
@@ -17,8 +18,6 @@ from specmesh.daemons.link.sockets import MAX_REFUSED_PER_TURN, PAUSE, Router, b
 from specmesh.errors import ConfigError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
-
-PATIENCE = 20.0
 
 
 class Ends:
