@@ -40,15 +40,12 @@ class Told:
 
 class Verdict(StrEnum):
     COMPLETE = "complete"
-    LEFT = "left"
-    CUT = "cut"
-    REFUSED = "refused"
-    LOST = "lost"
+    EXCUSED = "excused"
     MISMATCH = "mismatch"
-    SHORT = "not complete"
+    INCOMPLETE = "incomplete"
 
 
-BAD = frozenset({Verdict.LOST, Verdict.MISMATCH, Verdict.SHORT})
+BAD = frozenset({Verdict.MISMATCH, Verdict.INCOMPLETE})
 
 
 def first_difference(ids: Sequence[int], others: Sequence[int]) -> int | None:
@@ -75,15 +72,12 @@ def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool,
     daemons that went away, so that what was opened must be complete.
     """
     shall = list(text.ids[:max_tokens])
-    if told.ids != shall[: len(told.ids)]:
+    if told.ids != shall[: len(told.ids)] or not shown.startswith(told.text):
         return Verdict.MISMATCH
-    if not shown.startswith(told.text) or (told.finish is not None and told.text != shown):
+    if told.finish is not None and told.text != shown:
         return Verdict.MISMATCH
-    if told.finish is not None:
-        ends = "stop" if text.ended and max_tokens > len(text.ids) else "length"
-        return Verdict.COMPLETE if (told.ids, told.finish) == (shall, ends) else Verdict.SHORT
-    if told.left:
-        return Verdict.LEFT
-    if not excused or (waits and told.opened):
-        return Verdict.LOST
-    return Verdict.CUT if told.opened else Verdict.REFUSED
+    ends = "stop" if text.ended and max_tokens > len(text.ids) else "length"
+    if (told.ids, told.finish) == (shall, ends):
+        return Verdict.COMPLETE
+    may_lack = told.left or (excused and not (waits and told.opened))
+    return Verdict.EXCUSED if told.finish is None and may_lack else Verdict.INCOMPLETE

@@ -74,13 +74,6 @@ def test_prompts(server: Served):
     assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == usage
 
 
-def test_messages(server: Served):
-    """A name says who speaks, an assistant may have said nothing."""
-    said = [{"role": "user", "name": "ann", "content": "Hi"}, {"role": "assistant", "content": None}, SAID[0]]
-    rendered = "user: Hi\nassistant: \nuser: Hi\nassistant: "
-    assert server.chat(*said).texts == [sim_text(rendered, 12)]
-
-
 def test_top_logprobs(server: Served):
     """As many as OpenAI's, over the wire too."""
     answer = server.chat(logprobs=True, top_logprobs=20, max_tokens=40)

@@ -1,11 +1,10 @@
 """`specmesh generate` against running daemons: the text is the target's own, and the numbers are sane."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Daemon, Done, command, generate, sim_ids, sim_text, until
+from processes import Daemon, Done, generate, sim_ids, sim_text, until
 
 from specmesh.client import Json
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
@@ -91,19 +90,6 @@ def test_draft_n(pair: dict[str, Daemon], options: tuple[object, ...], most: int
     assert report["drafted"] <= most * report["rounds"]
     assert (report["accepted"] > 0) == (most > 0)
     assert len(report["accept_histogram"]) <= most + 1
-
-
-def test_socket_is_found_from_another_folder(pair: dict[str, Daemon], tmp_path: Path):
-    """From any folder the socket is found by SPECMESH_SOCKET, or in the user's runtime folder."""
-    verifier = pair["verifier"]
-    named = {"SPECMESH_SOCKET": str(verifier.socket)}
-    done = command("generate", PROMPT, "--max-tokens", 10, cwd=tmp_path, env=named)
-    assert (done.code, done.out) == (0, sim_text(PROMPT, 10) + "\n")
-    runtime = verifier.socket.parent / "run"
-    (runtime / "specmesh").mkdir(parents=True)
-    (runtime / "specmesh" / "verifier.sock").symlink_to(verifier.socket)
-    done = command("generate", PROMPT, "--max-tokens", 10, cwd=tmp_path, env={"XDG_RUNTIME_DIR": str(runtime)})
-    assert (done.code, done.out) == (0, sim_text(PROMPT, 10) + "\n")
 
 
 def test_verbose_tells_the_report_on_stderr(pair: dict[str, Daemon]):

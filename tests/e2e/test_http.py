@@ -1,32 +1,30 @@
 """The local API as `curl --unix-socket` sees it, on running daemons."""
 
-import pytest
 from processes import Daemon, body, complete, drafted, until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as read_text
 from served import Served
 
 PROMPT = "GET / HTTP/1.1"
 
-FORMATS = {"text/plain": read_text, "application/openmetrics-text; version=1.0.0": read_openmetrics}
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+"""The other format is what tests/contract/test_golden.py reads."""
 
 
-def scraped(daemon: Daemon, accept: str) -> dict[tuple[object, ...], float]:
-    """/metrics in this format: {(sample, its labels): value}."""
-    answer = Served(daemon).ask("GET", "/metrics", Accept=accept)
+def scraped(daemon: Daemon) -> dict[tuple[object, ...], float]:
+    """/metrics: {(sample, its labels): value}."""
+    answer = Served(daemon).ask("GET", "/metrics", Accept=OPENMETRICS)
     assert answer.status == 200
-    assert answer.headers["content-type"].startswith(accept)
-    samples = [sample for family in FORMATS[accept](answer.raw.decode()) for sample in family.samples]
+    assert answer.headers["content-type"].startswith(OPENMETRICS)
+    samples = [sample for family in read_openmetrics(answer.raw.decode()) for sample in family.samples]
     return {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples}
 
 
-@pytest.mark.parametrize("accept", FORMATS)
-def test_metrics_agree_with_stats(pair: dict[str, Daemon], accept: str):
+def test_metrics_agree_with_stats(pair: dict[str, Daemon]):
     """/metrics of both daemons is what Prometheus reads: the counters are those of /stats, and they only rise."""
     drafted(pair["drafter"], body(PROMPT, 60, draft_n=4))  # no counter is 0 from here on
-    before = {role: scraped(daemon, accept) for role, daemon in pair.items()}
+    before = {role: scraped(daemon) for role, daemon in pair.items()}
     report = complete(pair["drafter"], body(PROMPT, 60, draft_n=4)).result["report"]
-    after = until(lambda: agreed(pair, accept, before), "the counters are those of /stats")
+    after = until(lambda: agreed(pair, before), "the counters are those of /stats")
     for role in pair:
         for series, value in before[role].items():
             if str(series[0]).endswith(("_total", "_bucket", "_count", "_sum")):
@@ -55,9 +53,9 @@ SAME = {
 Scraped = dict[str, dict[tuple[object, ...], float]]
 
 
-def agreed(pair: dict[str, Daemon], accept: str, before: Scraped) -> Scraped | None:
+def agreed(pair: dict[str, Daemon], before: Scraped) -> Scraped | None:
     """/metrics of both, once they say what /stats says, and that 60 tokens have come."""
-    after = {role: scraped(daemon, accept) for role, daemon in pair.items()}
+    after = {role: scraped(daemon) for role, daemon in pair.items()}
     totals = {role: daemon.stats()["totals"] for role, daemon in pair.items()}
     generated = ("specmesh_generation_tokens_total",)
     same = [

@@ -59,19 +59,6 @@ def test_the_next_turn_finds_the_one_before(client: openai.OpenAI, role: str):
     assert cold.choices[0].message.content == text
 
 
-def test_streams(client: openai.OpenAI):
-    """Chunks make the same text; the usage comes last where it was asked for."""
-    parts = client.completions.create(model="any", prompt="once", max_tokens=40, temperature=0, stream=True)
-    assert "".join(part.choices[0].text for part in parts) == sim_text("once", 40)
-    asked = {"model": "any", "messages": CHAT, "max_completion_tokens": 30, "temperature": 0}
-    told = {"stream": True, "stream_options": {"include_usage": True}}
-    *chunks, last = client.chat.completions.create(**asked, **told)
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == sim_text(RENDERED, 30)
-    assert chunks[-1].choices[0].finish_reason == "length"
-    assert (last.choices, last.usage.completion_tokens) == ([], 30)
-
-
 def test_stop(client: openai.OpenAI):
     """The text ends before the stop string, the session with it."""
     whole = sim_text("once", 200)

@@ -252,13 +252,6 @@ class Running:
             return False
         return True
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        return self._loop.models
-
-    def served(self, model: str) -> Any:
-        return self._loop.served(model)
-
     def begin_to_stop(self) -> None:
         self._loop.stop()
 

@@ -5,7 +5,6 @@ from harness.loops import PROMPT, Bench, Flaky, Hearing, ask_for, request, truth
 
 from specmesh.core.peer_limits import RATES, Cost, PeerLimits, Rate
 from specmesh.core.requests import ClientEvent, Failed, Finished, Started
-from specmesh.daemons.link import sockets
 from specmesh.daemons.verifier import drafters
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
@@ -64,17 +63,6 @@ def test_requests_that_come_too_fast(bench: Bench, monkeypatch: pytest.MonkeyPat
         peer.say(ask_for(ref, ids=(999,)))
     told = [str(peer.expect(m.Error).message) for _ in range(count)]
     assert sum("too fast" in message for message in told) >= 90
-
-
-def test_flood_is_waited_for_and_nothing_done_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """While a verifier reads nothing, for a peer that sends too much, its loop stands still; then it hears the rest."""
-    monkeypatch.setattr(sockets, "PAUSE", 0.3)
-    verifier, dealer = bench.verifier(), bench.dealer()
-    before, nacks = verifier.progress, int(RATES[Cost.NACKS].burst) + 50
-    dealer.say(*[m.Nack(1, 0, 0)] * nacks, m.Ping(7))
-    dealer.expect(m.Pong)
-    assert verifier.stats()["wire"]["rejected"]["rate"]
-    assert verifier.progress - before < 2 * nacks
 
 
 def test_who_reads_nothing_gets_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch):

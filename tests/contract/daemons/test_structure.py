@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from harness.loops import PROMPT, Bench, Hearing, request, until, welcomed
+from harness.loops import PROMPT, Bench, request, until, welcomed
 from structlog.testing import capture_logs
 
-from specmesh.core.requests import Finished, Request
+from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.engines.grammar import Grammars
 from specmesh.wire import messages as m
@@ -27,12 +27,6 @@ SCHEMA = Grammar(
 def structured(grammar: Grammar, draft_n: int | None = 4, max_tokens: int = 100) -> Request:
     asked = request(max_tokens, draft_n)
     return replace(asked, params=replace(asked.params, grammar=grammar))
-
-
-def whole(client: Hearing) -> tuple[str, Finished]:
-    end = client.end()
-    assert isinstance(end, Finished), end
-    return bytes(client.ids).decode(), end
 
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
