@@ -284,14 +284,19 @@ def generate(daemon: Daemon, prompt: str, *args: object, **options: object) -> D
 
 
 class Running:
-    """`specmesh generate`, still running."""
+    """`specmesh WORDS`, still running."""
 
-    def __init__(self, daemon: Daemon, prompt: str, *args: object) -> None:
-        words = [*SPECMESH, "generate", prompt, "--socket", str(daemon.socket), *map(str, args)]
-        self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment()
-        )
+    def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
+        program, pipe = [*SPECMESH, *map(str, words)], subprocess.PIPE
+        self.process = subprocess.Popen(program, stdout=pipe, stderr=pipe, bufsize=0, env=environment(env))
         self._seen = b""
+
+    def line(self, words: str) -> str:
+        """Wait for a line of stdout that has these words."""
+        assert self.process.stdout is not None
+        while words not in (line := self.process.stdout.readline().decode()):
+            assert line, f"it ended: {self.end()}"
+        return line
 
     def read(self, size: int) -> "Running":
         """Wait for this many bytes of text."""
@@ -306,6 +311,11 @@ class Running:
         """Wait for its end."""
         out, err = self.process.communicate(timeout=PATIENCE)
         return Done(self.process.returncode, (self._seen + out).decode(), err.decode())
+
+
+def generating(daemon: Daemon, prompt: str, *args: object) -> Running:
+    """`specmesh generate` at this daemon's socket, still running."""
+    return Running("generate", prompt, "--socket", daemon.socket, *args)
 
 
 def body(prompt: str | list[int], max_tokens: int, **more: object) -> Json:

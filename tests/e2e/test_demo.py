@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
 from typing import Any
 
 import pytest
-from processes import PATIENCE, SPECMESH, Mesh, cache, command, environment, until
+from processes import Mesh, Running, cache, command, until
 
 from specmesh.client import Client
 
@@ -39,18 +38,18 @@ def test_without_a_terminal(mesh: Mesh):
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_no_daemon_is_left_behind(mesh: Mesh, ending: signal.Signals):
     """Interrupted while it generates. Its daemons say that they are stretched."""
-    words = [*SPECMESH, "demo", "--hardware", "spark-7b", "--max-tokens", "900", "--json"]
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, env=environment(folder_of(mesh)))
+    running = Running("demo", "--hardware", "spark-7b", "--max-tokens", 900, "--json", env=folder_of(mesh))
     live: list[Any] = []
 
     def generating() -> bool:
-        assert running.poll() is None
+        assert running.process.poll() is None
         live[:] = [Client(path).get("/stats") for path in sorted(mesh.folder.glob("specmesh-*/*.sock"))]
         return len(live) == 3 and all("loading" not in one and one["sessions"]["live"] for one in live)
 
     until(generating, "three daemons with a session each")
-    running.send_signal(ending)
-    assert (running.wait(PATIENCE), running.communicate()[0]) == (130, b"")
+    running.process.send_signal(ending)
+    done = running.end()
+    assert (done.code, done.out) == (130, ""), done.err
     assert [one["model"]["name"] for one in live] == [
         "target, stretched to spark-7b",
         "target, stretched to spark-7b",

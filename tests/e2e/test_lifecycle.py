@@ -6,7 +6,7 @@ import socket
 from contextlib import closing
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, Stream, body, command, complete, generate, sim_text, until
+from processes import Daemon, Done, Mesh, Stream, body, command, complete, generate, generating, sim_text, until
 
 from specmesh.errors import Busy, WentAway
 from specmesh.paths import lock_of
@@ -146,7 +146,7 @@ def test_generate_says_what_it_waits_for(mesh: Mesh):
     """On stderr, and ends when the daemon does."""
     verifier = mesh.verifier("load_s=300", ready=False)
     until(lambda: "loading" in verifier.stats(), "it loads")
-    running = Running(verifier, PROMPT)
+    running = generating(verifier, PROMPT)
     assert running.process.stderr is not None
     assert b"the verifier is loading its model (" in running.process.stderr.readline()
     verifier.kill()
@@ -160,7 +160,7 @@ def test_a_text_that_fits_into_the_drain_is_finished(mesh: Mesh, role: str):
     long before its drain is over."""
     daemons = {"verifier": mesh.verifier("step_ms=20", "--drain", 3600), "drafter": mesh.drafter("", "--drain", 3600)}
     asked = daemons[role]
-    running = Running(asked, PROMPT, "--max-tokens", 300, "--draft-n", 2).read(3)
+    running = generating(asked, PROMPT, "--max-tokens", 300, "--draft-n", 2).read(3)
     asked.signal(signal.SIGTERM)
 
     def refuses() -> bool:
@@ -193,7 +193,7 @@ def test_a_text_that_outlasts_the_drain_is_cut(mesh: Mesh, role: str):
     """A text of minutes ends with the drain, with 69 and what came; a verifier goes on without its drafter."""
     verifier, drafter = mesh.verifier("step_ms=20", "--drain", 0.2, "--grace", 0.2), mesh.drafter("", "--drain", 0.2)
     asked = drafter if role == "drafter" else verifier
-    running = Running(asked, PROMPT, "--max-tokens", 4000, "--draft-n", 0, "--reconnect-timeout", 0).read(3)
+    running = generating(asked, PROMPT, "--max-tokens", 4000, "--draft-n", 0, "--reconnect-timeout", 0).read(3)
     with Stream(verifier, body(PROMPT, 200)) as other:
         asked.signal(signal.SIGTERM)
         assert asked.wait() == 0

@@ -1,34 +1,22 @@
 """`specmesh pair` on two machines, as processes."""
 
-import re
-import subprocess
 from pathlib import Path
 
 from harness.ports import free_port
-from processes import PATIENCE, SPECMESH, Done, Mesh, body, command, complete, environment, sim_text
+from processes import Mesh, Running, body, command, complete, sim_text
 
 PROMPT = "Nobody reads along"
 
 
-class Pairing:
+class Pairing(Running):
     """`specmesh pair` on the verifier's machine, which waits; `code` is what it shows."""
 
     def __init__(self, folder: Path, bind: str) -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        words = [*SPECMESH, "pair", "--keys", str(folder), "--address", self.address]
-        env = environment({"SPECMESH_VERIFIER_BIND": bind})
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-        self.code, told = "", ""
-        assert self.process.stdout is not None
-        while not self.code:
-            told = self.process.stdout.readline()
-            assert told, self.process.communicate()
-            found = re.search(rf"specmesh pair {self.address} (\S+)", told)
-            self.code = found[1] if found else ""
-
-    def end(self) -> Done:
-        out, err = self.process.communicate(timeout=PATIENCE)
-        return Done(self.process.returncode, out, err)
+        words = ("pair", "--keys", folder, "--address", self.address)
+        super().__init__(*words, env={"SPECMESH_VERIFIER_BIND": bind})
+        _, _, shown = self.line(f"specmesh pair {self.address}").partition(self.address)
+        self.code = shown.split()[0]
 
 
 def test_pair(mesh: Mesh):

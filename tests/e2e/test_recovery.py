@@ -4,7 +4,7 @@ import re
 import signal
 
 import pytest
-from processes import Daemon, Done, Mesh, Running, command, sim_text, until
+from processes import Daemon, Done, Mesh, command, generating, sim_text, until
 
 from specmesh.core.sampling.sampler import SamplingParams
 
@@ -48,7 +48,7 @@ def nothing_left(*daemons: Daemon) -> None:
 def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tuple[object, ...]):
     """kill -9 in the middle of a text: exit code 0, the same text, nothing twice; what is waited for is told."""
     pair = {"verifier": mesh.verifier(TARGET), "drafter": mesh.drafter(DRAFT)}
-    running = Running(pair[client], PROMPT, "--max-tokens", N, *how).read(40)
+    running = generating(pair[client], PROMPT, "--max-tokens", N, *how).read(40)
     again = {}
     for role in ("verifier", "drafter"):
         if killed in (role, "both"):
@@ -68,7 +68,7 @@ def test_frozen_verifier_is_found_again(mesh: Mesh):
     """SIGSTOP for longer than silence is borne (3.5 s): the drafter gives the connection up, and goes on with the
     session once its verifier moves again."""
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
-    running = Running(drafter, PROMPT, "--max-tokens", 300).read(40)
+    running = generating(drafter, PROMPT, "--max-tokens", 300).read(40)
     verifier.signal(signal.SIGSTOP)
     until(lambda: drafter.stats()["sessions"]["interrupted"] == 1, "it is given up")
     verifier.signal(signal.SIGCONT)
@@ -78,7 +78,7 @@ def test_frozen_verifier_is_found_again(mesh: Mesh):
 
 def broken_off(drafter: Daemon, killed: Daemon, timeout: float) -> tuple[Done, str]:
     """A text at the drafter that ends with 69 as one of the daemons is killed, and the name by which it goes on."""
-    running = Running(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", timeout).read(40)
+    running = generating(drafter, PROMPT, "--max-tokens", N, "--reconnect-timeout", timeout).read(40)
     killed.kill()
     done = running.end()
     assert done.code == 69

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from manager import Manager
-from processes import PATIENCE, SPECMESH, Mesh, Running, body, complete, generate, until
+from processes import PATIENCE, SPECMESH, Mesh, body, complete, generate, generating, until
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     """The engine takes longer than the manager's interval: the loop goes on, and says so."""
     verifier = mesh.verifier("steps_ms=1/8000", ready=False)
     manager.until("READY")
-    running = Running(verifier, "a text", "--max-tokens", "1")
+    running = generating(verifier, "a text", "--max-tokens", "1")
     until(lambda: verifier.live() == 1, "the step runs")
     manager.drain()
     manager.until("WATCHDOG")

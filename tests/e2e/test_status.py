@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import PATIENCE, SPECMESH, Daemon, Mesh, command, environment, until
+from processes import PATIENCE, SPECMESH, Daemon, Mesh, Running, command, environment, until
 from proxy import Proxy
 
 DELAY = 0.03
@@ -137,32 +137,26 @@ def test_stats(pair: dict[str, Daemon]):
         assert (done.code, done.err, done.out.split()[:2]) == (0, "", ["role", f"{role},"])
 
 
-def watching(daemon: Daemon) -> "subprocess.Popen[bytes]":
-    words = [*SPECMESH, "stats", "--watch", "--interval", "0.1", "--socket", str(daemon.socket)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
-
-
-def line_with(process: "subprocess.Popen[bytes]", word: bytes) -> None:
-    assert process.stdout is not None
-    while word not in process.stdout.readline():
-        assert process.poll() is None
+def watching(daemon: Daemon) -> Running:
+    return Running("stats", "--watch", "--interval", 0.1, "--socket", daemon.socket)
 
 
 def test_watch_into_a_pipe(pair: dict[str, Daemon]):
     """stats --watch prints a line each time, at once; Ctrl-C ends it with 130, a reader that leaves without a word."""
     for role, daemon in pair.items():
-        process = watching(daemon)
+        watch = watching(daemon)
         for _ in range(3):
-            line_with(process, role.encode())
-        process.send_signal(signal.SIGINT)
-        assert (process.wait(PATIENCE), process.communicate()[1]) == (130, b"")
-    process = watching(pair["verifier"])
-    line_with(process, b"verifier")
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    assert (process.wait(PATIENCE), process.stderr.read()) == (128 + signal.SIGPIPE, b"")
-    process.stderr.close()
+            watch.line(role)
+        watch.process.send_signal(signal.SIGINT)
+        done = watch.end()
+        assert (done.code, done.err) == (130, "")
+    watch = watching(pair["verifier"])
+    watch.line("verifier")
+    assert watch.process.stdout is not None
+    assert watch.process.stderr is not None
+    watch.process.stdout.close()
+    assert (watch.process.wait(PATIENCE), watch.process.stderr.read()) == (128 + signal.SIGPIPE, b"")
+    watch.process.stderr.close()
 
 
 def test_watch_on_a_terminal(pair: dict[str, Daemon]):

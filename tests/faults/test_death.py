@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from processes import Daemon, Mesh, Running, Stream, body, drafted, sim_text, until
+from processes import Daemon, Mesh, Stream, body, drafted, generating, sim_text, until
 
 fault = pytest.mark.fault
 PROMPT = "It was a dark and stormy night"
@@ -57,7 +57,7 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, besi
 def test_gone_client_cancels_on_the_verifier(verifier: Daemon, beside: Mesh):
     """A client of each daemon: one is interrupted, one is killed."""
     for daemon, number, code in ((verifier, signal.SIGKILL, -signal.SIGKILL), (beside.drafter(), signal.SIGINT, 130)):
-        running = Running(daemon, PROMPT, "--max-tokens", 4000).read(10)
+        running = generating(daemon, PROMPT, "--max-tokens", 4000).read(10)
         until(lambda: verifier.live() == 1, "the session is seen")
         running.process.send_signal(number)
         done = running.end()
@@ -70,7 +70,7 @@ def test_gone_client_cancels_on_the_verifier(verifier: Daemon, beside: Mesh):
 @fault("E3.38")
 def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.Signals):
     daemons = {"verifier": mesh.verifier("step_ms=8"), "drafter": mesh.drafter()}
-    running = Running(daemons["verifier"], PROMPT, "--max-tokens", 200, "--reconnect-timeout", 0).read(20)
+    running = generating(daemons["verifier"], PROMPT, "--max-tokens", 200, "--reconnect-timeout", 0).read(20)
     daemons[role].signal(number)
     done = running.end()
     assert daemons[role].wait() == -number
