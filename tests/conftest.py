@@ -99,24 +99,18 @@ def tiny_recurrent_gguf(make_gguf: Callable[..., Path]) -> Path:
 
 
 class FakeDaemon:
-    """Makes Unix sockets that answer HTTP requests by their path: {"/stats": (200, b"...")}; None hangs up.
-
-    `requests` are (method, path, body) of all that came.
-    """
+    """Makes Unix sockets that answer HTTP requests by their path: {"/stats": (200, b"...")}; None hangs up."""
 
     def __init__(self) -> None:
-        self.requests: list[tuple[str, str, bytes]] = []
         self._folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))  # a socket's path has 103 bytes
         self._servers: list[socketserver.BaseServer] = []
 
     def __call__(self, answers: dict[str, tuple[int, bytes] | None]) -> Path:
         """A socket with these answers."""
-        requests = self.requests
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                requests.append((self.command, self.path, body))
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 answer = answers[self.path]
                 if answer is not None:
                     self.send_response(answer[0])

@@ -171,6 +171,11 @@ class Daemon:
         live: int = self.stats()["sessions"]["live"]
         return live
 
+    def has(self, drafter: "Daemon") -> bool:
+        """Whether this verifier knows it."""
+        peers: list[Json] = self.stats().get("peers", [])
+        return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
+
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
@@ -261,13 +266,9 @@ class Mesh:
 
     def attached(self, drafter: Daemon) -> Daemon:
         """Wait until the running verifier's /stats show this drafter."""
-        running = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None]
-
-        def seen() -> bool:
-            peers: list[Json] = running[-1].stats().get("peers", [])
-            return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
-
-        until(seen, f"the verifier sees its drafter; their logs:\n{running[-1].text()}\n{drafter.text()}")
+        verifier = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None][-1]
+        why = f"the verifier sees its drafter; their logs:\n{verifier.text()}\n{drafter.text()}"
+        until(lambda: verifier.has(drafter), why)
         return drafter
 
     def stop(self) -> None:

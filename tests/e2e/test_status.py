@@ -131,12 +131,6 @@ def test_doctor_of_what_is_wrong(mesh: Mesh):
     assert (told["network"]["status"], told["daemons"]["status"]) == ("fail", "warn")
 
 
-def test_stats(pair: dict[str, Daemon]):
-    for role, daemon in pair.items():
-        done = command("stats", "--socket", daemon.socket)
-        assert (done.code, done.err, done.out.split()[:2]) == (0, "", ["role", f"{role},"])
-
-
 def watching(daemon: Daemon) -> Running:
     return Running("stats", "--watch", "--interval", 0.1, "--socket", daemon.socket)
 

@@ -60,21 +60,11 @@ def check_texts(verifier: Daemon, daemons: list[Daemon]) -> tuple[int, int]:
     return counts["drafted"], counts["accepted"]
 
 
-def sampled_acceptance(verifier: Daemon) -> float:
-    """Accepted / drafted at temperature 1."""
-    counts: Counter[str] = Counter()
-    for prompt in PROMPTS:
-        for seed in range(12):  # a near tie ends a chain of three: one among so many must not count
-            stream = complete(verifier, body(prompt, N, temperature=1.0, seed=seed, draft_n=3))
-            counts.update({name: stream.result["report"][name] for name in ("drafted", "accepted")})
-    return counts["accepted"] / counts["drafted"]
-
-
 def test_permuted_twin(verifier: Daemon, target: Path, permuted: Path, beside: Mesh):
     """The target's own weights under other ids: translated, said once, accepted as often as the identical model."""
     twin = drafter(beside, target, name="twin")
     drafted, accepted = check_texts(verifier, [verifier, twin])
-    identical, identical_sampled = accepted / drafted, sampled_acceptance(verifier)
+    identical = accepted / drafted
     assert twin.verifier()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
     assert not twin.events("vocabulary_fetched")
     twin.stop()
@@ -82,7 +72,6 @@ def test_permuted_twin(verifier: Daemon, target: Path, permuted: Path, beside: M
     drafted, accepted = check_texts(verifier, [verifier, other])
     assert identical > 0.95
     assert accepted / drafted > identical - 0.01
-    assert sampled_acceptance(verifier) > identical_sampled - 0.01 > 0.9
     [told] = other.events("vocabulary_permuted")
     assert "under other ids" in str(told["meaning"])
     assert other.verifier()["vocabulary"] == {"verdict": "permuted", "overlap": 1.0}
