@@ -23,16 +23,6 @@ def drafting(daemon: Daemon, *options: object, drafts: str = "accepted", least: 
     return until(enough, f"{least} drafts are {drafts}")
 
 
-def showing(word: str, daemon: Daemon, *options: object) -> Done:
-    """A text's command that shows this of its drafts."""
-
-    def shown() -> Done | None:
-        done = generate(daemon, PROMPT, "--max-tokens", N, "--draft-n", 4, *options)
-        return done if word in done.out + done.err else None
-
-    return until(shown, f"{word!r} is shown")
-
-
 ODD = ["a\0b", "\x1b[31m", "e\u0301 \u200d \U0001f9d1\u200d\U0001f680", "\ufeffx"]
 """NUL, an escape, joined emoji, a byte order mark."""
 
@@ -104,7 +94,12 @@ def test_verbose_tells_the_report_on_stderr(pair: dict[str, Daemon]):
 def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
     """--show-drafts tells accepted drafts apart; without its marks the text is the same."""
     daemon = pair["verifier"]
-    done = showing("\x1b[32m", daemon, "--show-drafts")
+
+    def marked() -> Done | None:
+        done = generate(daemon, PROMPT, "--max-tokens", N, "--draft-n", 4, "--show-drafts")
+        return done if "\x1b[32m" in done.out else None
+
+    done = until(marked, "drafts are marked")
     assert done.out.replace("\x1b[32m", "").replace("\x1b[39m", "") == sim_text(PROMPT, N) + "\n"
     plain = generate(daemon, PROMPT, "--max-tokens", N, "--show-drafts", "--draft-n", 4, env={"NO_COLOR": "1"})
     assert "[[" in plain.out

@@ -25,7 +25,7 @@ from specmesh.core import link
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Snapshot, as_json
@@ -52,8 +52,11 @@ class Hearing:
         self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
         self.ids: list[int] = []
         self.accepted = 0
+        self.began = 0.0
 
     def on_event(self, event: ClientEvent) -> None:
+        if isinstance(event, Started):
+            self.began = time.monotonic()
         self._events.put(event)
 
     def empty(self) -> bool:
@@ -119,10 +122,8 @@ def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
     return simulated(prompt, count)
 
 
-def request(
-    max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT, rounds: bool = False
-) -> Request:
-    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n), rounds)
+def request(max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT) -> Request:
+    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n))
 
 
 def until(condition: Callable[[], T], what: str) -> T:

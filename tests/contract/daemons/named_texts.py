@@ -49,8 +49,8 @@ def by_name(ref: int, name: str = NAME) -> m.Open:
     return replace(ask_for(ref), name=name, adopt=True)
 
 
-def asked(max_tokens: int = 200, timeout: float = PATIENCE, *, rounds: bool = False) -> Request:
-    return replace(request(max_tokens, None, rounds=rounds), id=NAME, reconnect_timeout=timeout)
+def asked(max_tokens: int = 200, timeout: float = PATIENCE) -> Request:
+    return replace(request(max_tokens, None), id=NAME, reconnect_timeout=timeout)
 
 
 def wanted(name: str = NAME) -> Request:

@@ -1,37 +1,23 @@
 """Many at once: requests before the sessions, peers that flood, drafters that stand still."""
 
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, Hearing, ask_for, request, truth, until
+from harness.loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
 
 from specmesh.core.peer_limits import RATES, Cost, PeerLimits, Rate
-from specmesh.core.requests import ClientEvent, Failed, Finished, Started
+from specmesh.core.requests import Failed, Finished
 from specmesh.daemons.verifier import drafters
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
-
-
-class Numbered(Hearing):
-    def __init__(self, number: int, begun: list[int]) -> None:
-        super().__init__()
-        self._number, self._begun = number, begun
-
-    def on_event(self, event: ClientEvent) -> None:
-        if isinstance(event, Started):
-            self._begun.append(self._number)
-        super().on_event(event)
 
 
 def test_requests_wait_in_order(bench: Bench):
     """Of a thousand at once the sessions and the queue take so many, which are served in the order they came; the
     others are told to try again, exit code 75, and nobody's text is another."""
     verifier = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=10)), max_queue=5)
-    begun: list[int] = []
-    clients = [Numbered(number, begun) for number in range(1000)]
-    for client in clients:
-        verifier.ask(request(20), client)
+    clients = [verifier.ask(request(20)) for _ in range(1000)]
     ends = [client.end() for client in clients]
     served = [number for number, end in enumerate(ends) if isinstance(end, Finished)]
-    assert begun == served
+    assert served == sorted(served, key=lambda number: clients[number].began)
     assert served[:6] == list(range(6))
     for number in served:
         assert clients[number].ids == truth(20)

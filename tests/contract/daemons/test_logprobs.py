@@ -29,9 +29,9 @@ NAME = "cmpl-" + 32 * "b"
 COUNT = 30
 
 
-def wanted(draft_n: int | None = 4, *, logprobs: int | None = 2, rounds: bool = False, count: int = COUNT) -> Request:
+def wanted(draft_n: int | None = 4, *, logprobs: int | None = 2, count: int = COUNT) -> Request:
     params = SessionParams(SamplingParams(), count, draft_n, (), logprobs)
-    return Request(None, PROMPT, params, rounds, id=NAME, reconnect_timeout=PATIENCE)
+    return Request(None, PROMPT, params, id=NAME, reconnect_timeout=PATIENCE)
 
 
 def told(client: Hearing) -> list[tuple[int, Logprob | None]]:

@@ -61,15 +61,14 @@ def _with_laws(session, base, crc, drafts):
     return m.DraftProbs(session, base, crc, ids, sizes, tuple(t for t, _ in entries), tuple(w for _, w in entries))
 
 
-id_messages = st.one_of(
+messages = st.one_of(
     st.builds(m.Draft, u32, u32, u32, _ids),
     st.builds(m.Truth, u32, u32, u32, _ids, u8, u8),
     st.builds(m.Sync, u32, u32, u32, _ids, u8),
     st.builds(m.Nack, u32, u32, u32),
+    st.builds(_with_laws, u32, u32, u32, st.lists(st.tuples(int32, _law), max_size=6)),
+    *(control(cls) for cls in get_args(m.ControlMessage)),
 )
-token_messages = id_messages | st.builds(_with_laws, u32, u32, u32, st.lists(st.tuples(int32, _law), max_size=6))
-control_messages = st.one_of([control(cls) for cls in get_args(m.ControlMessage)])
-messages = token_messages | control_messages
 
 
 def vectors(*names):

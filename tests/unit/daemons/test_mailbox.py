@@ -1,8 +1,14 @@
 """What wakes a daemon's loop."""
 
+import asyncio
+import itertools
 import select
+from typing import Any
 
-from specmesh.daemons.runtime.loops import Mailbox
+from harness import PATIENCE
+
+from specmesh.daemons.runtime.loops import DaemonLoop, Mailbox
+from specmesh.errors import Busy
 
 
 def woken(mailbox: Mailbox[str]) -> bool:
@@ -22,3 +28,32 @@ def test_only_what_is_urgent_wakes_a_dozing_loop():
     assert mailbox.take() == ["more", "the end"]
     assert not woken(mailbox)
     mailbox.close()
+
+
+def test_a_loop_dozes_while_items_come_fast():
+    """It takes what wakes it no more soon all the same, and is woken again once nothing came for a doze."""
+    taken: list[int] = []
+    methods: dict[str, Any] = {name: lambda *_: None for name in DaemonLoop.__abstractmethods__}
+    methods |= {"_take": lambda _, item, now: taken.append(item), "_drained": lambda *_: True}
+    daemon = type("Daemon", (DaemonLoop,), methods)(0.0, Busy("it stops"))
+    numbers = itertools.count()
+
+    async def put_until(reached: Any, *, fast: bool = False) -> None:
+        while not reached():
+            if fast:
+                daemon.mailbox.put(next(numbers), urgent=False)
+            await asyncio.sleep(0 if fast else 1e-3)
+
+    async def use() -> None:
+        serving = asyncio.create_task(daemon.serve())
+        for _ in range(2):
+            await put_until(lambda: daemon.mailbox.dozing, fast=True)
+            daemon.mailbox.put(last := next(numbers), urgent=False)
+            await put_until(lambda: last in taken)
+            await put_until(lambda: not daemon.mailbox.dozing)
+        daemon.stop()
+        await serving
+
+    asyncio.run(asyncio.wait_for(use(), PATIENCE))
+    assert taken == list(range(next(numbers)))
+    daemon.mailbox.close()
