@@ -23,8 +23,8 @@ from statistics import fmean
 
 from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client, Json
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.simulation import Deployment, Workload, simulate
 from specmesh.engines.sim import PERIOD, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError

@@ -12,7 +12,6 @@ from specmesh.bench import WARM_UP_TOKENS, bar, drafting_stats, generate, loaded
 from specmesh.cli.options import (
     COUNT,
     FILE,
-    MAX_DRAFT_N,
     SHARE,
     columns,
     counts_option,
@@ -26,6 +25,7 @@ from specmesh.cli.options import (
     table,
 )
 from specmesh.client import Json
+from specmesh.core.draft_length import MAX_DRAFTS
 
 _prompts_option = option(
     "--prompts",
@@ -126,7 +126,7 @@ def load(
 @click.command()
 @_prompts_option
 @_num_prompts_option
-@counts_option("--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFT_N, auto=True)
+@counts_option("--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFTS, auto=True)
 @sampling_options(temperature=0, max_tokens="128")
 @socket_option
 @json_option

@@ -7,14 +7,13 @@ from pathlib import Path
 import click
 
 from specmesh.client import printable
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.paths import read_text
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 Callback = Callable[[click.Context, click.Parameter, str], object]
-
-MAX_DRAFT_N = 24
 
 FILE, TEXT = click.Path(path_type=Path), click.STRING
 SECONDS = click.FloatRange(0.0, 86_400.0)
@@ -129,9 +128,9 @@ def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool =
 
 draft_n_option = option(
     "--draft-n",
-    click.Choice(["auto", *map(str, range(MAX_DRAFT_N + 1))]),
+    click.Choice(["auto", *map(str, range(MAX_DRAFTS + 1))]),
     "auto|N",
-    f"Number of drafts per step, at most {MAX_DRAFT_N}; 0: the verifier alone; auto adapts it.",
+    f"Number of drafts per step, at most {MAX_DRAFTS}; 0: the verifier alone; auto adapts it.",
     "auto",
     callback=lambda _ctx, _option, value: value if value == "auto" else int(value),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Fields, is_id
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
@@ -22,7 +23,6 @@ class ChatMessage:
         return {"role": self.role, "content": self.content} | ({"name": self.name} if self.name else {})
 
 
-MAX_DRAFTS = 24  # most drafts of one step
 MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
 LEAST_FACTOR, LEAST_SHARE = 1e-6, 1e-9  # a repeat_penalty, and a threshold, must be above 0
 

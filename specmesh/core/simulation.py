@@ -16,6 +16,7 @@ import numpy as np
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.draft_session import DraftLimits
@@ -23,7 +24,7 @@ from specmesh.core.drafter import DrafterCore
 from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.session_params import MAX_DRAFTS, SessionParams, TargetLimits
+from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.verifier import VerifierCore
 from specmesh.wire import messages as m
 

@@ -14,10 +14,11 @@ from typing import Literal, Protocol, assert_never, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVReuse
-from specmesh.core.session_params import MAX_DRAFTS, ChatMessage, TargetLimits
+from specmesh.core.session_params import ChatMessage, TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError
 

@@ -9,8 +9,8 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import SIMPLER, Grammar
-from specmesh.core.session_params import MAX_DRAFTS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar_source import LIMITS, describe
 from specmesh.engines.sandbox import Child

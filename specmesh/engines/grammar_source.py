@@ -103,15 +103,19 @@ def gbnf_to_lark(text: str) -> str:
     if "root" not in rules:
         raise RequestError("there is no rule named root, with which a text begins")
     uses = {name: {token[0] for token in rule if token.lastgroup == "name"} for name, rule in rules.items()}
+    reached, ahead = set[str](), {"root"}
+    while ahead := ahead & rules.keys() - reached:
+        reached |= ahead
+        ahead = set[str]().union(*(uses[name] for name in ahead))
     try:
-        graphlib.TopologicalSorter(uses).prepare()
+        graphlib.TopologicalSorter({name: uses[name] for name in reached}).prepare()
         by_parser = False
     except graphlib.CycleError:
         by_parser = True
     # Lark's rules in capital letters are the lexer's.
     names = {name: f"{'r' if by_parser else 'R'}{number}" for number, name in enumerate(rules)}
-    lines = (f"{names[name]}: {' '.join(_lark(rule, names, by_parser))}\n" for name, rule in rules.items())
-    return f"start: {names['root']}\n{''.join(lines)}"
+    larks = {name: " ".join(_lark(rule, names, by_parser)) for name, rule in rules.items()}
+    return f"start: {names['root']}\n" + "".join(f"{names[name]}: {larks[name]}\n" for name in rules if name in reached)
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -1,1 +1,3 @@
 """Draft length."""
+
+MAX_DRAFTS = 24  # most drafts of one step

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections import deque
 from statistics import median
 
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.gate import SpeculationGate
-from specmesh.core.session_params import MAX_DRAFTS
 
 POSITIONS = MAX_DRAFTS + 1  # with a rate of their own: a policy looks one beyond the last draft
 PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and rounds that it counts for

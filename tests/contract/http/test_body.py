@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.api.body import parse_body
+from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
-from specmesh.core.session_params import MAX_DRAFTS, MAX_TOKENS, ChatMessage
+from specmesh.core.session_params import MAX_TOKENS, ChatMessage
 from specmesh.errors import RequestError
 
 parse_completion = partial(parse_body, chat=False)
