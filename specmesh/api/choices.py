@@ -101,8 +101,6 @@ class Choice:
         before = len(self._text)
         self._decode(ids[:accepted])
         self._extra["accepted_text"] = self._text[before:]
-        if event.drafts is not None:
-            self._extra["drafts"] = list(event.drafts)
         self._decode(ids[accepted:])
 
     def _decode(self, ids: Sequence[int] = ()) -> None:

@@ -139,4 +139,4 @@ class ClientSession:
         logprobs: tuple[Logprob | None, ...] = (),
     ) -> None:
         shown = ids[:-1] if ids[-1] in self.end_ids else ids  # only the last can be an end id
-        pending.client.on_event(Tokens(shown, min(accepted, len(shown)), None, logprobs[: len(shown)]))
+        pending.client.on_event(Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)]))

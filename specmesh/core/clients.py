@@ -181,14 +181,14 @@ class Clients:
         asked.session = began.session
         asked.client.on_event(Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))
         if began.said:
-            asked.client.on_event(Tokens(began.said, 0, None, began.logprobs))
+            asked.client.on_event(Tokens(began.said, 0, began.logprobs))
 
     def committed(self, done: vev.Committed) -> SessionTraffic | None:
         """Give a round to its session's client; return what is counted of the session."""
         asked = self._requests.get(done.client) if done.client is not None else None
         if asked is not None:
             emit = done.emit
-            tokens = Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.drafts, emit.logprobs)
+            tokens = Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs)
             asked.client.on_event(tokens)
         return self.sessions.get(done.session)
 

@@ -68,14 +68,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids, `accepted` of them drafted. With `drafts` (those verified) they are one round, the accepted first.
+    """New ids, of which the first `accepted` were drafts.
 
     logprobs: of each id, where asked for; None for an id generated before the text was resumed.
     """
 
     ids: tuple[int, ...]
     accepted: int
-    drafts: tuple[int, ...] | None
     logprobs: tuple[Logprob | None, ...] = ()
 
 

@@ -121,7 +121,7 @@ def gbnf_to_lark(text: str) -> str:
 def _tokens(text: str) -> Iterator[_Token]:
     for token in _TOKEN.finditer(text):
         if token.lastgroup == "wrong":  # here, as to look for the end of each bracket would take long
-            raise _wrong(token, f"unexpected {token[0]!r}")
+            raise _wrong(token, "unexpected end" if token[0] in '"[' else f"unexpected {token[0]!r}")
         if token.lastgroup != "blank":
             yield token
 

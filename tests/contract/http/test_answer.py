@@ -32,8 +32,8 @@ def test_stream_with_rounds():
     """Streamed with rounds: one chunk per round, with its drafts and what of the text they are."""
     *events, _ = post(FakeDaemon(*EVENTS), stream=True, rounds=True).events()
     first, second = (json.loads(event)["specmesh"] for event in events[1:3])
-    assert first == {"drafts": [65, 90], "accepted_text": "A", "token_ids": [65, 66], "accepted": 1}
-    assert second == {"drafts": [], "accepted_text": "", "token_ids": [67], "accepted": 0}
+    assert first == {"accepted_text": "A", "token_ids": [65, 66], "accepted": 1}
+    assert second == {"accepted_text": "", "token_ids": [67], "accepted": 0}
 
 
 class SlowReader:
@@ -74,7 +74,7 @@ def test_a_stream_waits_for_its_reader():
 def test_characters_split_over_rounds_arrive_whole(stream: bool):
     """A character of several bytes is never sent in parts; half a one at the end is U+FFFD."""
     euro = tuple("€".encode())
-    events = (Started(1, 2), *(Tokens((byte,), 0, ()) for byte in (*euro, euro[0])), DONE)
+    events = (Started(1, 2), *(Tokens((byte,), 0) for byte in (*euro, euro[0])), DONE)
     answer = post(FakeDaemon(*events), stream=stream, rounds=True)
     if stream:
         texts = [json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1]]
@@ -115,7 +115,7 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
     """What was kept back is made again of the ids that are known: half a character, half a stop string; usage counts
     all but the ids of the stop string, and the id stays."""
     euro = tuple("€".encode())
-    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((euro[2], 67, 68, 69), 0, None), DONE)
+    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((euro[2], 67, 68, 69), 0), DONE)
     resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *euro[:2]]}
     answer = post(daemon, stream=stream, stream_options={"include_usage": True}, resume=resume, stop=["D"])
     bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
@@ -128,7 +128,7 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
 
 
 def test_text_asked_for_by_name_ends_with_its_own_stop_string():
-    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((65, 66, 67, 68), 0, None), DONE)
+    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((65, 66, 67, 68), 0), DONE)
     answer = post(daemon, resume={"id": NAME})
     assert answer.json()["choices"][0]["text"] == "ABC"
 

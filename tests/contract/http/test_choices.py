@@ -31,7 +31,7 @@ class Differing(FakeDaemon):
 
 
 def text(number: int) -> tuple[ClientEvent, ...]:
-    return Started(number, 2, (104, 105)), Tokens((65 + number,), 0, None), DONE
+    return Started(number, 2, (104, 105)), Tokens((65 + number,), 0), DONE
 
 
 @pytest.mark.parametrize("stream", [False, True])

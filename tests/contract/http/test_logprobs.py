@@ -24,7 +24,7 @@ def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
 def told(*rounds: tuple[tuple[int, ...], tuple[Logprob | None, ...]]) -> FakeDaemon:
     """A daemon whose text these rounds make, with their log-probabilities; it was begun with some."""
     params = SessionParams(SamplingParams(), 9, logprobs=1)
-    return FakeDaemon(Started(1, 2, (104, 105), params), *(Tokens(ids, 0, None, tops) for ids, tops in rounds), DONE)
+    return FakeDaemon(Started(1, 2, (104, 105), params), *(Tokens(ids, 0, tops) for ids, tops in rounds), DONE)
 
 
 def test_a_completion_has_four_lists():
@@ -71,7 +71,7 @@ def test_who_asks_by_name_has_what_the_text_has():
 @pytest.mark.parametrize("stream", [False, True])
 def test_ids_text_and_logprobs_end_together(stream: bool):
     """At a stop string that begins in an id and ends in another: what is told is as little as has the text."""
-    rounds = (Tokens((token,), 0, (), (likely(-float(token)),)) for token in (0, 2, 1, 3))
+    rounds = (Tokens((token,), 0, (likely(-float(token)),)) for token in (0, 2, 1, 3))
     daemon = FakeDaemon(Started(1, 2), *rounds, DONE)
     daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
     answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)

@@ -66,7 +66,7 @@ def test_a_request_must_come_whole(tmp_path: Path, raw: bytes, monkeypatch: pyte
 def test_a_stream_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It loses its session, once its reader has taken nothing for a while."""
     monkeypatch.setattr(ApiConnection, "patience", 0.3)
-    daemon = FakeDaemon(Started(1, 2), Tokens((65,) * 2**20, 0, None))
+    daemon = FakeDaemon(Started(1, 2), Tokens((65,) * 2**20, 0))
     body = b'{"prompt": "hi", "stream": true}'
     raw = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     with serving_api(tmp_path / "s", daemon), closing(said(tmp_path / "s", raw)):
