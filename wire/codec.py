@@ -129,6 +129,7 @@ _FIELDS = {cls: _fields(cls) for cls in get_args(ControlMessage)}
 MAGIC = b"SM"
 HEADER = struct.Struct("<2sBBIIIHBB")
 CRC = struct.Struct("<I")
+IDS_COUNT = slice(16, 18)  # of a frame not decoded yet: a length that does not bear it out is refused then
 MAX_FRAME = HEADER.size + MAX_BODY + CRC.size  # bytes of the longest frame; sockets are set to refuse more
 
 _CLASSES: tuple[type[Message], ...] = get_args(m.TokenMessage) + get_args(ControlMessage)
@@ -232,9 +233,3 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
         raise FrameError("length", len(frame))
     told = struct.unpack_from(f"<{total}i{total}H", frame, end)
     return m.DraftProbs(session, base, crc, ids, sizes, told[:total], told[total:])
-
-
-def ids_in(frame: bytes) -> int:
-    """Return how many ids a frame of drafts says it has, before it is decoded; where its length does not bear that out
-    it is refused then."""
-    return int.from_bytes(frame[16:18], "little")

@@ -4,6 +4,7 @@ speak, and how much. The receiving side of a socket is the drafter's, too.
 
 import asyncio
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -16,7 +17,7 @@ from specmesh.errors import ConfigError, FrameError
 from specmesh.security import check_bind
 from specmesh.security.curve import BAN_SECONDS, Context, Socket, TcpConnection, ZapGuard
 from specmesh.wire import messages as m
-from specmesh.wire.codec import HEADER, MAX_FRAME, decode, encode, ids_in, may_be_control
+from specmesh.wire.codec import HEADER, IDS_COUNT, MAX_FRAME, decode, encode, may_be_control
 from specmesh.wire.messages import Kind
 
 log = structlog.get_logger("specmesh.verifier")
@@ -96,11 +97,11 @@ class Inlet:
         self._call_later, self._heard = loop.call_later, heard
         self._close = lambda: loop.remove_reader(descriptor)
 
-    def check(self, pause: float = 0.0) -> None:
-        """See to it that messages are heard of, after the pause. To be called after each turn that may have used the
+    def check(self, at: float = 0.0) -> None:
+        """See to it that messages are heard of, not before `at`. To be called after each turn that may have used the
         socket: its descriptor tells of changes only, and receiving or sending may have taken one."""
         if self._again is None and self._poller.poll(0):
-            self._again = self._call_later(pause, self._hear_again)
+            self._again = self._call_later(max(at - time.monotonic(), 0.0), self._hear_again)
 
     def _hear_again(self) -> None:
         self._again = None
@@ -147,7 +148,7 @@ class Router:
         self.traffic.handshake_failures["hello"] = 0  # scrapers see a counter from the start
         self.encrypted, self._guard = guard is not None, guard
         self.gate, self.gone = PeerGate(), dict[bytes, str]()
-        self._paused_until = 0.0
+        self.paused_until = 0.0
         self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
 
     @property
@@ -181,13 +182,9 @@ class Router:
             gone |= {identity: "revoked" for identity, key in self.gate.keys.items() if key not in allowed}
         return gone
 
-    def paused(self, now: float) -> float:
-        """Return for how many seconds nothing is received."""
-        return max(self._paused_until - now, 0.0)
-
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
         """Yield (identity, message, bytes) of a bounded number of frames; message None for what is no frame."""
-        if now < self._paused_until:
+        if now < self.paused_until:
             return
         refused = 0
         for _ in range(MAX_FRAMES_PER_TURN):
@@ -199,7 +196,7 @@ class Router:
                 self.traffic.rejected[reason] += 1
                 refused += 1
                 if refused == MAX_REFUSED_PER_TURN:
-                    self._paused_until = now + PAUSE
+                    self.paused_until = now + PAUSE
                     return
                 continue
             identity, frame = parts
@@ -228,7 +225,7 @@ class Router:
         frame = parts[1]
         kind = frame[3] if len(frame) >= HEADER.size else 0
         cost = _COSTS.get(kind)
-        amount = max(ids_in(frame), 1) if cost is Cost.IDS else 1
+        amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
         action = self.gate.limits(identity, key).frame(size, cost, amount, now)
         if action is FrameAction.CUT:

@@ -83,14 +83,14 @@ class VerifierLoop(DaemonLoop[Order]):
     # --- the loop
 
     def _begin(self) -> None:
-        self._router.inlet.listen(lambda: self._turn(self._drafters.receive))
+        self._router.inlet.listen(partial(self._turn, self._drafters.receive))
         self._core.start()
         self._tell(vev.Signal.REPORT_ASKED)  # what drafters, and whoever asks during a step, are told at first
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():
             self._look()
-        self._router.inlet.check(self._router.paused(time.monotonic()))
+        self._router.inlet.check(self._router.paused_until)
 
     def _leave(self) -> None:
         self._router.inlet.close()

@@ -348,8 +348,9 @@ class VerifierCore:
             match effect:
                 case ev.Emit():
                     self._tokens += len(effect.ids)
-                    draft_n = live.machine.pacing.draft_n
-                    self._effects.append(vev.Committed(live.id, live.client, effect, self._now, draft_n))
+                    machine = live.machine
+                    done = vev.Committed(machine.id, live.client, effect, self._now, machine.pacing.draft_n)
+                    self._effects.append(done)
                 case m.Truth() | m.Sync():
                     self._say(live, effect)
                     if live.machine.logprobs is not None and (logprobs := live.logprobs(effect)) is not None:
@@ -367,7 +368,7 @@ class VerifierCore:
 
     def _say(self, live: SessionContext, what: m.Truth | m.Sync | m.Nack | ev.LogprobsTold) -> None:
         if live.drafter is not None:
-            self._tell(vev.ToDrafter(live.drafter, live.id, what))
+            self._tell(vev.ToDrafter(live.drafter, live.machine.id, what))
 
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))

@@ -151,7 +151,7 @@ class ArrivalEstimate:
         self.drafting, self._silent_since = True, None
 
     def arrived(self, frontier: int, asked: int, end: int, now: float) -> None:
-        self.alive()
+        self.drafting, self._silent_since = True, None
         if self._flush is not None and end > self._flush[1]:
             sent_at, position = self._flush
             self._arrivals.record_restart(now - sent_at, end - position)

@@ -133,12 +133,13 @@ class DrafterPool:
 
     def stepped(self, live: SessionContext, now: float) -> None:
         """Count a round of a session; where there are other drafters, see now and then whether it goes to one."""
-        if live.machine.drafting != live.asked:
+        drafting = live.machine.drafting
+        if drafting != live.asked:
             self._weigh()
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
         if drafter is None or live.machine.finished is not None:
             return
-        if live.machine.drafting:
+        if drafting:
             drafter.measured = now
         live.rounds += 1
         if live.owner is None and len(self.drafters) > 1:

@@ -76,7 +76,7 @@ def test_the_language_is_the_same(name: str):
         ("root ::= \n  other", "line 2: there is no rule named other"),
         ('root ::= "a"\n\nroot "b"', "line 3: expected .*::="),
         ('"a"\nroot ::= "b"', "line 1: expected .*::="),
-        ('root ::= "a', "line 1: unexpected '\"'"),
+        ('root ::= "a', "line 1: unexpected end"),
         ('root ::= ("a" | "b"', r"line 1: expected \)"),
         ('root ::= "a" )', "line 1: unexpected"),
         (r'root ::= "\q"', "unknown escape"),
