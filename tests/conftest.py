@@ -2,12 +2,12 @@
 
 import logging
 import os
-import shutil
 import signal
 import socketserver
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from importlib import import_module
 from pathlib import Path
@@ -98,47 +98,32 @@ def tiny_recurrent_gguf(make_gguf: Callable[..., Path]) -> Path:
     return make_gguf("tiny-recurrent", arch="mamba")
 
 
-class FakeDaemon:
-    """Makes Unix sockets that answer HTTP requests by their path: {"/stats": (200, b"...")}; None hangs up."""
-
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="sm-", dir="/tmp"))  # a socket's path has 103 bytes
-        self._servers: list[socketserver.BaseServer] = []
-
-    def __call__(self, answers: dict[str, tuple[int, bytes] | None]) -> Path:
-        """A socket with these answers."""
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                answer = answers[self.path]
-                if answer is not None:
-                    self.send_response(answer[0])
-                    self.end_headers()
-                    self.wfile.write(answer[1])
-
-            do_POST = do_GET  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        path = self._folder / f"{len(self._servers)}.sock"
-        server = socketserver.UnixStreamServer(str(path), Handler)
-        self._servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        return path
-
-    def close(self) -> None:
-        """End them all."""
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
-        shutil.rmtree(self._folder)
-
-
 @pytest.fixture
-def fake_daemon() -> Iterator[FakeDaemon]:
-    """Makes scripted daemons: fake_daemon({"/stats": (200, b"{}")}) gives the socket's path."""
-    made = FakeDaemon()
-    yield made
-    made.close()
+def fake_daemon() -> Iterator[Callable[[dict[str, tuple[int, bytes] | None]], Path]]:
+    """Makes sockets that answer HTTP requests by their path: fake_daemon({"/stats": (200, b"{}")}); None hangs up."""
+    with ExitStack() as ends:
+        # a socket's path has 103 bytes
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp")))
+
+        def make(answers: dict[str, tuple[int, bytes] | None]) -> Path:
+            class Handler(BaseHTTPRequestHandler):
+                def do_GET(self) -> None:
+                    self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                    answer = answers[self.path]
+                    if answer is not None:
+                        self.send_response(answer[0])
+                        self.end_headers()
+                        self.wfile.write(answer[1])
+
+                do_POST = do_GET  # noqa: N815
+
+                def log_message(self, *_: object) -> None:
+                    """Say nothing."""
+
+            path = folder / f"{len(list(folder.iterdir()))}.sock"
+            server = ends.enter_context(socketserver.UnixStreamServer(str(path), Handler))
+            ends.callback(server.shutdown)
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            return path
+
+        yield make

@@ -8,15 +8,7 @@ import click
 from specmesh import paths
 from specmesh.cli.config import config_option
 from specmesh.cli.models import model_path
-from specmesh.cli.options import (
-    COUNT,
-    FILE,
-    SECONDS,
-    TEXT,
-    combined,
-    option,
-    several,
-)
+from specmesh.cli.options import COUNT, FILE, SECONDS, TEXT, combined, option, several
 from specmesh.client import Json
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
