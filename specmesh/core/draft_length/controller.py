@@ -182,8 +182,10 @@ class DraftLengthController:
 
     def judged(self, *, right: bool) -> None:
         """Learn whether one more guess, which no step verified, would have stood. It may repeat what the text says
-        already: a drafter with which drafting did not pay is not believed."""
-        if self.arrivals is not None and self.arrivals.gate.verdict is not False:
+        already: where drafting did not pay it is not believed before the gate lets it be tried again, which bounds what
+        that can cost."""
+        gate = self.arrivals.gate if self.arrivals is not None else None
+        if gate is not None and (gate.drafts or gate.verdict is not False):
             self.acceptance.record(1, int(right))
 
     def stepped(

@@ -4,7 +4,10 @@ import random
 
 import pytest
 
+from specmesh.core.draft_length.controller import DraftLengthController
+from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.gate import SpeculationGate
+from specmesh.core.statistics import SessionTimes
 
 
 def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone: float, sessions: int = 1) -> float:
@@ -84,3 +87,18 @@ def test_no_drafts_no_verdict():
         gate.stepped(1, 1, 1.0, asked=False, had=False, alone=1.0)
     assert gate.drafts
     assert gate.verdict is None
+
+
+def test_who_did_not_pay_is_believed_once_it_may_be_tried_again():
+    """Late drafts that were right count for nothing before that, and then they can bring drafting back."""
+    pacing = DraftLengthController(None, 8, StepCosts(), SessionTimes(0.0))
+    arrivals = Arrivals()
+    pacing.attach(arrivals, RollingAcceptance())
+    run(arrivals.gate, 5.0, 1.0, 40, 1.0)
+    assert (arrivals.gate.drafts, arrivals.gate.verdict) == (False, False)
+    pacing.judged(right=True)
+    assert not pacing.acceptance.known
+    while not arrivals.gate.drafts:
+        run(arrivals.gate, 5.0, 1.0, 1, 1.0)
+    pacing.judged(right=True)
+    assert pacing.acceptance.known
