@@ -37,6 +37,8 @@ OWN = {"n_predict", "n_probs", "return_tokens", "response_fields"}
 """Fields of /completion that are answered here."""
 LACKING = {"adaptive_target": -1.0, "adaptive_decay": 0.9}
 """A sampler that specmesh has not, at what turns it off."""
+SAMPLING = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""llama-server's defaults."""
 ENDS = {"length": "limit", "stop": "eos"}
 
 
@@ -53,7 +55,7 @@ def options() -> argparse.Namespace:
 
 
 def verifier(chosen: argparse.Namespace, folder: Path) -> "subprocess.Popen[bytes]":
-    """A verifier with these options and llama-server's defaults for sampling, its socket in `folder`."""
+    """A verifier with these options, its socket in `folder`."""
     model, template = folder / f"{chosen.alias}.gguf", folder / "template.jinja"
     model.symlink_to(MODEL)
     template.write_text(CHATML if chosen.chat_template == "chatml" else chosen.chat_template)
@@ -62,8 +64,6 @@ def verifier(chosen: argparse.Namespace, folder: Path) -> "subprocess.Popen[byte
     ctx = chosen.ctx_size if chosen.kv_unified else chosen.ctx_size // chosen.parallel
     words = ["--model", model, "--chat-template", chosen.chat_template_file or template, "--bind", bind]
     words += ["--socket", folder / "s", "--ctx", ctx, "--max-sessions", chosen.parallel, "--threads", 1]
-    words += ["--temperature", chosen.temp, "--top-k", 40, "--top-p", 0.95, "--min-p", 0.05]
-    words += ["--max-tokens", chosen.n_predict] if chosen.n_predict > 0 else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
     command = [sys.executable, "-m", "specmesh", "verifier", *map(str, words)]
     return subprocess.Popen(command, env=environment | {"XDG_CONFIG_HOME": os.devnull})
@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """llama-server's own paths, or as it came."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        body = {"seed": self.chosen.seed} | body
+        body = {"seed": self.chosen.seed, "temperature": float(self.chosen.temp)} | SAMPLING | body
         try:
             match self.path:
                 case "/completion":
@@ -117,15 +117,19 @@ class Handler(BaseHTTPRequestHandler):
                 case "/chat/completions/input_tokens":
                     self.tell({"input_tokens": len(self.chat_ids(body))})
                 case "/chat/completions" if body.pop("verbose", self.chosen.verbose):
-                    answer = json.loads(self.asked("/v1/chat/completions", body).read())
+                    answer = json.loads(self.asked("/v1/chat/completions", self.limit() | body).read())
                     prompt = self.text(answer["specmesh"]["prompt_token_ids"])
                     self.tell(spelled(answer) | {"__verbose": {"prompt": prompt}})
                 case _:
-                    self.forward(body)
+                    self.forward(self.limit() | body)
         except Refused as error:
             self.tell(error.args[1], error.args[0])
         finally:
             self.upstream.close()
+
+    def limit(self) -> dict[str, int]:
+        """--n-predict as a field of /v1, if it was given."""
+        return {"max_tokens": self.chosen.n_predict} if self.chosen.n_predict > 0 else {}
 
     def ask(self, method: str, path: str, body: object = None) -> http.client.HTTPResponse:
         """The verifier's answer, of any status."""

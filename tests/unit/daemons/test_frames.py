@@ -40,33 +40,20 @@ def test_what_is_asked_for():
         requested(replace(ORDER, ids=[1], n_prompt=2))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"stop": ["x"] * 17},
-        {"stop": [5]},
-        {"min_p": 2.0},
-        {"temperature": -1.0},
-        {"temperature": 1e308},
-        {"temperature": "hot"},
-        {"top_p": -1.0},
-        {"top_p": 7.0},
-        {"seed": -1},
-        {"draft_n": 25},
-        {"logprobs": 21},
-        {"repeat_penalty": 0},
-        {"threshold": 0},
-        {"strategy": "best"},
-        {"max_tokens": 2**32 - 1},
-        {"logit_bias": [[1]]},
-        {"logit_bias": [[1, 2e9]]},
-        {"logit_bias": [[1, 1.0]] * 1025},
-        {"grammar": GRAMMAR.text, "grammar_kind": "regex"},
-        {"grammar": "[]", "grammar_kind": "json_schema"},
-        {"grammar": " " * 70_000, "grammar_kind": "json_schema"},
-    ],
-    ids=str,
-)
+WRONG = {
+    "stop": (["x"] * 17, [5]),
+    "temperature": (-1.0, 1e308, "hot"),
+    "top_p": (-1.0, 7.0),
+    "logit_bias": ([[1]], [[1, 2e9]], [[1, 1.0]] * 1025),
+    **{"min_p": (2.0,), "seed": (-1,), "draft_n": (25,), "logprobs": (21,), "repeat_penalty": (0,)},
+    **{"threshold": (0,), "strategy": ("best",), "max_tokens": (2**32 - 1,)},
+}
+GRAMMARS = ((GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema"))
+WRONG_OPTIONS = [{name: value} for name, values in WRONG.items() for value in values]
+WRONG_OPTIONS += [{"grammar": text, "grammar_kind": kind} for text, kind in GRAMMARS]
+
+
+@pytest.mark.parametrize("wrong", WRONG_OPTIONS, ids=str)
 def test_what_no_session_can_have(wrong):
     with pytest.raises(RequestError):
         requested(replace(ORDER, options=ORDER.options | wrong))
