@@ -18,7 +18,7 @@ from statistics import fmean
 from specmesh.bench.steps import costs_of
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.simulation import Deployment, Workload, simulate
+from specmesh.core.simulation import Deployment, Simulation, Workload
 from specmesh.engines.load import WIDTHS
 
 ROWS = 25
@@ -119,7 +119,7 @@ def run(case: Case, tokens: int, seeds: int) -> Found:
         chance = Random(seed)
         texts = Workload(1, tokens // case.users, draft_n)
         luck = [chance.random() for _ in range(tokens + 99)]  # by position, so that all ways have the same
-        return simulate(site, texts, case.users, lambda at: luck[at] < case.alpha(at), policy).total
+        return Simulation(site, texts, case.users, lambda at: luck[at] < case.alpha(at), policy).run().total
 
     alone, auto = rate(0), rate(None)
     ideal = auto if case.users > 1 or case.burden else rate(None, lambda at: told[case.alpha(at)])

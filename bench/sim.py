@@ -25,7 +25,7 @@ from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client, Json
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.simulation import Deployment, Workload, simulate
+from specmesh.core.simulation import Deployment, Simulation, Workload
 from specmesh.engines.sim import PERIOD, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
 
@@ -106,7 +106,11 @@ def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None
     costs = costs_of({0: {drafts + 1: seconds * 1e3 for drafts, seconds in enumerate(pair.steps)}})
     site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
     hits = guesses(SimSettings(alphas=pair.alphas, n_ctx=len(PROMPT) + tokens), tokens)
-    return simulate(site, Workload(1, tokens), 1, lambda position: any(hits[position - 1 : position]), policy).total
+    return (
+        Simulation(site, Workload(1, tokens), 1, lambda position: any(hits[position - 1 : position]), policy)
+        .run()
+        .total
+    )
 
 
 def oracle(pair: Pair, tokens: int) -> float:

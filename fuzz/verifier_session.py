@@ -99,10 +99,10 @@ class _World:
         inputs = self.session.unsolved(self.now)
         if inputs is not None and not self.solved:
             self.solved = True
-            self.session.pacing.adopt(solve(inputs, self.session.pacing.policy))
+            self.session.pacing.policy = solve(inputs, self.session.pacing.policy)
             self.seen["solved"] += 1
         else:
-            self.session.pacing.adopt(_policy(self.tape.byte() % 3, self.most))
+            self.session.pacing.policy = _policy(self.tape.byte() % 3, self.most)
 
     def work(self) -> None:
         """The engine's next move: it begins or ends a step, takes in a part of the prompt, or waits."""

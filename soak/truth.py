@@ -62,7 +62,7 @@ class Alone:
         return Text(prompt, sampling, prompt_ids, said, len(said) < tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
-        return self._engine.vocabulary.text(ids)
+        return b"".join(self._engine.vocabulary.pieces[one] for one in ids).decode("utf-8", "replace")
 
 
 def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, waits: bool) -> Verdict:

@@ -1,18 +1,4 @@
-"""Bytes <-> messages. Total: any bytes decode to a message or raise FrameError, nothing else.
-
-One ZMTP frame per message, little-endian: a 20-byte header, a payload, the CRC-32 of both (PROTOCOL.md section 3):
-
-    offset size field
-    0      2    magic       b"SM"
-    2      1    version
-    3      1    kind
-    4      4    session     u32
-    8      4    base        u32
-    12     4    prefix_crc  u32   token plane: CRC-32 of the ids before base; control plane: 0
-    16     2    count       u16   token plane: ids that follow; control plane: 0
-    18     1    draft_n     u8    TRUTH, SYNC: drafts wanted; else 0
-    19     1    accepted    u8    TRUTH: how many of the ids were drafts; else 0
-"""
+"""Bytes <-> messages (PROTOCOL.md section 3). Total: any bytes decode to a message or raise FrameError, no more."""
 
 import json
 import math

@@ -54,11 +54,7 @@ class Draft(_TokenFrame):
 
 @dataclass(frozen=True, slots=True)
 class DraftProbs(_TokenFrame):
-    """Drafts, each with the distribution that it was sampled from.
-
-    Per id: `sizes`, the tokens of its distribution, 0 if not told. One draft's after the other's: these tokens in
-    `support`, their weights in `weights`.
-    """
+    """Drafts, each with the distribution that it was sampled from; `support` and `weights` have one after the other."""
 
     ids: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -90,10 +86,7 @@ class Nack(_TokenFrame):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Drafter to verifier, first. `vocab_fingerprint` is empty without a model of its own, and for people only.
-
-    `host` is equal in two daemons on one host; `cpu_threads`: how many its steps take there.
-    """
+    """Drafter to verifier, first."""
 
     drafter: str
     engine: str
@@ -130,11 +123,7 @@ class Vocab:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Drafter to verifier: start a session, or with `name` resume one. `ref` returns in OPENED or ERROR.
-
-    The prompt is the first given of `ids`, `messages`, `prompt`. With `n_prompt`, the ids after these were generated.
-    `options`: how to sample, and what the text must be like.
-    """
+    """Drafter to verifier: start a session, or with `name` resume one. `ref` returns in OPENED or ERROR."""
 
     ref: int
     prompt: str
@@ -197,11 +186,7 @@ class _Heartbeat:
 
 
 class Ping(_Heartbeat):
-    """Answer with PONG and the same `number`. From `sessions` on the fields are a verifier's.
-
-    `busy` is the share of the last minute that its engine worked; `places` for sessions, 0 if not told; `step_ms` of a
-    step of one row.
-    """
+    """Answer with PONG and the same `number`. From `sessions` on the fields are a verifier's."""
 
     __slots__ = ()
 

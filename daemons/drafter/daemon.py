@@ -14,7 +14,7 @@ from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.draft_session import DraftLimits
 from specmesh.core.drafter import DrafterCore
 from specmesh.core.request_router import RequestRouter
-from specmesh.core.requests import Failed, RequestState
+from specmesh.core.requests import Failed, RequestState, target_of
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, WireSection
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
@@ -84,18 +84,10 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
         self._model = DraftModel(engine)
         self._core = CoreLoop(core, self._model.step, None, self.mailbox.put, thread or ModelThread())
+        shared = self.stats, self._traffic, self._model.speaking, self._core
         self._links = tuple(
-            UpstreamLink(
-                name,
-                route,
-                (number, len(routes)),
-                VocabularyHandshake(engine, route.address, self._cores),
-                self.stats,
-                self._traffic,
-                self._model.speaking,
-                self._core,
-            )
-            for number, route in enumerate(routes)
+            UpstreamLink(name, one, (n, len(routes)), VocabularyHandshake(engine, one.address, self._cores), *shared)
+            for n, one in enumerate(routes)
         )
         self._router = RequestRouter([one.upstream for one in self._links], note, time.monotonic())
         self._active = list(self._links)
@@ -106,7 +98,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def served(self, name: str) -> ModelInfo:
         info, vocabulary = self._router.serving(name, time.monotonic())
-        return ModelInfo(info.model, vocabulary, info.target if len(self._links) > 1 else "")
+        return ModelInfo(info.model, vocabulary, target_of(info) if len(self._links) > 1 else "")
 
     # --- the loop
 
@@ -154,7 +146,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             self._attempt(one, partial(one.tick, now))
         self._router.look(now)
         before = self._cores.threads
-        note(self._cores.beside(one.welcome for one in self._links if one.upstream.info is not None and one.welcome))
+        note(self._cores.beside(info for one in self._router.upstreams if (info := one.info) is not None))
         if self._cores.threads != before:
             self._core.put(ev.UseThreads(self._cores.threads), now)
 
@@ -169,10 +161,10 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def _close(self) -> bool:
         return self._core.close(CLOSING, self._engine.close)
 
-    def _attempt(self, one: UpstreamLink, act: Callable[[], bool]) -> None:
+    def _attempt(self, one: UpstreamLink, act: Callable[[], bool | None]) -> None:
         """Let a verifier act; give up an unusable one, and raise its error where it was the last."""
         try:
-            self._due |= act()
+            self._due |= bool(act())
         except (ConfigError, RemoteProtocolError) as error:
             if len(self._active) == 1:
                 raise

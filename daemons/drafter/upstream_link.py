@@ -11,12 +11,11 @@ from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.link import Greeting, Link
-from specmesh.core.requests import DrafterRequest, VerifierInfo, error_of
+from specmesh.core.requests import DrafterRequest, error_of
 from specmesh.core.sampling.constraint import Grammar
-from specmesh.core.sampling.logprobs import unflattened
 from specmesh.core.session_params import wire_params
 from specmesh.core.snapshot import Json, WireSection
-from specmesh.core.upstream import ReportedLoad, Upstream
+from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route
 from specmesh.daemons.link.sockets import UPDATE
@@ -38,8 +37,7 @@ CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
 class UpstreamLink:
     """The verifier at `route`, over a socket of its own, in place `number` of `count`.
 
-    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it. welcome: the
-    newest.
+    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it.
     """
 
     def __init__(
@@ -55,7 +53,6 @@ class UpstreamLink:
     ) -> None:
         now = time.monotonic()
         self.dealer, self.introduction, self.link = Dealer(route, traffic), introduction, Link(now)
-        self.welcome: m.Welcome | None = None
         self.tell, self.note = core.put, note  # of `Outlet`
         self.upstream = Upstream(route.address, place, self, stats)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
@@ -67,7 +64,7 @@ class UpstreamLink:
     def peer(self) -> Peer | None:
         """What a PING is answered by; None while it is away."""
         info = self.upstream.info
-        return Peer(info.name, self.upstream.address) if info is not None else None
+        return Peer(info.verifier, self.upstream.address) if info is not None else None
 
     def describe(self) -> Json:
         """Return its part of `stats --json`."""
@@ -75,12 +72,12 @@ class UpstreamLink:
         info, load = upstream.info, upstream.load
         return {
             "address": upstream.address,
-            "name": info.name if info is not None else None,
+            "name": info.verifier if info is not None else None,
             "model": info.model if info is not None else None,
             "refusal": upstream.refusal,
             "encrypted": upstream.given_up is None and self.dealer.encrypted,
             "vocabulary": {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
-            "round_trip_ms": link.round_trip_ms(),
+            "round_trip_ms": link.round_trips.percentiles_ms(50, 99),
             "busy": round(link.busy, 3),
             "sessions": {"live": len(upstream.live), "own": upstream.own},
             "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
@@ -116,12 +113,11 @@ class UpstreamLink:
     def _message(self, message: m.Message, size: int, now: float) -> None:
         upstream = self.upstream
         match message:
-            case m.Logprobs(session, base):
-                if self._has_room(session, size):
-                    flat = message.chosen, message.top_ids, message.top
-                    upstream.logprobs(session, ev.LogprobsTold(base, tuple(unflattened(flat))), now)
-            case m.Done(session, reason, length, report):
-                upstream.done(session, ev.Over(reason, length, report), now)
+            case m.Logprobs():
+                if self._has_room(message.session, size):
+                    upstream.logprobs(message, now)
+            case m.Done():
+                upstream.done(message, now)
             case m.Opened():
                 self._opened(message, now)
             case m.Welcome():
@@ -134,11 +130,11 @@ class UpstreamLink:
                 self._lost("stopped", now)
             case m.Ping(number, busy):
                 self.link.told(busy)
-                self._loaded(message)
+                upstream.load = message
                 if not self._core.stuck:
                     self.dealer.send(m.Pong(number, self._stats.busy.share(now)))
             case m.Pong(number, busy):
-                self._loaded(message)
+                upstream.load = message
                 round_trip = self.link.pong(number, busy, now)
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
@@ -147,12 +143,8 @@ class UpstreamLink:
                 self.dealer.traffic.rejected["direction"] += 1
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
-        self.welcome = w = welcome
         self._greeting.answered()
-        info = VerifierInfo(
-            w.verifier, w.model, w.model_hash, w.vocab_fingerprint, w.n_vocab, w.n_ctx, frozenset(w.end_ids)
-        )
-        if self.upstream.welcomed(info, now):
+        if self.upstream.welcomed(welcome, now):
             self.dealer.next_look = now  # the last may have been before this connection, and have found none
             self.link.next_ping = now
             self._ask_vocabulary(self.introduction.welcomed(welcome, now))
@@ -169,13 +161,9 @@ class UpstreamLink:
         else:
             self.upstream.opened(opened.session, opened.ref, opened.prompt_tokens, params, now)
 
-    def _loaded(self, message: m.Ping | m.Pong) -> None:
-        step_s = max(message.step_ms, 0.0) / 1e3
-        self.upstream.load = ReportedLoad(message.sessions, message.queued, message.places, step_s)
-
     # --- what is due
 
-    def tick(self, now: float) -> bool:
+    def tick(self, now: float) -> None:
         """Send what is due. Raises as `receive` does."""
         refused = self.dealer.look(now)
         if refused is not None:
@@ -184,7 +172,7 @@ class UpstreamLink:
         elif self.dealer.cut or self.link.silent(now):  # silence is judged with the socket just emptied
             self._lost("disconnected" if self.dealer.cut else "silent", now)
         if self._core.stuck:  # silence is what shows it
-            return False
+            return
         if self.upstream.info is None:
             self._greet(now)
         elif now >= self.link.next_ping:
@@ -194,7 +182,6 @@ class UpstreamLink:
             if self.upstream.info is not None:
                 self._ask_vocabulary(self.introduction.overdue(now))
         self._tell_vocabulary(now)
-        return False
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
         self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.busy.share(now)))

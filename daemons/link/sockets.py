@@ -232,11 +232,6 @@ class Router:
             self._cut_off(identity, now)
         return None if action is FrameAction.TAKE else "rate"
 
-    def misdirected(self, identity: bytes, now: float) -> None:
-        """Count the sender's last message, which was none to a verifier."""
-        self.traffic.rejected["direction"] += 1
-        self.bad(identity, now)
-
     def bad(self, identity: bytes, now: float) -> None:
         """Count a sender's last message, which was no frame, or none for a verifier."""
         if self.gate.limits(identity, self.proved_key()).bad(now) is FrameAction.CUT:

@@ -27,7 +27,7 @@ from specmesh.core.snapshot import VerifierSnapshot
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
-from specmesh.daemons.runtime.process import facts, note
+from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import Tokenizer, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
@@ -68,16 +68,9 @@ class VerifierLoop(DaemonLoop[Order]):
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, settings.max_queue, self._tell)
+        cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
-            name,
-            engine,
-            limits,
-            self._router,
-            self._clients,
-            self.stats,
-            self._core,
-            model_hash,
-            explicit_threads=settings.model.threads is not None,
+            name, engine, limits, self._router, self._clients, self.stats, self._core, model_hash, cores
         )
 
     # --- the loop
@@ -200,8 +193,7 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.Forgotten(session):
                 self._clients.forgotten(session)
             case vev.Assigned(session, drafter, why):
-                if why in ("better", "silent"):
-                    log.info("drafter_changed", session=session, drafter=self._drafters.name(drafter), why=why)
+                log.info("drafter_changed", session=session, drafter=self._drafters.name(drafter), why=why)
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s

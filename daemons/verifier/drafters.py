@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -10,19 +10,18 @@ from typing import assert_never
 import structlog
 
 from specmesh.api.requests import Peer, PingPeers
-from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
 from specmesh.core.link import Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
-from specmesh.core.sampling import logprobs as logprob
+from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.core.session_params import ChatMessage, TargetLimits, wire_params
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
-from specmesh.daemons.runtime.process import note, thread_share
+from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import VerifyEngine
 from specmesh.errors import Busy, RequestError, SpecmeshError
 from specmesh.security.curve import TcpConnection
@@ -62,7 +61,7 @@ class DrafterPeer:
             "key": self.key_name or None,
             "engine": self.hello.engine,
             "model": self.hello.model,
-            "round_trip_ms": self.link.round_trip_ms(),
+            "round_trip_ms": self.link.round_trips.percentiles_ms(50, 99),
             "busy": round(self.link.busy, 3),
         }
 
@@ -84,14 +83,12 @@ class Drafters:
         stats: VerifierStats,
         core: CoreLoop,
         model_hash: str,
-        *,
-        explicit_threads: bool,
+        cores: ThreadShare,
     ) -> None:
         self._model_hash = model_hash
         self._name, self._engine, self._info, self._limits = name, engine, engine.info, limits
         self._fingerprint = engine.vocabulary.fingerprint()
-        self._cores = thread_share(engine, drafts=False, explicit=explicit_threads)
-        self._shared = vev.ThreadsShared(self._cores.alone, self._cores.alone)
+        self._cores, self._shared = cores, vev.ThreadsShared(cores.alone, cores.alone)
         self._router, self._clients, self._stats, self._core = router, clients, stats, core
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
@@ -114,15 +111,14 @@ class Drafters:
             self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
 
     def send(self, told: vev.ToDrafter) -> None:
-        traffic, peer = self._clients.sessions.get(told.session), self.peers.get(told.drafter)
+        traffic, peer = self._clients.sessions.get(told.what.session), self.peers.get(told.drafter)
         if peer is None:
             return
-        for message in frames_of(told.session, told.what):
-            size = self._router.send(told.drafter, message)
-            peer.link.unread += size
-            if traffic is not None:
-                traffic.bytes_sent += size
-                traffic.drafters.add(told.drafter)
+        size = self._router.send(told.drafter, told.what)
+        peer.link.unread += size
+        if traffic is not None:
+            traffic.bytes_sent += size
+            traffic.drafters.add(told.drafter)
 
     def leave(self) -> None:
         for identity in self.peers:
@@ -182,7 +178,8 @@ class Drafters:
                     self._stats.round_trips.record(round_trip)
                     self._core.put(vev.RoundTrip(peer.identity, round_trip), now)
             case _:
-                self._router.misdirected(peer.identity, now)
+                self._router.traffic.rejected["direction"] += 1
+                self._router.bad(peer.identity, now)
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
         if self._core.stuck:
@@ -198,16 +195,9 @@ class Drafters:
         except Busy as error:
             self._router.send(identity, m.Error("busy", str(error)))
             return
-        self.peers[identity] = peer = DrafterPeer(
-            identity,
-            hello,
-            Link(now),
-            next(self._numbers),
-            self._router.sender(),
-            key,
-            self._router.name_of(key),
-            TcpConnection.of(self._router.inlet.last()),
-        )
+        router, number = self._router, next(self._numbers)
+        proved = key, router.name_of(key), TcpConnection.of(router.inlet.last())
+        self.peers[identity] = peer = DrafterPeer(identity, hello, Link(now), number, router.sender(), *proved)
         self._stats.peer_came()
         self._share_cores(now)
         self._router.send(identity, self._welcome(hello))
@@ -264,22 +254,6 @@ class Drafters:
             client.on_event(Failed(error))
             return
         self._clients.open(request, client, identity, order.ref, peer.key)
-
-
-def frames_of(session: int, what: vev.Said) -> Iterator[m.Message]:
-    """What a verifier sends of a session: LOGPROBS in as many frames as they need."""
-    match what:
-        case m.Truth() | m.Sync() | m.Nack():
-            yield what
-        case vev.Announced(n_prompt, params):
-            yield m.Opened(session, 0, n_prompt, params.named())
-        case ev.Over(reason, length, report):
-            yield m.Done(session, reason, length, report)
-        case ev.LogprobsTold(base, logprobs):
-            for at, flat in logprob.flattened(logprobs, m.MAX_LOGPROBS):
-                yield m.Logprobs(session, base + at, *flat)
-        case _:
-            assert_never(what)
 
 
 def requested(order: m.Open) -> Request:

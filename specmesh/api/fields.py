@@ -4,7 +4,7 @@ import json
 from urllib.parse import quote
 
 from specmesh.core.fields import Fields, are_ids
-from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
 Json = dict[str, object]
@@ -56,7 +56,7 @@ def grammar_of(fields: Fields) -> Grammar | None:
     asked = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
     if len(asked) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
-    return check_grammar(asked[0]) if asked else None
+    return asked[0] if asked else None
 
 
 def _format(value: object) -> Grammar | None:

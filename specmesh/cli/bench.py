@@ -201,11 +201,12 @@ def plan(
     rows than were measured are extrapolated.
     """
     from specmesh.bench.steps import costs_of, read_costs, report
-    from specmesh.core.simulation import Deployment, Workload, simulate
+    from specmesh.core.simulation import Deployment, Simulation, Workload
 
     def run(count: int, draft_n: int | None) -> Json:
         chance = Random(1)  # noqa: S311 - luck, not a secret
-        found = simulate(site, Workload(prompt_tokens, tokens, draft_n), count, lambda _: chance.random() < alpha)
+        texts = Workload(prompt_tokens, tokens, draft_n)
+        found = Simulation(site, texts, count, lambda _: chance.random() < alpha).run()
         advance()
         return {key: value and round(value, 4) for key, value in asdict(found).items()}
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.core.prefix import extend_crc
+from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.block_verification import Block, sample
 from specmesh.core.sampling.noise import NoiseStream, derived, uniform
@@ -127,9 +127,7 @@ class Probabilistic:
         return lambda i: chosen[i] if i < len(chosen) else self._own(rows, i)
 
     def _own(self, rows: VerifiedRows, i: int) -> int:
-        crc = rows.crc
-        for offer in rows.offers[:i]:
-            crc = extend_crc(crc, offer.token)
+        crc = Prefix((offer.token for offer in rows.offers[:i]), rows.crc).crc
         return rows.sampler(i).keyed(crc).choose(rows.logits[i], rows.base + i)
 
 

@@ -6,11 +6,12 @@ Committed ids wait for their log-probabilities, which come later or never.
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from specmesh.core.events import Learned, LogprobsTold
+from specmesh.core.events import Learned
 from specmesh.core.report import Report
 from specmesh.core.requests import DrafterRequest, Finished, RequestState, Started, Tokens
-from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.sampling.logprobs import Logprob, unflattened
 from specmesh.errors import SpecmeshError
+from specmesh.wire import messages as m
 
 
 @dataclass(slots=True)
@@ -74,13 +75,14 @@ class ClientSession:
             self._send_waiting()
             self._waiting = CommittedIds(base, ids, news.accepted)
 
-    def add(self, told: LogprobsTold) -> None:
+    def add(self, told: m.Logprobs) -> None:
         """Add log-probabilities of committed ids, and send these once all are here."""
         waiting = self._waiting
         if waiting is None:
             return
         positions = range(waiting.base, waiting.base + len(waiting.ids))
-        waiting.logprobs |= {at: one for at, one in enumerate(told.logprobs, told.base) if at in positions}
+        found = enumerate(unflattened((told.chosen, told.top_ids, told.top)), told.base)
+        waiting.logprobs |= {at: one for at, one in found if at in positions}
         if len(waiting.logprobs) == len(waiting.ids):
             self._send_waiting()
 
@@ -132,11 +134,7 @@ class ClientSession:
             self._send(self.pending, one.ids, one.accepted, logprobs)
 
     def _send(
-        self,
-        pending: DrafterRequest,
-        ids: tuple[int, ...],
-        accepted: int,
-        logprobs: tuple[Logprob | None, ...] = (),
+        self, pending: DrafterRequest, ids: tuple[int, ...], accepted: int, logprobs: tuple[Logprob | None, ...] = ()
     ) -> None:
         shown = ids[:-1] if ids[-1] in self.end_ids else ids  # only the last can be an end id
         pending.client.on_event(Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)]))

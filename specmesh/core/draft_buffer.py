@@ -195,6 +195,7 @@ class TruthSender:
     def _sync(self, base: int) -> list[m.Sync]:
         """The prefix from `base` on, in as many frames as it needs."""
         prefix, draft_n, end = self._prefix, self._pacing.draft_n, len(self._prefix)
+        self._drafting = draft_n > 0 and not self._pacing.probing
         parts = range(base, max(end, base + 1), m.MAX_TOKENS)
         return [
             m.Sync(self._session, at, prefix.crc_at(at), tuple(prefix[at : at + m.MAX_TOKENS]), draft_n) for at in parts

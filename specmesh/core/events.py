@@ -19,21 +19,6 @@ from specmesh.wire import messages as m
 
 
 @dataclass(frozen=True, slots=True)
-class LogprobsTold:
-    base: int
-    logprobs: tuple[Logprob | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """A session is over for a drafter, with so many ids."""
-
-    reason: str
-    length: int
-    report: dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
 class Trim:
     length: int  # of what the model's memory keeps
 
@@ -117,10 +102,7 @@ class Step:
 
     @property
     def rows(self) -> int:
-        rows = 0
-        for span in self.spans:
-            rows += len(span.ids)
-        return rows
+        return sum(len(span.ids) for span in self.spans)
 
 
 Rows = NDArray[np.float32] | None  # logits of a span, where asked for
@@ -174,7 +156,7 @@ class Aside:
     how much was drafted so far."""
 
     key: int
-    what: LogprobsTold | Over | SpecmeshError
+    what: m.Logprobs | m.Done | SpecmeshError
     drafted: int = 0
     draft_seconds: float = 0.0
 

@@ -56,10 +56,6 @@ class Link:
     def silent(self, now: float) -> bool:
         return now - self.last_heard > SILENCE
 
-    def round_trip_ms(self) -> dict[str, float | None]:
-        """Median and 99th percentile of the recent round trips, in milliseconds."""
-        return self.round_trips.percentiles_ms(50, 99)
-
 
 HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last
 UNANSWERED = 3.0  # seconds without an answer after which a connection is in doubt

@@ -9,7 +9,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from math import inf
-from types import MappingProxyType
 
 from specmesh.errors import Busy
 
@@ -50,19 +49,17 @@ class Rate:
 # No honest drafter comes near them: one draft in a millisecond, the chain of 48 and a step's 25 rows for each TRUTH, a
 # frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s for each of some sessions, one PING
 # in 10 ms.
-RATES: Mapping[Cost, Rate] = MappingProxyType(
-    {
-        Cost.FRAMES: Rate(1000, 2000, earned=4, asked=2),
-        Cost.BYTES: Rate(2 * 2**20, 16 * 2**20),
-        Cost.IDS: Rate(100, 4096, earned=96),
-        Cost.NACKS: Rate(100, 100),
-        Cost.HELLOS: Rate(5, 20),
-        Cost.VOCABS: Rate(8, 64),
-        Cost.PINGS: Rate(200, 200),
-        Cost.OPENS: Rate(200, 512),
-        Cost.BAD: Rate(1, 60),
-    }
-)
+RATES: Mapping[Cost, Rate] = {
+    Cost.FRAMES: Rate(1000, 2000, earned=4, asked=2),
+    Cost.BYTES: Rate(2 * 2**20, 16 * 2**20),
+    Cost.IDS: Rate(100, 4096, earned=96),
+    Cost.NACKS: Rate(100, 100),
+    Cost.HELLOS: Rate(5, 20),
+    Cost.VOCABS: Rate(8, 64),
+    Cost.PINGS: Rate(200, 200),
+    Cost.OPENS: Rate(200, 512),
+    Cost.BAD: Rate(1, 60),
+}
 BODY_WEIGHT = 8  # of a control frame's byte: decoding was measured at 4 ns a byte for ids and 18 to 32 for JSON
 CUT_AFTER_S = 3.0  # how long a peer may go on beyond a limit before it is cut off
 REST_S = 1.0  # without a dropped frame, after which a peer counts as back within its limits
@@ -123,16 +120,6 @@ class PeerLimits:
             self._levels[cost] = min(self._levels[cost] + rate.earned + rate.asked * drafts, rate.burst)
 
 
-class LimitsByAccount(dict[Hashable, PeerLimits]):
-    """The limits of all peers, by account: a key where keys are used, so that more connections bring no more."""
-
-    def __missing__(self, account: Hashable) -> PeerLimits:
-        if len(self) >= MAX_ACCOUNTS:
-            del self[next(iter(self))]
-        self[account] = limits = PeerLimits()
-        return limits
-
-
 class PeerGate:
     """The limits of a verifier's peers, and the attached drafters' `keys`, by the identity of their connection.
 
@@ -141,7 +128,7 @@ class PeerGate:
 
     def __init__(self) -> None:
         self.keys: dict[bytes, str] = {}
-        self._limits = LimitsByAccount()
+        self._limits: dict[Hashable, PeerLimits] = {}
 
     def attach(self, identity: bytes, key: str) -> None:
         """Take a drafter; raise Busy where there are too many."""
@@ -158,7 +145,12 @@ class PeerGate:
 
         key: as it has just proved; by default as it had when it was attached.
         """
-        return self._limits[(self.keys.get(identity) if key is None else key) or identity]
+        account = (self.keys.get(identity) if key is None else key) or identity
+        if account not in self._limits:
+            if len(self._limits) >= MAX_ACCOUNTS:
+                del self._limits[next(iter(self._limits))]
+            self._limits[account] = PeerLimits()
+        return self._limits[account]
 
 
 class Throttle:

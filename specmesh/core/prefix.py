@@ -7,11 +7,6 @@ from zlib import crc32
 _ID = struct.Struct("<i")
 
 
-def extend_crc(crc: int, token: int) -> int:
-    """Return the CRC-32 of a prefix with CRC `crc` after `token` (int32, little-endian) is appended."""
-    return crc32(_ID.pack(token), crc)
-
-
 class Prefix:
     """Token ids with the CRC-32 of every prefix, so that a frame's place can be checked in constant time.
 

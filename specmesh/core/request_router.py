@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE, check_queue
-from specmesh.core.requests import DrafterRequest, EventSink, Request, RequestState, VerifierInfo, is_wrong
+from specmesh.core.requests import DrafterRequest, EventSink, Request, RequestState, is_wrong, target_of
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, RemoteProtocolError, SpecmeshError, Starting
+from specmesh.wire import messages as m
 
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
@@ -45,7 +46,7 @@ class RequestRouter:
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(one.info.model for one in self.upstreams if one.info is not None))
 
-    def serving(self, name: str, now: float) -> tuple[VerifierInfo, Vocabulary]:
+    def serving(self, name: str, now: float) -> tuple[m.Welcome, Vocabulary]:
         """Return a verifier with the model of this name, or any; a lone one answers to any name. Raises why none is."""
         there = [one for one in self.upstreams if one.info is not None]
         wanted = [one for one in there if len(self.upstreams) == 1 or name in ("", one.info and one.info.model)]
@@ -169,7 +170,7 @@ class RequestRouter:
         fit = [upstream for upstream in self.upstreams if self._fits(one, upstream)]
         if len(fit) < 2:
             return fit
-        seconds = {upstream.address: upstream.load.token_seconds(upstream.own) for upstream in fit}
+        seconds = {upstream.address: upstream.token_seconds for upstream in fit}
         near = NEAR * min(seconds.values())
         rank = {address: 0.0 if expected <= near else expected for address, expected in seconds.items()}
         return sorted(fit, key=lambda upstream: (upstream.address != one.home, rank[upstream.address]))
@@ -181,16 +182,27 @@ class RequestRouter:
         if info is None or upstream.address in one.tried:
             return False
         if began is None:
-            return not is_wrong(one.error) and one.request.target in ("", info.target)
+            return not is_wrong(one.error) and one.request.target in ("", target_of(info))
         if upstream.address == one.home:
-            return began.same_model(info)
-        return began.same_file(info) and info.n_ctx >= began.n_ctx  # a shorter one would end the text early
+            return same_model(began, info)
+        return same_file(began, info) and info.n_ctx >= began.n_ctx  # a shorter one would end the text early
 
     def _hopeless(self, one: DrafterRequest) -> bool:
         """Return True where the verifier that began a text has another model now, and no other has that one."""
         began, there = one.began, {other.address: other.info for other in self.upstreams if other.info is not None}
-        return began is not None and one.home in there and not any(map(began.same_model, there.values()))
+        return began is not None and one.home in there and not any(same_model(began, info) for info in there.values())
 
     def _give_up(self, one: DrafterRequest, error: SpecmeshError) -> None:
         resumable = bool(one.request.id and one.request.prompt_ids)
         one.fail(error, RequestState.GIVEN_UP if resumable else RequestState.OVER)
+
+
+def same_model(before: m.Welcome, now: m.Welcome) -> bool:
+    """Return True where a verifier that came back has the model that it had."""
+    return (target_of(before), before.n_vocab, before.model_hash) == (target_of(now), now.n_vocab, now.model_hash)
+
+
+def same_file(one: m.Welcome, other: m.Welcome) -> bool:
+    """Return True where both run the same file, as far as the hash shows; equal names prove nothing across machines."""
+    known = one.model_hash != "" and one.model_hash == other.model_hash
+    return known and (one.vocab_fingerprint, one.n_vocab) == (other.vocab_fingerprint, other.n_vocab)

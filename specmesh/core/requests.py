@@ -1,10 +1,9 @@
 """Requests of clients, and the events that answer them."""
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import Protocol
 
 from specmesh.core.sampling.logprobs import Logprob
@@ -18,9 +17,9 @@ from specmesh.errors import (
     RequestError,
     SpecmeshError,
 )
+from specmesh.wire import messages as m
 
-ID_BYTES = 36
-"""Memory of an id in a tuple."""
+ID_BYTES = 36  # memory of an id in a tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +98,9 @@ class EventSink(Protocol):
     def on_event(self, event: ClientEvent) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class VerifierInfo:
-    """What a verifier, `name`, says of itself and its target in WELCOME."""
-
-    name: str
-    model: str
-    model_hash: str
-    fingerprint: str
-    n_vocab: int
-    n_ctx: int
-    end_ids: Collection[int]
-
-    @property
-    def target(self) -> str:
-        """Its name in `Request.target`."""
-        return f"{self.fingerprint} {self.model}"
-
-    def same_model(self, now: "VerifierInfo") -> bool:
-        """Return True where a verifier that came back has the model that it had."""
-        return (self.target, self.n_vocab, self.model_hash) == (now.target, now.n_vocab, now.model_hash)
-
-    def same_file(self, other: "VerifierInfo") -> bool:
-        """Return True where both run the same file, as far as the hash shows; equal names prove nothing across
-        machines."""
-        known = self.model_hash != "" and self.model_hash == other.model_hash
-        return known and (self.fingerprint, self.n_vocab) == (other.fingerprint, other.n_vocab)
+def target_of(verifier: m.Welcome) -> str:
+    """Return its target's name in `Request.target`."""
+    return f"{verifier.vocab_fingerprint} {verifier.model}"
 
 
 class RequestState(Enum):
@@ -138,20 +114,14 @@ class RequestState(Enum):
     OVER = "over"
 
 
-TRANSITIONS: Mapping[RequestState, frozenset[RequestState]] = MappingProxyType(
-    {
-        RequestState.UNPLACED: frozenset(
-            {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER}
-        ),
-        RequestState.ASKED: frozenset({RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER}),
-        RequestState.OPEN: frozenset({RequestState.UNPLACED, RequestState.OVER}),
-        RequestState.WAITING: frozenset(
-            {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER}
-        ),
-        RequestState.GIVEN_UP: frozenset({RequestState.OVER}),
-        RequestState.OVER: frozenset(),
-    }
-)
+TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
+    RequestState.UNPLACED: {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.ASKED: {RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER},
+    RequestState.OPEN: {RequestState.UNPLACED, RequestState.OVER},
+    RequestState.WAITING: {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.GIVEN_UP: {RequestState.OVER},
+    RequestState.OVER: set(),
+}
 """What each state may become. WAITING stays where all verifiers were asked again in vain."""
 
 
@@ -168,7 +138,7 @@ class DrafterRequest:
     client: EventSink
     state: RequestState = field(default=RequestState.UNPLACED, init=False)  # changed by `move` only
     home: str = ""
-    verifier: VerifierInfo | None = None
+    verifier: m.Welcome | None = None
     started: bool = False
     until: float | None = None
     due: float = 0.0
@@ -176,7 +146,7 @@ class DrafterRequest:
     error: SpecmeshError | None = None
 
     @property
-    def began(self) -> VerifierInfo | None:
+    def began(self) -> m.Welcome | None:
         """What verifier the text began at."""
         return self.verifier if self.started or self.request.generated else None
 
@@ -186,7 +156,7 @@ class DrafterRequest:
             raise LocalProtocolError(f"a request that is {self.state.value} cannot become {to.value}")
         self.state = to
 
-    def opened(self, params: SessionParams, by: VerifierInfo | None, address: str) -> None:
+    def opened(self, params: SessionParams, by: m.Welcome | None, address: str) -> None:
         """Note that a verifier has a session for it; one that resumes by name learns its parameters here."""
         self.move(RequestState.OPEN)
         params = params if self.request.named_only else self.request.params

@@ -8,7 +8,6 @@ says. The output depends on the target's logits, the sampler and the prompt only
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,7 @@ from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
-from specmesh.core.sampling.logprobs import LogprobRecorder
+from specmesh.core.sampling.logprobs import LogprobRecorder, flattened
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.sampling.stop import StopScan
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
@@ -50,13 +49,11 @@ class SessionState(Enum):
     ENDED = "ended"
 
 
-STEPS: Mapping[SessionState, type[ev.Prefill | ev.Verify] | None] = MappingProxyType(
-    {
-        SessionState.PREFILLING: ev.Prefill,  # generating once the whole prompt is in the KV slot
-        SessionState.GENERATING: ev.Verify,  # ended by an end token, a stop string, its length, its grammar
-        SessionState.ENDED: None,  # and changed by nothing
-    }
-)
+STEPS: Mapping[SessionState, type[ev.Prefill | ev.Verify] | None] = {
+    SessionState.PREFILLING: ev.Prefill,  # generating once the whole prompt is in the KV slot
+    SessionState.GENERATING: ev.Verify,  # ended by an end token, a stop string, its length, its grammar
+    SessionState.ENDED: None,  # and changed by nothing
+}
 """What a step may have done for a session, by its state: anything else is refused. Peers and clients speak at any
 time."""
 
@@ -333,8 +330,8 @@ class SessionContext:
     the verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was
     told of it.
 
-    The drafter pool's: why it got its newest drafter, and for how many rounds; and whether drafts were asked for when
-    drafters' loads were last counted."""
+    The drafter pool's: for how many rounds it has had its drafter, and whether drafts were asked for when drafters'
+    loads were last counted."""
 
     machine: VerifierSession
     seq: int  # of the target's memory
@@ -345,7 +342,6 @@ class SessionContext:
     key: str = ""
     end: vev.SessionEnded | None = None
     kept_until: float = 0.0
-    reason: vev.AttachReason | None = None
     rounds: int = 0
     asked: bool = False
 
@@ -362,13 +358,14 @@ class SessionContext:
         whose = {"request": label} if self.owner is None else {"remote": True}
         return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
 
-    def logprobs(self, told: m.Truth | m.Sync) -> ev.LogprobsTold | None:
+    def logprobs(self, told: m.Truth | m.Sync) -> list[m.Logprobs]:
         """Return those of the ids that a drafter is told, where its client asked for them."""
         known, end = self.machine.logprobs, told.base + len(told.ids)
-        if self.owner is None or known is None:
-            return None
+        if self.owner is None or known is None or end <= known.begin:
+            return []
         begin = max(told.base, known.begin)
-        return ev.LogprobsTold(begin, known.between(begin, end)) if begin < end else None
+        parts = flattened(known.between(begin, end), m.MAX_LOGPROBS)
+        return [m.Logprobs(self.id, begin + at, *flat) for at, flat in parts]
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""

@@ -9,7 +9,7 @@ from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
 from specmesh.core.sampling.sampler import FORBIDDEN, MAX_BIASES, MOST, WINDOW, Penalties, SamplingParams
-from specmesh.core.sampling.stop import check_stops
+from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
 from specmesh.errors import PromptTooLong, RequestError
 
 
@@ -57,12 +57,7 @@ class SessionParams:
 
 
 def session_params(
-    fields: Fields,
-    seed: int,
-    max_tokens: int,
-    logprobs: int | None,
-    grammar: Grammar | None,
-    most_bias: float = MOST,
+    fields: Fields, seed: int, max_tokens: int, logprobs: int | None, grammar: Grammar | None, most_bias: float = MOST
 ) -> SessionParams:
     """What the fields of a request ask for, by the names that the API and the wire have for them; what these two write
     differently is given. Raise RequestError for what no session can have."""
@@ -138,7 +133,15 @@ def stops_of(value: object) -> tuple[str, ...]:
     stops = [value] if isinstance(value, str) else value or []
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise RequestError("stop must be a text or a list of texts", "stop")
-    return check_stops(stops)
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_LENGTH for stop in stops):
+        raise RequestError(f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop")
+    if any("\ufffd" in stop for stop in stops):  # it stands for bytes that are no text
+        raise RequestError("stop must not contain U+FFFD", "stop")
+    try:
+        "".join(stops).encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"stop is not valid Unicode: {error.reason}", "stop") from None
+    return tuple(stop for stop in stops if stop)
 
 
 @dataclass(frozen=True, slots=True)

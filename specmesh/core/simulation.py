@@ -69,20 +69,6 @@ class Forecast:
     busy: float  # share of time spent in steps
 
 
-def simulate(
-    site: Deployment,
-    texts: Workload,
-    users: int,
-    right: Callable[[int], bool],
-    policy: Callable[[int], Policy] | None = None,
-) -> Forecast:
-    """Simulate `users` at once. right(position) says whether a draft for that position, prompt included, is right.
-
-    policy(position): the policy to decide by there, from an oracle; None: sessions learn acceptance and solve theirs.
-    """
-    return _Simulation(site, texts, users, right, policy).run()
-
-
 @dataclass(slots=True)
 class _Drafter:
     id: vev.DrafterId
@@ -99,14 +85,19 @@ class _Counts:
     accepted: int = 0
 
 
-class _Simulation:
+class Simulation:
+    """`users` at once. right(position) says whether a draft for that position, prompt included, is right.
+
+    policy(position): the policy to decide by there, from an oracle; None: sessions learn acceptance and solve theirs.
+    """
+
     def __init__(
         self,
         site: Deployment,
         texts: Workload,
         users: int,
         right: Callable[[int], bool],
-        policy: Callable[[int], Policy] | None,
+        policy: Callable[[int], Policy] | None = None,
     ) -> None:
         self._site, self._texts, self._users = site, texts, users
         self._right, self._policy = right, policy
@@ -166,7 +157,7 @@ class _Simulation:
             return
         if self._policy is not None:
             for live in self._verifier.sessions.values():
-                live.machine.pacing.adopt(self._policy(len(live.machine.prefix)))
+                live.machine.pacing.policy = self._policy(len(live.machine.prefix))
         step = self._verifier.next_step(now)
         if isinstance(step, ev.Wait):
             if step.until not in (inf, self._wake):
@@ -191,8 +182,8 @@ class _Simulation:
     def _carry_out(self, effects: list[vev.Effect], now: float) -> None:
         for effect in effects:
             match effect:
-                case vev.ToDrafter(drafter, session, said):
-                    arrived = partial(self._arrived, self._drafters[drafter], session, said)
+                case vev.ToDrafter(drafter, said):
+                    arrived = partial(self._arrived, self._drafters[drafter], said)
                     self._at(now + self._site.round_trip / 2, arrived)
                 case vev.Committed(client=int(client), emit=emit):
                     counts = self._counts
@@ -219,15 +210,15 @@ class _Simulation:
         self._verifier.handle(vev.RoundTrip(identity, self._site.round_trip), 0.0)
         return drafter
 
-    def _arrived(self, drafter: _Drafter, session: int, said: vev.Said, now: float) -> None:
+    def _arrived(self, drafter: _Drafter, said: vev.Said, now: float) -> None:
         event: ev.CoreEvent
         match said:
-            case vev.Announced(n_prompt, params):
-                event = ev.DraftFor(session, 0, session, VOCABULARY, n_prompt, params.sampling)
-            case ev.Over():
+            case m.Opened(session, _, n_prompt):
+                event = ev.DraftFor(session, 0, session, VOCABULARY, n_prompt, SamplingParams())
+            case m.Done(session):
                 event = ev.Dropped(session)
             case m.Truth() | m.Sync() | m.Nack():
-                event = ev.Heard(session, said)
+                event = ev.Heard(said.session, said)
             case _:
                 return
         self._send(drafter, drafter.core.handle(event, now), now)

@@ -4,13 +4,12 @@ Frames come as calls, in the order in which they were received; what follows is 
 """
 
 import itertools
-from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.client_session import ClientSession
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.requests import DrafterRequest, RequestState, VerifierInfo
+from specmesh.core.requests import DrafterRequest, RequestState
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -22,46 +21,20 @@ UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 
 
 class Outlet(Protocol):
-    """The connection to a verifier, and the core that drafts."""
+    """The connection to a verifier, and the core that drafts.
+
+    refusal: why the verifier or our own keys keep this drafter out. ask: for a session; it returns why that cannot be.
+    send: it returns how many bytes were sent. close: leave a session, or withdraw the request `ref`. compile: tell the
+    core of a session's grammar once it is compiled. tell: hand an event to the core. note: log."""
 
     @property
-    def refusal(self) -> str | None:
-        """Why the verifier or our own keys keep this drafter out."""
-
-    def ask(self, pending: DrafterRequest, ref: int) -> SpecmeshError | None:
-        """Ask the verifier for a session; return why that cannot be."""
-
-    def send(self, what: m.Draft | m.DraftProbs | m.Nack) -> int:
-        """Return how many bytes were sent."""
-
-    def close(self, session: int, ref: int = 0) -> None:
-        """Leave a session, or withdraw the request `ref`."""
-
-    def compile(self, grammar: Grammar, key: int) -> None:
-        """Tell the core of a session's grammar once it is compiled."""
-
-    def tell(self, event: ev.CoreEvent, at: float, /) -> None:
-        """Hand an event to the core that drafts."""
-
-    def note(self, noted: ev.Noted) -> None:
-        """Log."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedLoad:
-    """What a verifier told of its work. places: sessions it holds at once, 0 where it does not tell; step_s: a step of
-    one row."""
-
-    sessions: int = 0
-    queued: int = 0
-    places: int = 0
-    step_s: float = 0.0
-
-    def token_seconds(self, own: int) -> float:
-        """Seconds per token that one more text can expect: a step's, and more the more of its places are taken, or
-        waited for; own: requests of this drafter there, some perhaps newer than the load."""
-        others = max(self.sessions + self.queued, own)
-        return (self.step_s or UNKNOWN_STEP) * (1 + others / (self.places or 1))
+    def refusal(self) -> str | None: ...
+    def ask(self, pending: DrafterRequest, ref: int) -> SpecmeshError | None: ...
+    def send(self, what: m.Draft | m.DraftProbs | m.Nack) -> int: ...
+    def close(self, session: int, ref: int = 0) -> None: ...
+    def compile(self, grammar: Grammar, key: int) -> None: ...
+    def tell(self, event: ev.CoreEvent, at: float, /) -> None: ...
+    def note(self, noted: ev.Noted) -> None: ...
 
 
 class Upstream:
@@ -75,12 +48,12 @@ class Upstream:
 
     def __init__(self, address: str, place: tuple[int, int], outlet: Outlet, stats: DrafterStats) -> None:
         self.address, self.number = address, place[0]
-        self.info: VerifierInfo | None = None
-        self.known: VerifierInfo | None = None
+        self.info: m.Welcome | None = None
+        self.known: m.Welcome | None = None
         self.vocabulary: Vocabulary | None = None
         self.given_up: SpecmeshError | None = None
         self.round_trip = 0.0
-        self.load = ReportedLoad()
+        self.load: m.Ping | m.Pong = m.Pong(0)
         self.live: dict[int, ClientSession] = {}
         self.asked: dict[int, DrafterRequest] = {}
         self._out, self._stats = outlet, stats
@@ -102,15 +75,16 @@ class Upstream:
 
     # --- whether it is there
 
-    def welcomed(self, info: VerifierInfo, now: float) -> bool:
+    def welcomed(self, info: m.Welcome, now: float) -> bool:
         """Begin with a verifier; return False where it is the one that was there: it got more than one HELLO."""
         before, known = self.info, self.known
-        if before is not None and before.name == info.name:
+        if before is not None and before.verifier == info.verifier:
+            self.info = self.known = info
             return False
         self._interrupt_all(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
         self.info = self.known = info
         self._stats.reconnects += known is not None
-        self._note("verifier_found", verifier=info.name, model=info.model)
+        self._note("verifier_found", verifier=info.verifier, model=info.model)
         return True
 
     def speaks(self, vocabulary: Vocabulary | None, now: float, *, ready: bool) -> None:
@@ -130,13 +104,20 @@ class Upstream:
         self._away(error, now)
 
     def _away(self, error: SpecmeshError, now: float) -> None:
-        self.info, self.load = None, ReportedLoad()
+        self.info, self.load = None, m.Pong(0)
         self._interrupt_all(error, now)
 
     @property
     def own(self) -> int:
         """Number of requests of clients here that the verifier has, or was asked for."""
         return len(self.asked) + sum(live.pending is not None for live in self._sessions.values())
+
+    @property
+    def token_seconds(self) -> float:
+        """Seconds per token that one more text can expect: a step's, more the more places are taken or waited for."""
+        load = self.load
+        others = max(load.sessions + load.queued, self.own)  # own requests may be newer than the load
+        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (1 + others / (load.places or 1))
 
     # --- requests of clients here
 
@@ -210,20 +191,20 @@ class Upstream:
                 live.draft_n = said.draft_n
             self._out.tell(ev.Heard(live.key, said), now)
 
-    def logprobs(self, session: int, told: ev.LogprobsTold, now: float) -> None:
+    def logprobs(self, told: m.Logprobs, now: float) -> None:
         """Pass on those of committed ids, unless they name an id that is none."""
-        live, n_vocab = self.live.get(session), self.known.n_vocab if self.known is not None else 0
-        if live is not None and all(token < n_vocab for one in told.logprobs if one is not None for token in one.ids):
+        live, n_vocab = self.live.get(told.session), self.known.n_vocab if self.known is not None else 0
+        if live is not None and all(token < n_vocab for token in told.top_ids):
             self._out.tell(ev.Aside(live.key, told), now)
 
-    def done(self, session: int, over: ev.Over, now: float) -> None:
-        live = self.live.get(session)
+    def done(self, done: m.Done, now: float) -> None:
+        live = self.live.get(done.session)
         if live is None:
             return  # closed from this side
-        if over.reason == "moved":
+        if done.finish_reason == "moved":
             self._taken_over(live, now)
         else:
-            self._end(live, over, now)
+            self._end(live, done, now)
 
     def carry_out(self, key: int, effect: ev.SessionEffect, now: float) -> bool:
         """Carry out what the core says to a session, unless that is over here; return whether it ended by that."""
@@ -236,7 +217,7 @@ class Upstream:
             case ev.Learned():
                 live.learned(effect)
             case ev.Aside(_, what, drafted, seconds):
-                if isinstance(what, ev.LogprobsTold):
+                if isinstance(what, m.Logprobs):
                     live.add(what)
                 else:
                     live.drafted, live.draft_seconds = drafted, seconds
@@ -250,26 +231,26 @@ class Upstream:
                 assert_never(effect)
         return False
 
-    def _end(self, live: ClientSession, why: ev.Over | SpecmeshError, now: float) -> None:
+    def _end(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
         """End a session once all is learned that it was told before."""
         del self.live[live.id]
         self._out.tell(ev.Aside(live.key, why), now)
         self._out.tell(ev.Dropped(live.key), now)
 
-    def _ended(self, live: ClientSession, why: ev.Over | SpecmeshError, now: float) -> None:
+    def _ended(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
         if isinstance(why, SpecmeshError):
             self._interrupt(live, why, now)
-        elif why.reason == "shutdown":
+        elif why.finish_reason == "shutdown":
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
         elif live.pending is not None and live.n_truth < why.length:
             self._interrupt(live, EndLost(live.n_truth, why.length), now)
         else:
             self._out.close(live.id)
-            self._note("session_finished", session=live.id, reason=why.reason, drafted=live.drafted)
-            if why.reason == "error":
+            self._note("session_finished", session=live.id, reason=why.finish_reason, drafted=live.drafted)
+            if why.finish_reason == "error":
                 live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
-            live.done(why.reason, why.report)
+            live.done(why.finish_reason, why.report)
             self._forget(live, now)
 
     def _interrupt(self, live: ClientSession, error: SpecmeshError, now: float, tried: tuple[str, ...] = ()) -> None:

@@ -94,7 +94,7 @@ class VerifierCore:
                 self._asked(event, now)
             case vev.Solved(session, policy):
                 if (live := self.sessions.get(session)) is not None:
-                    live.machine.pacing.adopt(policy)
+                    live.machine.pacing.policy = policy
             case vev.RoundTrip(name, seconds):
                 self._drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
@@ -207,6 +207,7 @@ class VerifierCore:
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
 
     def _failed(self, step: ev.Step, error: SpecmeshError) -> None:
+        self._meter.idle()  # the time until the next step is no pause
         self._tell(vev.Noted("step_failed", {"error": str(error)}, "error"))
         doubtful = {one.seq for one in (*step.orders, *step.spans)}
         self._slots.doubt(doubtful)
@@ -274,8 +275,8 @@ class VerifierCore:
             if live.owner is None:
                 self._forget(live)
             else:
-                over = ev.Over(end.reason, len(live.machine.prefix), end.report)
-                self._tell(vev.ToDrafter(live.owner, live.id, over))
+                done = m.Done(live.id, end.reason, len(live.machine.prefix), end.report)
+                self._tell(vev.ToDrafter(live.owner, done))
                 self._kept.add(live, now)
         return True
 
@@ -317,7 +318,7 @@ class VerifierCore:
                 self._note("session_kept", live, seconds=self._kept.grace)
             else:
                 self._cancel(live)
-        self._drafters.find_all(now, "gone")
+        self._drafters.find_all(now)
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
         live = self.sessions.get(session) or self._kept.sessions.get(session)
@@ -353,7 +354,7 @@ class VerifierCore:
                     self._effects.append(done)
                 case m.Truth() | m.Sync():
                     self._say(live, effect)
-                    if live.machine.logprobs is not None and (logprobs := live.logprobs(effect)) is not None:
+                    for logprobs in live.logprobs(effect) if live.machine.logprobs is not None else ():
                         self._say(live, logprobs)
                 case m.Nack():
                     self._say(live, effect)
@@ -366,9 +367,9 @@ class VerifierCore:
                 case _:
                     assert_never(effect)
 
-    def _say(self, live: SessionContext, what: m.Truth | m.Sync | m.Nack | ev.LogprobsTold) -> None:
+    def _say(self, live: SessionContext, what: vev.Said) -> None:
         if live.drafter is not None:
-            self._tell(vev.ToDrafter(live.drafter, live.machine.id, what))
+            self._tell(vev.ToDrafter(live.drafter, what))
 
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))
@@ -381,7 +382,7 @@ class VerifierCore:
         self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
         self._over.add(machine.counts)
         self._stale += machine.drafts.stale
-        self._drafters.finished()
+        self._drafters.weigh()
         report = session_report(machine, self._costs, now)
         live.end = live.ended(reason, error, report, now)
         self._tell(live.end)
@@ -390,8 +391,8 @@ class VerifierCore:
             counts["grammar_spent"] = machine.constraint.exhausted  # none of its drafts was verified from then on
         self._note("session_finished", live, reason=reason, tokens=machine.generated, **counts)
         if drafter is not None:
-            over = ev.Over(reason, len(machine.prefix), report if live.owner == drafter else {})
-            self._tell(vev.ToDrafter(drafter, live.id, over))
+            done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == drafter else {})
+            self._tell(vev.ToDrafter(drafter, done))
         if live.owner is not None and live.name and reason in SERVED:
             self._kept.add(live, now)  # until it is closed: DONE may be lost
         elif live.id not in self._kept.sessions:

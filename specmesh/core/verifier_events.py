@@ -18,9 +18,6 @@ from specmesh.wire import messages as m
 # --- what happened
 
 DrafterId = bytes  # the identity of a drafter's connection
-# why a session got its drafter: its first; there was none for a while; the one before has gone, or says nothing; this
-# one promises more, or is to be measured
-AttachReason = Literal["first", "alone", "gone", "silent", "better", "trial"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,31 +161,22 @@ class Forgotten:
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """What a drafter must know of a session that it did not ask for."""
-
-    n_prompt: int
-    params: SessionParams
-
-
-Said = m.Truth | m.Sync | m.Nack | Announced | ev.Over | ev.LogprobsTold
+Said = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class ToDrafter:
     drafter: DrafterId
-    session: int
     what: Said
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """A drafter drafts for a session from now on."""
+    """A drafter drafts for a session from now on: the one before says nothing, or promises less."""
 
     session: int
     drafter: DrafterId
-    why: AttachReason
+    why: Literal["better", "silent"]
 
 
 @dataclass(frozen=True, slots=True)

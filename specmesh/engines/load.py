@@ -127,10 +127,7 @@ class _Translating(Sampler):
     def __init__(self, sampler: Sampler, remap: Remap) -> None:
         super().__init__(sampler.params)
         self._sampler, self._remap = sampler, remap
-
-    @property
-    def greedy(self) -> bool:
-        return False  # an engine's own argmax would be one of its ids
+        self.greedy = False  # an engine's own argmax would be one of its ids
 
     def choose(self, logits: Logits, position: int) -> int:
         best = self._remap.say(int(logits.argmax()))

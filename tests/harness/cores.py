@@ -126,7 +126,7 @@ class Verifier:
         known = [one for one, other in self._peers.items() if other is peer]
         if live.drafter is not None:
             pool.release(live, live.drafter)
-        pool.attach(live, known[0] if known else self._joined(peer, None, rated=False), now, "better")
+        pool.attach(live, known[0] if known else self._joined(peer, None, rated=False), now)
         return self._effects(self._core._taken(now), now)
 
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
@@ -197,10 +197,10 @@ class Verifier:
         result = list[Effect]()
         for effect in effects:
             match effect:
-                case vev.ToDrafter(drafter, _, m.Sync() as sync):
+                case vev.ToDrafter(drafter, m.Sync() as sync):
                     self._seen["syncs"] += 1
                     result += self._synced(sync, self._peers[drafter])
-                case vev.ToDrafter(drafter, _, m.Truth() | m.Nack() as sent):
+                case vev.ToDrafter(drafter, m.Truth() | m.Nack() as sent):
                     self._seen["verifier nacks"] += isinstance(sent, m.Nack)
                     result.append(Send(sent, self._peers[drafter]))
                 case vev.Committed() | vev.SessionEnded():

@@ -180,8 +180,8 @@ class World:
                     self.clients.refuse(client, error)
                 case vev.Forgotten(session):
                     self.clients.forgotten(session)
-                case vev.ToDrafter(drafter, session):
-                    self.told.append((drafter, session))
+                case vev.ToDrafter(drafter, said):
+                    self.told.append((drafter, said.session))
 
     def wait(self, seconds: float = 0.1) -> None:
         self.now += seconds

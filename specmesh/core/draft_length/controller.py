@@ -33,14 +33,7 @@ class DraftLengthController:
     fixed: the client's own draft_n, None to adapt; most: drafts a step may have; company: sessions there are with this
     one. `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
 
-    def __init__(
-        self,
-        fixed: int | None,
-        most: int,
-        costs: StepCosts,
-        times: SessionTimes,
-        company: int = 1,
-    ) -> None:
+    def __init__(self, fixed: int | None, most: int, costs: StepCosts, times: SessionTimes, company: int = 1) -> None:
         self.policy: Policy | None = None
         self.acceptance = RollingAcceptance()
         self.arrivals: Arrivals | None = None
@@ -141,7 +134,7 @@ class DraftLengthController:
     # --- the policy
 
     def unsolved(self, now: float) -> PolicyInputs | None:
-        """What to solve a new policy from, outside the loop, for `adopt`; None where the estimates have hardly
+        """What to solve a new policy from, outside the loop, for `policy`; None where the estimates have hardly
         moved."""
         arrivals, early = self.arrivals, now - self._looked < SOLVE_INTERVAL
         if arrivals is None or early or self._fixed is not None or self._company > 1:
@@ -151,9 +144,6 @@ class DraftLengthController:
             return None
         self._looked = now
         return inputs if self.policy is None or moved(self.policy.inputs, inputs) else None
-
-    def adopt(self, policy: Policy) -> None:
-        self.policy = policy
 
     @property
     def alone(self) -> float:

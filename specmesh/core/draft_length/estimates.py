@@ -189,9 +189,8 @@ class StepCosts:
     with a `_Curve`. A width unknown to a bucket costs what it does with the next shorter context, plus the median of
     what known widths cost more here."""
 
-    def __init__(self, window: int = 31, curves: "dict[int, _Curve] | None" = None) -> None:
+    def __init__(self, curves: "dict[int, _Curve] | None" = None) -> None:
         self._gates: dict[int, SpeculationGate] = {}
-        self._window = window
         self.curves: dict[int, _Curve] = {} if curves is None else curves
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
@@ -206,7 +205,7 @@ class StepCosts:
     def split(self) -> None:
         """Measure steps beside a drafter of this host apart: they may take another time from now on."""
         if self._alone is None:
-            self._alone = StepCosts(self._window, self.curves)
+            self._alone = StepCosts(self.curves)
         self.curves = {bucket: curve.doubted() for bucket, curve in self.curves.items()}
 
     def join(self) -> None:
@@ -228,7 +227,7 @@ class StepCosts:
         """Learn from a step that verified `rows` rows and did nothing else."""
         bucket = _bucket(context)
         if bucket not in self.curves:
-            self.curves[bucket] = _Curve(self._window)
+            self.curves[bucket] = _Curve()
         if self.curves[bucket].record(rows, seconds):
             self._dearer.clear()
             self._expected.clear()
@@ -267,9 +266,8 @@ class _Curve:
     """Seconds by rows with about the same context: the median of the last measurements per width, interpolated between
     neighbours. Not assumed monotone: kernels have cliffs."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self) -> None:
         self.medians: dict[int, float] = {}
-        self._window = window
         self._samples: dict[int, deque[float]] = {}
         self._widths: list[int] = []
 
@@ -277,7 +275,7 @@ class _Curve:
         """Learn; return whether a median changed."""
         samples = self._samples.get(rows)
         if samples is None:
-            samples = self._samples[rows] = deque(maxlen=self._window)
+            samples = self._samples[rows] = deque(maxlen=WINDOW)
             self._widths = sorted(self._samples)
         samples.append(seconds)
         new = median(samples)
@@ -288,7 +286,7 @@ class _Curve:
 
     def doubted(self) -> "_Curve":
         """Return a curve on which each width counts as measured once."""
-        curve = _Curve(self._window)
+        curve = _Curve()
         for rows, seconds in self.medians.items():
             curve.record(rows, seconds)
         return curve

@@ -14,6 +14,7 @@ from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.session import SessionContext
 from specmesh.core.statistics import milliseconds
+from specmesh.wire import messages as m
 
 # from one comparison of a session's drafter with the others to the next. Three drafters as in bench/pool.py, in virtual
 # time: of the best alone 0.96 where two are killed, 32: 0.92, 8: 0.95; in a text of 300 tokens 0.90, 32: 0.84
@@ -83,45 +84,43 @@ class DrafterPool:
 
     # --- a session gets a drafter, or loses it
 
-    def find_all(self, now: float, why: vev.AttachReason | None = None) -> None:
+    def find_all(self, now: float) -> None:
         if self.drafters:
             for live in list(self._sessions.values()):
                 if live.drafter is None and live.owner is None and live.machine.may_draft:
-                    self.find(live, now, why)
+                    self.find(live, now)
 
-    def find(self, live: SessionContext, now: float, why: vev.AttachReason | None = None) -> None:
+    def find(self, live: SessionContext, now: float) -> None:
         """Give a session without a drafter one, if there is any: first those to measure, then by their rates."""
         fitting = self._fitting(live)
         if fitting:
             unmeasured = self._unmeasured(fitting, now)
-            self.attach(live, (unmeasured or self._best(live, fitting)).id, now, why)
+            self.attach(live, (unmeasured or self._best(live, fitting)).id, now)
 
-    def attach(
-        self, live: SessionContext, identity: vev.DrafterId, now: float, why: vev.AttachReason | None = None
-    ) -> None:
+    def attach(self, live: SessionContext, identity: vev.DrafterId, now: float) -> None:
         """Let a drafter draft for a session. The one before must have been told that it does no more."""
         drafter = self.drafters.get(identity)
         if drafter is None:
             return  # it has just gone
-        machine, why = live.machine, why or ("first" if live.reason is None else "alone")
+        machine = live.machine
         if identity != live.owner:  # that one has just got OPENED
-            self._tell(vev.ToDrafter(identity, live.id, vev.Announced(machine.n_prompt, machine.params)))
-        live.drafter, live.reason, live.rounds = identity, why, 0
+            opened = m.Opened(live.id, 0, machine.n_prompt, machine.params.named())
+            self._tell(vev.ToDrafter(identity, opened))
+        live.drafter, live.rounds = identity, 0
         if drafter.measured is not None and drafter.unmeasured(now):
             drafter.arrivals.forget()
         drafter.silent = False
-        self._tell(vev.Assigned(live.id, identity, why))
         self._carry_out(live, machine.attach(drafter.arrivals, drafter.acceptance))
-        self._weigh()
+        self.weigh()
         self.reconsider(live, now)  # by what other sessions have shown, before the first step
 
     def detach(self, live: SessionContext) -> None:
         live.drafter = None
         live.machine.detach()
-        self._weigh()
+        self.weigh()
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
-        self._tell(vev.ToDrafter(identity, live.id, ev.Over("moved", len(live.machine.prefix), {})))
+        self._tell(vev.ToDrafter(identity, m.Done(live.id, "moved", len(live.machine.prefix))))
 
     def reconsider(self, live: SessionContext, now: float) -> None:
         """Have the policy of a session solved where what it comes of has moved."""
@@ -135,7 +134,7 @@ class DrafterPool:
         """Count a round of a session; where there are other drafters, see now and then whether it goes to one."""
         drafting = live.machine.drafting
         if drafting != live.asked:
-            self._weigh()
+            self.weigh()
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
         if drafter is None or live.machine.finished is not None:
             return
@@ -156,26 +155,23 @@ class DrafterPool:
         drafted = present.arrivals.restart is not None
         if silent or not (drafted or live.machine.drafting):  # nor will it: drafting with it is off
             present.silent = True
-            self._move(live, present, unmeasured or self._best(live, others), "silent", now)
+            chosen = unmeasured or self._best(live, others)
+            self._tell(vev.Assigned(live.id, chosen.id, "silent"))
+            self._move(live, present, chosen, now)
         elif not drafted:
             return
         elif unmeasured is not None:
-            self._move(live, present, unmeasured, "trial", now)
+            self._move(live, present, unmeasured, now)
         else:
             best = self._best(live, others)
             if self._rate(live, best) > CLEAR_GAIN * self._rate(live, present):
-                self._move(live, present, best, "better", now)
+                self._tell(vev.Assigned(live.id, best.id, "better"))
+                self._move(live, present, best, now)
 
-    def _move(
-        self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, why: vev.AttachReason, now: float
-    ) -> None:
+    def _move(self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, now: float) -> None:
         present.measured = now
         self.release(live, present.id)
-        self.attach(live, chosen.id, now, why)
-
-    def finished(self) -> None:
-        if self.drafters:
-            self._weigh()
+        self.attach(live, chosen.id, now)
 
     # --- which drafter
 
@@ -210,7 +206,7 @@ class DrafterPool:
         drafter.rate = 1 / pacing.alone if useless or out_of_room else drafting_rate(inputs)
         return drafter.rate
 
-    def _weigh(self) -> None:
+    def weigh(self) -> None:
         """Set each drafter's load, which its timing depends on."""
         for live in self._sessions.values():
             live.asked = live.machine.drafting

@@ -6,7 +6,7 @@ THRESHOLD = 0.3  # the least probability of a draft that stands by `threshold`, 
 
 
 class Strategy(StrEnum):
-    """Its names, as clients and the wire have them. core.sampling.acceptance_strategies has what they do."""
+    """Its names, as clients and the wire have them. core.accept has what they do."""
 
     DETERMINISTIC = "deterministic"  # a draft stands where the target itself chooses it: no drafter changes the text
     PROBABILISTIC = "probabilistic"  # drafts stand as often as they can with each text as likely as without them

@@ -153,11 +153,7 @@ class _Masking(Sampler):
 
     def __init__(self, plain: Sampler, constraint: Constraint) -> None:
         super().__init__(plain.params)
-        self._plain, self._constraint = plain, constraint
-
-    @property
-    def greedy(self) -> bool:
-        return False
+        self._plain, self._constraint, self.greedy = plain, constraint, False
 
     def choose(self, logits: Logits, position: int) -> int:
         try:

@@ -186,11 +186,12 @@ class SamplingParams:
 class Sampler:
     """Chooses tokens for one session; holds no state that advances. `before`: the latest ids, for penalties."""
 
-    __slots__ = ("_as_is", "_seed", "before", "params")
+    __slots__ = ("_as_is", "_seed", "before", "greedy", "params")
 
     def __init__(self, params: SamplingParams, before: Sequence[int] = ()) -> None:
         self.params = params
         self.before = before
+        self.greedy = params.greedy  # an engine may look for the choice itself
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
         self._as_is = not params.logit_bias and not (params.penalties and len(before))  # rows are not adjusted
 
@@ -207,11 +208,6 @@ class Sampler:
     def looks_back(self) -> int:
         """How many ids before a position its choice depends on; -1: all."""
         return self.params.penalties.window if self.params.penalties else 0
-
-    @property
-    def greedy(self) -> bool:
-        """Whether an engine may look for the choice itself."""
-        return self.params.greedy
 
     def choose(self, logits: Logits, position: int) -> int:
         if not self._as_is:

@@ -6,26 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import RequestError
 
 MAX_STOPS, MAX_LENGTH = 16, 1024  # most stop strings of a session, and their most characters
-_UNDECODED = "\ufffd"
-
-
-def check_stops(stops: Sequence[str]) -> tuple[str, ...]:
-    """The stop strings that mean something; raises RequestError for too many, or what no text has.
-
-    U+FFFD stands for bytes that are no text, so that what is shown and what was generated could differ about it.
-    """
-    if len(stops) > MAX_STOPS or any(len(stop) > MAX_LENGTH for stop in stops):
-        raise RequestError(f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop")
-    if any(_UNDECODED in stop for stop in stops):
-        raise RequestError("stop must not contain U+FFFD", "stop")
-    try:
-        "".join(stops).encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(f"stop is not valid Unicode: {error.reason}", "stop") from None
-    return tuple(stop for stop in stops if stop)
 
 
 class StopScan:

@@ -1,19 +1,11 @@
 """An engine's CPU threads beside those of the other daemon of its host: more than cores stall at every barrier."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from specmesh.core.events import Noted
+from specmesh.wire import messages as m
 
-
-class HostPeer(Protocol):
-    """A peer, as it tells of its host and the threads that it takes there, 0 off the CPU."""
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def cpu_threads(self) -> int: ...
+HostPeer = m.Hello | m.Welcome  # they tell of their host and the threads that they take there, 0 off the CPU
 
 
 class ThreadShare:

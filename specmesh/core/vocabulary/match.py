@@ -57,7 +57,9 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
     meaning = f"{percent:g} % of the tokens have a counterpart ({len(mine)} and {len(theirs)} ids)"
     if overlap < least or not overlap:
         return VocabularyMatch(MatchKind.DIFFERENT, overlap, f"only {meaning}, {least * 100:g} % are needed")
-    remap = _remap(draft, verifier, fed, said)
+    stand_in = _first_ids(mine).get(b" ", 0)
+    to_draft = np.array([fed.get(v, stand_in) for v in range(len(theirs))])
+    remap = Remap(to_draft, np.array([said.get(d, NONE) for d in range(len(mine))]))
     if only_theirs or only_mine:
         return VocabularyMatch(MatchKind.PARTIAL, overlap, f"{meaning}; the others are never drafted", remap)
     if moved:
@@ -84,19 +86,9 @@ def _ends(vocabulary: Vocabulary, table: dict[int, int]) -> list[int]:
     return [i for i in sorted(vocabulary.end_ids) if i < len(vocabulary) and i not in table]
 
 
-def _remap(draft: Vocabulary, verifier: Vocabulary, fed: dict[int, int], said: dict[int, int]) -> Remap:
-    stand_in = _first_ids(draft.pieces).get(b" ", 0)
-    to_draft = np.array([fed.get(v, stand_in) for v in range(len(verifier))])
-    return Remap(to_draft, np.array([said.get(d, NONE) for d in range(len(draft))]))
-
-
-def _spare(piece: bytes) -> bool:
-    return not piece or _SPARE.fullmatch(piece) is not None
-
-
 def _without(pieces: tuple[bytes, ...], table: dict[int, int]) -> list[int]:
     """Return the ids without a counterpart; unused specials do not count."""
-    return [i for i, piece in enumerate(pieces) if i not in table and not _spare(piece)]
+    return [i for i, piece in enumerate(pieces) if piece and i not in table and not _SPARE.fullmatch(piece)]
 
 
 def _share(pieces: tuple[bytes, ...], table: dict[int, int], foreign: list[int]) -> float:

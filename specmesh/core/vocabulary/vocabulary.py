@@ -32,9 +32,6 @@ class Vocabulary:
             digest.update(len(piece).to_bytes(4, "little") + piece)
         return digest.hexdigest()
 
-    def text(self, ids: Iterable[int]) -> str:
-        return b"".join(self.pieces[token] for token in ids).decode("utf-8", "replace")
-
 
 def chunk(vocabulary: Vocabulary, start: int) -> list[str]:
     """Return pieces from id `start` on in base64, as many as one answer carries; none past the end."""

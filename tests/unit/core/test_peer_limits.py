@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specmesh.core import peer_limits as limits
-from specmesh.core.peer_limits import CUT_AFTER_S, RATES, REST_S, Cost, FrameAction, LimitsByAccount, PeerLimits, Rate
+from specmesh.core.peer_limits import CUT_AFTER_S, RATES, REST_S, Cost, FrameAction, PeerGate, PeerLimits, Rate
 
 FRAME = 36
 
@@ -74,13 +74,13 @@ def test_frames_that_are_none():
 
 def test_accounts_are_apart_and_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "MAX_ACCOUNTS", 8)
-    all_of = LimitsByAccount()
-    while all_of[b"flood"].frame(1, None, 1, 0.0) is FrameAction.TAKE:
+    gate = PeerGate()
+    while gate.limits(b"flood", "").frame(1, None, 1, 0.0) is FrameAction.TAKE:
         pass
-    assert all_of["good"].frame(1, None, 1, 0.0) is FrameAction.TAKE
+    assert gate.limits(b"flood", "good").frame(1, None, 1, 0.0) is FrameAction.TAKE
     for number in range(100):
-        assert all_of[number] is all_of[number]
-        assert len(all_of) <= 8
+        assert gate.limits(b"%d" % number) is gate.limits(b"%d" % number)
+        assert len(gate._limits) <= 8
 
 
 def test_the_protocol_tells_them():

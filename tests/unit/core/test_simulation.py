@@ -7,7 +7,7 @@ import pytest
 
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import PolicyInputs, solve
-from specmesh.core.simulation import Deployment, Workload, simulate
+from specmesh.core.simulation import Deployment, Simulation, Workload
 
 
 def costs(first: float = 0.030, each: float = 0.001, most: int = 33) -> StepCosts:
@@ -34,7 +34,7 @@ def test_the_promise_is_kept(alpha: float, round_trip: float):
         chance = random.Random(3)
         luck = [chance.random() < alpha for _ in range(2100)]
         texts = Workload(1, 2000, draft_n)
-        return simulate(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None).total
+        return Simulation(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None).run().total
 
     adaptive = rate(True)
     assert adaptive == pytest.approx(policy.rate, rel=0.08)

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specmesh.core.draft_length import estimates
 from specmesh.core.draft_length.estimates import StepCosts
 
 PROFILE = settings(derandomize=True, deadline=None)
@@ -33,8 +34,9 @@ def test_interpolation_stays_between_its_neighbours(table, rows):
     assert costs.tables() == {0: dict(sorted(table.items()))}
 
 
-def test_median_ignores_outliers_and_the_distant_past():
-    costs = StepCosts(window=5)
+def test_median_ignores_outliers_and_the_distant_past(monkeypatch):
+    monkeypatch.setattr(estimates, "WINDOW", 5)
+    costs = StepCosts()
     for value in (1.0, 1.0, 50.0, 1.0, 1.0):
         costs.record(2, value)
     assert costs.seconds(2) == 1.0

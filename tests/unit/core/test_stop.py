@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.stop import StopScan, StopTextFilter, check_stops
+from specmesh.core.sampling.stop import StopScan, StopTextFilter
+from specmesh.core.session_params import stops_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
@@ -62,7 +63,7 @@ def test_what_is_shown_is_the_text_before_it(stops, ids, data):
 @pytest.mark.parametrize("stops", [["x"] * 17, ["x" * 1025], ["a\ufffd"], ["\ud800"]])
 def test_stops_that_cannot_be(stops):
     with pytest.raises(RequestError, match="stop") as refused:
-        check_stops(stops)
+        stops_of(stops)
     assert refused.value.param == "stop"
 
 

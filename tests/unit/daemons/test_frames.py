@@ -12,8 +12,8 @@ from specmesh.core.requests import DrafterRequest, Request
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
-from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS, check_stops
-from specmesh.core.session_params import ChatMessage, SessionParams, wire_params
+from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
+from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics import SessionTimes
 from specmesh.daemons.drafter.upstream_link import open_of
 from specmesh.daemons.verifier.drafters import requested
@@ -45,8 +45,14 @@ WRONG = {
     "temperature": (-1.0, 1e308, "hot"),
     "top_p": (-1.0, 7.0),
     "logit_bias": ([[1]], [[1, 2e9]], [[1, 1.0]] * 1025),
-    **{"min_p": (2.0,), "seed": (-1,), "draft_n": (25,), "logprobs": (21,), "repeat_penalty": (0,)},
-    **{"threshold": (0,), "strategy": ("best",), "max_tokens": (2**32 - 1,)},
+    "min_p": (2.0,),
+    "seed": (-1,),
+    "draft_n": (25,),
+    "logprobs": (21,),
+    "repeat_penalty": (0,),
+    "threshold": (0,),
+    "strategy": ("best",),
+    "max_tokens": (2**32 - 1,),
 }
 GRAMMARS = ((GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema"))
 WRONG_OPTIONS = [{name: value} for name, values in WRONG.items() for value in values]
@@ -89,7 +95,7 @@ def test_the_largest_session_fits_a_frame():
     """What a request may have at most, in what JSON needs most for, is announced in one OPENED."""
     biases = tuple((2**31 - 1, -1.2345678901234567e-300) for _ in range(MAX_BIASES))
     grammar = check_grammar(Grammar(GrammarKind.GBNF, '"' * MAX_GRAMMAR))
-    stops = check_stops(["\x01" * MAX_LENGTH] * MAX_STOPS)
+    stops = stops_of(["\x01" * MAX_LENGTH] * MAX_STOPS)
     params = SessionParams(SamplingParams(logit_bias=biases), 20, stop=stops, grammar=grammar)
     assert wire_params(decode_one(m.Opened(3, 0, 12, params.named())).options) == params
 
