@@ -82,10 +82,8 @@ class LoopBackend:
 
 
 def serve_verifier(settings: VerifierSettings) -> None:
-    """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start.
-
-    The caller holds the `instance_lock` of its socket.
-    """
+    """Run a verifier until a signal stops it; raises SpecmeshError where it cannot start. The caller holds the
+    `instance_lock` of its socket."""
     with DaemonProcess(settings.drain) as process:
         keys = _keys(settings)
         guard = ZapGuard(process.context, keys) if keys is not None else None
@@ -156,12 +154,10 @@ def _keys(settings: VerifierSettings | DrafterSettings) -> KeyFolder | None:
 
 def model_hash(model: ModelSettings) -> str:
     """SHA-256 over the size of the model file and evenly spread blocks of it, the first and the last too; of a
-    simulated model's settings, which are all of it; empty where there is no file.
-
-    By it drafters know verifiers that run the same file. Of files that were quantised or trained apart nearly every
-    block differs; only where somebody edits a few tensors in place, and serves both files, may it say the same of both.
-    A verifier that lies needs no such file: it may send any hash.
-    """
+    simulated model's settings, which are all of it; empty where there is no file. By it drafters know verifiers that
+    run the same file. Of files that were quantised or trained apart nearly every block differs; only where somebody
+    edits a few tensors in place, and serves both files, may it say the same of both. A verifier that lies needs no such
+    file: it may send any hash."""
     path, digest = Path(model.model or ""), hashlib.sha256()
     if model.engine == "sim":
         digest.update(str(model.model).encode())

@@ -34,14 +34,12 @@ _CLASSES = {
 
 class Client:
     """A connection to one daemon: at `path`, or the first live socket of SPECMESH_SOCKET, the user's and the system's.
-
     timeout: seconds without a byte, None for ever. Every method raises DaemonUnreachable if nobody answers (WentAway if
-    somebody did before), Starting if it will soon, and the daemon's own error if it refuses.
-    """
+    somebody did before), Starting if it will soon, and the daemon's own error if it refuses."""
 
     def __init__(self, path: Path | None = None, timeout: float | None = None) -> None:
         named = os.environ.get("SPECMESH_SOCKET")
-        self._tried = [path] if path is not None else [Path(named)] if named else candidate_sockets()
+        self.tried = [path] if path is not None else [Path(named)] if named else candidate_sockets()
         self._timeout = timeout
 
     def get(self, resource: str, body: Json | None = None) -> Json:
@@ -79,7 +77,7 @@ class Client:
     def _connect(self, *, waits: bool) -> http.client.HTTPConnection:
         """waits: a daemon that is starting comes before others that answer, which may have another model."""
         closed = []
-        for path in self._tried:
+        for path in self.tried:
             connection = _UnixConnection(path, self._timeout)
             try:
                 connection.connect()
@@ -90,9 +88,9 @@ class Client:
                     break
                 continue
             return connection
-        for path in filter(starting, self._tried):
+        for path in filter(starting, self.tried):
             raise Starting(f"the daemon at {path} is starting")
-        tried = ", ".join(str(path) for path in self._tried)
+        tried = ", ".join(str(path) for path in self.tried)
         told = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
         raise DaemonUnreachable(told + (f"; this user may not use {closed[0]}" if closed else ""))
 
@@ -100,12 +98,10 @@ class Client:
 def answer(
     client: Client, body: Json, timeout: float, say: Callable[[str], None] = lambda _: None
 ) -> Generator[Json, None, None]:
-    """Yield the chunks of one answer, over as many connections as it takes. No part of its text comes twice.
-
-    timeout: seconds to wait for a daemon that went away; one that is starting is waited for START_TIMEOUT_S. say:
-    called with what is waited for. Raises what Client.complete does; DaemonUnreachable then says how to resume an
-    answer that has begun. Several texts (`n`) cannot be resumed, nor one again that was resumed by its id alone.
-    """
+    """Yield the chunks of one answer, over as many connections as it takes. No part of its text comes twice. timeout:
+    seconds to wait for a daemon that went away; one that is starting is waited for START_TIMEOUT_S. say: called with
+    what is waited for. Raises what Client.complete does; DaemonUnreachable then says how to resume an answer that has
+    begun. Several texts (`n`) cannot be resumed, nor one again that was resumed by its id alone."""
     body = body | {"resumable": "n" not in body, "reconnect_timeout": timeout}
     resume: Json = {"id": "", "token_ids": []}
     silent_since, patience, pause = None, 0.0, FIRST_PAUSE
@@ -137,12 +133,9 @@ def answer(
 
 @dataclass(slots=True)
 class GeneratedText:
-    """A completion as its chunks come.
-
-    pieces: of its text, each with whether it is of accepted drafts, which chunks tell where `rounds` was asked for.
-    begun, arrivals: when it was asked for and when chunks with tokens came, on the clock of who takes them. report: the
-    daemon's, once the text has ended.
-    """
+    """A completion as its chunks come. pieces: of its text, each with whether it is of accepted drafts, which chunks
+    tell where `rounds` was asked for. begun, arrivals: when it was asked for and when chunks with tokens came, on the
+    clock of who takes them. report: the daemon's, once the text has ended."""
 
     seed: object = None
     begun: float = 0.0
@@ -215,12 +208,6 @@ def starting(path: Path) -> bool:
     except OSError:
         return False  # no lock, or not ours to look at
     return False
-
-
-def known_sockets() -> list[Path]:
-    """Where daemons of this machine may listen: SPECMESH_SOCKET, then the user's and the system's folders."""
-    named = os.environ.get("SPECMESH_SOCKET")
-    return list(dict.fromkeys([*([Path(named)] if named else []), *candidate_sockets()]))
 
 
 def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:

@@ -63,14 +63,12 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which engine runs which model, and how.
-
-    engine: auto (drafters only), llama, mlx, ngram or sim. model: a GGUF file, a Hugging Face directory or hub id,
-    `bundled` for a drafter. ctx: None for what suits the model. threads: None for one per core. gpu_layers: -1 for all.
-    chat_template: a Jinja file instead of the target's own. reproducible: all steps of a target have the same number of
-    rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a
-    target; insecure_rpc: beyond this machine too. stretch: the machine whose step times llama imitates.
-    """
+    """Which engine runs which model, and how. engine: auto (drafters only), llama, mlx, ngram or sim. model: a GGUF
+    file, a Hugging Face directory or hub id, `bundled` for a drafter. ctx: None for what suits the model. threads: None
+    for one per core. gpu_layers: -1 for all. chat_template: a Jinja file instead of the target's own. reproducible: all
+    steps of a target have the same number of rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of
+    llama.cpp's RPC servers that take layers of a target; insecure_rpc: beyond this machine too. stretch: the machine
+    whose step times llama imitates."""
 
     engine: str
     model: str | None
@@ -97,11 +95,9 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """Settings that both daemons have.
-
-    port: where the API listens besides `socket`. insecure: no keys, although others may reach the address. keys: the
-    folder with its keys, None for the usual ones. drain: seconds that running requests get after SIGTERM.
-    """
+    """Settings that both daemons have. port: where the API listens besides `socket`. insecure: no keys, although others
+    may reach the address. keys: the folder with its keys, None for the usual ones. drain: seconds that running requests
+    get after SIGTERM."""
 
     model: ModelSettings
     socket: Path
@@ -117,10 +113,8 @@ class DaemonSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSettings(DaemonSettings):
-    """Settings of `specmesh verifier`.
-
-    grace: seconds that a session is kept whose drafter went away. max_queue: most requests that wait for a session.
-    """
+    """Settings of `specmesh verifier`. grace: seconds that a session is kept whose drafter went away. max_queue: most
+    requests that wait for a session."""
 
     bind: str
     grace: float = 30.0
@@ -129,10 +123,7 @@ class VerifierSettings(DaemonSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSettings(DaemonSettings):
-    """Settings of `specmesh drafter`.
-
-    connect: the verifiers' addresses, each once.
-    """
+    """Settings of `specmesh drafter`. connect: the verifiers' addresses, each once."""
 
     connect: tuple[str, ...]
 

@@ -16,7 +16,7 @@ from specmesh.cli.config import daemon_context, keys, origin
 from specmesh.cli.options import aligned
 from specmesh.cli.status import Found, find
 from specmesh.client import at, printable
-from specmesh.engines.llama.library import PINNED, backends, gpu_devices
+from specmesh.engines.llama.library import PINNED, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES, SYSTEM_DIR
 from specmesh.security import endpoint, is_loopback
@@ -67,10 +67,10 @@ def _llama() -> Check:
     if installed != PINNED:
         return fail(name, f"{told}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
     try:
-        built, gpus = backends(), gpu_devices()
+        gpus = gpu_devices()
     except ConfigError as error:
         return fail(name, str(error), reinstall)
-    told += f", built for {', '.join(built)}; sees {', '.join(gpus) or 'no GPU'}"
+    told += f"; sees {', '.join(gpus) or 'no GPU'}"
     if not gpus and Path("/dev/nvidiactl").exists():
         return warn(name, f"{told}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}")
     return ok(name, told)

@@ -1,23 +1,5 @@
 """Every error specmesh raises on purpose. `exit_code` is what the command line leaves with.
 
-    SpecmeshError
-    |-- RequestError             the user's: asks for what this model or daemon can never do
-    |   |-- PromptTooLong, NoSuchModel, NoSuchText
-    |-- Refused                  the user's, or a peer's: may not
-    |-- ConfigError              the operator's: settings, files or addresses of this side
-    |   |-- InsecureKeys
-    |-- Busy                     nobody's: ask again in a moment
-    |   |-- Starting
-    |-- DaemonUnreachable        another machine's, or the network's
-    |   |-- WentAway
-    |-- PullError                the network's, or the disk's
-    |-- EngineError              local: a library, a device or its memory failed
-    |   |-- ChildFailed
-    |-- RemoteProtocolError      the peer's: it broke the protocol
-    |   |-- FrameError, EndLost
-    |-- LocalProtocolError       local: a defect of specmesh, met before it could do harm
-    |-- InternalError            local: a defect of specmesh, met while answering
-
 Where code needs what an error is about, that is a field, and the sentence is derived from it.
 """
 
@@ -155,11 +137,8 @@ class RemoteProtocolError(SpecmeshError):
 
 
 class FrameError(RemoteProtocolError):
-    """Bytes from a peer that are not a frame.
-
-    `reason` is one of length, magic, checksum, version, kind, count, body and labels the rejection counter;
-    `seen` is the offending value.
-    """
+    """Bytes from a peer that are not a frame. `reason` is one of length, magic, checksum, version, kind, count, body
+    and labels the rejection counter; `seen` is the offending value."""
 
     def __init__(self, reason: str, seen: object) -> None:
         super().__init__(reason, seen)
@@ -171,14 +150,4 @@ class FrameError(RemoteProtocolError):
 
 
 class EndLost(RemoteProtocolError):
-    """The peer ended a text of `length` tokens, of which `received` had come."""
-
-    def __init__(self, received: int, length: int) -> None:
-        super().__init__(received, length)
-        self.received, self.length = received, length
-
-    def __str__(self) -> str:
-        lost = (
-            f"the end of the text was lost on its way from the verifier ({self.received} of {self.length} tokens came)"
-        )
-        return f"{lost}: ask again"
+    """The peer ended a text before all of its tokens had come."""

@@ -43,12 +43,6 @@ def lock_of(path: Path) -> Path:
     return Path(f"{path}.lock")
 
 
-def is_own(file: int) -> bool:
-    """Whether an open file is a regular one of this user's, or root's, under one name: nobody has led to it."""
-    found = os.fstat(file)
-    return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1 and found.st_uid in (0, os.geteuid())
-
-
 def candidate_sockets() -> list[Path]:
     """Where a client looks, in order: the user's verifier and drafter, then the system's."""
     return [folder / f"{role}.sock" for folder in (user_runtime_dir(), SYSTEM_DIR) for role in ROLES]
@@ -87,20 +81,10 @@ def check_socket_path(path: Path) -> None:
 
 
 def prepare_folder(path: Path) -> None:
-    """Make the socket's folder, private to this user, where there is none."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the folder {path.parent} for the socket: {error.strerror}") from None
-
-
-def file_stamp(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file does; empty where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
 
 def read_text(path: Path, limit: int, what: str) -> str:
@@ -143,11 +127,9 @@ TRIES, PAUSE = 5, 0.02  # and seconds between them: a client that looks for a da
 
 @contextmanager
 def instance_lock(path: Path) -> Iterator[None]:
-    """Hold the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file).
-
-    While it is held clients know that a daemon is starting there, see `specmesh.client`. Its file stays. Raises Busy
-    where another one holds it, ConfigError where it cannot be written.
-    """
+    """Hold the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file). While it
+    is held clients know that a daemon is starting there, see `specmesh.client`. Its file stays. Raises Busy where
+    another one holds it, ConfigError where it cannot be written."""
     check_socket_path(path)
     prepare_folder(path)
     lock = lock_of(path)
@@ -161,7 +143,8 @@ def instance_lock(path: Path) -> Iterator[None]:
         if not _flocked(file):
             pid = file.read(32).strip() or "unknown"
             raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
-        if not is_own(file.fileno()):
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in (0, os.geteuid()):
             raise _unusable(lock, "it is a link, or another user's")
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -27,11 +27,8 @@ SETTINGS = "# Settings of `specmesh {0}`. `specmesh config show {0}` prints all,
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A daemon as a service.
-
-    file: its unit or property list, which holds `text`. settings: its file of settings. commands: what each `specmesh
-    service` command runs, and `removed` after an uninstall; -COMMAND may fail.
-    """
+    """A daemon as a service. file: its unit or property list, which holds `text`. settings: its file of settings.
+    commands: what each `specmesh service` command runs, and `removed` after an uninstall; -COMMAND may fail."""
 
     file: Path
     text: str
@@ -89,11 +86,6 @@ TEMPLATES = resources.files("specmesh.systemd")
 
 _HIDDEN = ("/home/", "/root/", "/run/user/")  # by ProtectHome
 _GPU_GROUPS = {"render", "video"}
-
-
-def service_of(role: str, system: bool) -> Service:
-    """A daemon as a service of this machine's manager. system: the machine's own, not this user's."""
-    return (launchd_service if sys.platform == "darwin" else systemd_service)(role, system)
 
 
 def systemd_service(role: str, system: bool) -> Service:

@@ -126,10 +126,8 @@ _INTACT = 0x2144DF1C  # the CRC-32 of any bytes with their own CRC-32 behind the
 
 
 def encode(message: Message) -> bytes:
-    """Serialise one message.
-
-    Raises ValueError when the caller asks for more than a frame holds (ids over MAX_TOKENS, a field out of range).
-    """
+    """Serialise one message. Raises ValueError when the caller asks for more than a frame holds (ids over MAX_TOKENS, a
+    field out of range)."""
     kind = _KIND_OF[type(message)]
     if not isinstance(message, m.TokenMessage):
         frame = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, 0, 0, 0, 0, 0, 0) + encode_body(message)

@@ -35,10 +35,8 @@ CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.Guesses]
 
 
 class UpstreamLink:
-    """The verifier at `route`, over a socket of its own, in place `number` of `count`.
-
-    speaking: where the draft engine that speaks this verifier's ids is put. core: the way into it.
-    """
+    """The verifier at `route`, over a socket of its own, in place `number` of `count`. speaking: where the draft engine
+    that speaks this verifier's ids is put. core: the way into it."""
 
     def __init__(
         self,

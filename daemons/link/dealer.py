@@ -9,16 +9,7 @@ from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.sockets import OPTIONS, Inlet, open_socket
 from specmesh.errors import ConfigError, FrameError
 from specmesh.security import check_connect
-from specmesh.security.curve import (
-    HANDSHAKES,
-    Context,
-    Handshake,
-    Socket,
-    next_handshake,
-    protect_client,
-    unwatch,
-    watch,
-)
+from specmesh.security.curve import Context, Handshake, Socket, next_handshake, protect_client, unwatch, watch
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
@@ -53,9 +44,7 @@ class Route:
 
     def open(self) -> Socket:
         """Return a fresh DEALER that connects, and reconnects, to the verifier. Raises ConfigError for a missing key.
-
-        Its monitor (`get_monitor_socket`) reports handshakes and disconnections; `close_dealer` closes both.
-        """
+        Its monitor (`get_monitor_socket`) reports handshakes and disconnections; `close_dealer` closes both."""
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
             self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self.address)
@@ -63,7 +52,7 @@ class Route:
         socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
         if identity is not None and self._known is not None:
             protect_client(socket, identity, self._known)
-        watch(socket, HANDSHAKES | zmq.EVENT_DISCONNECTED)
+        watch(socket)
         try:
             socket.connect(self.address)
         except zmq.ZMQError as error:
@@ -91,10 +80,8 @@ def close_dealer(socket: Socket, linger: int = 0) -> None:
 
 class Dealer:
     """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
-
     traffic: where frames are counted. cut: the connection had ended at the last look, and libzmq makes another, over
-    which the verifier does not know who this is; or it had no room for a CLOSE, which nobody repeats.
-    """
+    which the verifier does not know who this is; or it had no room for a CLOSE, which nobody repeats."""
 
     def __init__(self, route: Route, traffic: WireSection | None = None) -> None:
         self._route = route
@@ -118,10 +105,8 @@ class Dealer:
 
     def look(self, now: float) -> str | None:
         """Return why the verifier refuses this drafter, once when it begins to; `refusal` says so as long as it lasts.
-
         To be called from `next_look` on. libzmq gives up for good after most refusals, and after others tries again
-        without a pause, so this reconnects.
-        """
+        without a pause, so this reconnects."""
         if now < self.next_look:
             return None
         self.next_look = now + CHECK_INTERVAL
@@ -143,10 +128,8 @@ class Dealer:
         return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
-        """Send and return the bytes handed over; 0 when the verifier is not there or does not keep up.
-
-        Raises ValueError for a message no frame can hold.
-        """
+        """Send and return the bytes handed over; 0 when the verifier is not there or does not keep up. Raises
+        ValueError for a message no frame can hold."""
         frame = encode(message)
         try:
             self.socket.send(frame, zmq.NOBLOCK)
@@ -158,11 +141,8 @@ class Dealer:
         return len(frame)
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
-        """Yield (message, bytes) of a bounded number of frames.
-
-        A frame that is none gives None, or an ERROR where it shows another protocol version, or that something is lost
-        which nobody repeats.
-        """
+        """Yield (message, bytes) of a bounded number of frames. A frame that is none gives None, or an ERROR where it
+        shows another protocol version, or that something is lost which nobody repeats."""
         for _ in range(MAX_FRAMES_PER_TURN):
             parts = self.inlet.receive()
             if parts is None:

@@ -133,13 +133,11 @@ class Inlet:
 
 
 class Router:
-    """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same.
-
-    With keys, a frame counts only while its sender's key is allowed, whatever its handshake has proved before. Frames
-    beyond core.peer_limits are dropped, and who goes on is cut off, with keys for some time. A drafter whose queue is
-    full is let go, and gets nothing more: a lost DONE is for ever. gone: who went away, or is to, and why, since the
-    last `take_gone`.
-    """
+    """A bound ROUTER. Frames that are none are counted and dropped; their sender counts as heard all the same. With
+    keys, a frame counts only while its sender's key is allowed, whatever its handshake has proved before. Frames beyond
+    core.peer_limits are dropped, and who goes on is cut off, with keys for some time. A drafter whose queue is full is
+    let go, and gets nothing more: a lost DONE is for ever. gone: who went away, or is to, and why, since the last
+    `take_gone`."""
 
     def __init__(self, socket: Socket, guard: ZapGuard | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)

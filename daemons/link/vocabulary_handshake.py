@@ -18,11 +18,9 @@ RETRY = 1.0  # seconds after which an unanswered VOCAB is asked again
 
 
 class VocabularyHandshake:
-    """A drafter getting to know its verifier.
-
-    `vocabulary` is the verifier's and `engine` the draft engine in its ids; None until they are known. Comparing takes
-    seconds for large ones: a thread does it, and `settle` takes over what that found.
-    """
+    """A drafter getting to know its verifier. `vocabulary` is the verifier's and `engine` the draft engine in its ids;
+    None until they are known. Comparing takes seconds for large ones: a thread does it, and `settle` takes over what
+    that found."""
 
     def __init__(self, engine: DraftEngine, address: str, cores: ThreadShare) -> None:
         self._own, self._address = engine, address
@@ -45,10 +43,8 @@ class VocabularyHandshake:
         return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
 
     def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
-        """Begin with a verifier; return what to ask it for.
-
-        Raises RemoteProtocolError for a vocabulary nobody can have.
-        """
+        """Begin with a verifier; return what to ask it for. Raises RemoteProtocolError for a vocabulary nobody can
+        have."""
         known, self._welcome, self._fetch = self._welcome, welcome, None
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
             return None
@@ -61,10 +57,8 @@ class VocabularyHandshake:
         return self._ask(now)
 
     def answered(self, answer: Vocab, now: float) -> Vocab | None:
-        """Take the next part of the vocabulary; return what to ask for next.
-
-        Raises RemoteProtocolError where it is not what WELCOME promised.
-        """
+        """Take the next part of the vocabulary; return what to ask for next. Raises RemoteProtocolError where it is not
+        what WELCOME promised."""
         welcome, fetch = self._welcome, self._fetch
         if welcome is None or fetch is None or not answer.pieces or answer.start != fetch.start:
             return None

@@ -48,12 +48,10 @@ class Core(Protocol[E_contra, F, S, R_contra]):
 
 
 class ModelThread(threading.Thread):
-    """The one thread on which a model is loaded, measured and steps: MLX streams and OpenMP workers stay with theirs.
-
-    A thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
-    at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md).
-    It does not keep the process from ending: a step may last for ever.
-    """
+    """The one thread on which a model is loaded, measured and steps: MLX streams and OpenMP workers stay with theirs. A
+    thread's OpenMP workers stay as long as it does. Where a process has more of them than cores libgomp has all sleep
+    at barriers where they would spin, which took a fifth of the speed of a target on all cores (bench/RESULTS.md). It
+    does not keep the process from ending: a step may last for ever."""
 
     def __init__(self) -> None:
         super().__init__(name="engine", daemon=True)
@@ -83,11 +81,9 @@ class ModelThread(threading.Thread):
 
 
 class EngineLoop(Generic[E, F, S, R]):
-    """Runs `core` and `run`, its engine, on the model's thread.
-
-    time_up: the event that a core hears when it has waited in vain, if it ever does. deliver: called on that thread
-    with the effects of a turn, or the defect that has ended it; it must not block.
-    """
+    """Runs `core` and `run`, its engine, on the model's thread. time_up: the event that a core hears when it has waited
+    in vain, if it ever does. deliver: called on that thread with the effects of a turn, or the defect that has ended
+    it; it must not block."""
 
     def __init__(
         self,
@@ -196,9 +192,8 @@ _write.restype = ctypes.c_ssize_t
 
 
 class Mailbox(Generic[T]):
-    """Items in order, which any thread puts. `fileno` is readable from then on until `take`.
-
-    dozing: the loop looks soon anyway, so only what is urgent wakes it."""
+    """Items in order, which any thread puts. `fileno` is readable from then on until `take`. dozing: the loop looks
+    soon anyway, so only what is urgent wakes it."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -241,12 +236,10 @@ class Mailbox(Generic[T]):
 
 
 class DaemonLoop(ABC, Generic[T]):
-    """Takes turns on one event loop: for items of the mailbox, for frames, and to look for what is due.
-
-    mailbox: takes orders from any thread, also before `serve` and after it. drain: seconds for sessions to finish after
-    `stop`. refusal: what requests that come later are told. progress: it changes while the loop gets on, and no step
-    hangs; any thread may read it.
-    """
+    """Takes turns on one event loop: for items of the mailbox, for frames, and to look for what is due. mailbox: takes
+    orders from any thread, also before `serve` and after it. drain: seconds for sessions to finish after `stop`.
+    refusal: what requests that come later are told. progress: it changes while the loop gets on, and no step hangs; any
+    thread may read it."""
 
     def __init__(self, drain: float, refusal: SpecmeshError) -> None:
         self.mailbox = Mailbox[T]()

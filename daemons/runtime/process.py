@@ -46,11 +46,9 @@ STUCK = 70  # exit code of a process whose loop no longer turns (EX_SOFTWARE)
 
 
 class Notifier:
-    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one does nothing.
-
-    What cannot be sent is lost: a daemon does not depend on who looks after it. watchdog: seconds after which the
-    manager wants to hear something; None where it does not watch this process.
-    """
+    """Tells the manager named in the environment (NOTIFY_SOCKET, WATCHDOG_USEC); without one does nothing. What cannot
+    be sent is lost: a daemon does not depend on who looks after it. watchdog: seconds after which the manager wants to
+    hear something; None where it does not watch this process."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
@@ -92,10 +90,8 @@ def watchdog(
     checks: int = 24,
     end: Callable[[int], object] = leave,
 ) -> Iterator[None]:
-    """Watch on a thread that `progress` changes: tell systemd so, elsewhere end a process that is stuck.
-
-    It counts its own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes.
-    """
+    """Watch on a thread that `progress` changes: tell systemd so, elsewhere end a process that is stuck. It counts its
+    own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes."""
     interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval
     closing = threading.Event()
 
@@ -135,12 +131,9 @@ def facts(address: str, *, encrypted: bool) -> DaemonFacts:
 
 
 class DaemonProcess:
-    """This process as a daemon, while the context is open.
-
-    drain: seconds that its sessions get after SIGTERM or SIGINT, the first of which asks for a clean end; the second
-    ends at once. stopping: it was asked. ends: what ends with it. idle: False where a step
-    still runs at the end, under which no library is taken down.
-    """
+    """This process as a daemon, while the context is open. drain: seconds that its sessions get after SIGTERM or
+    SIGINT, the first of which asks for a clean end; the second ends at once. stopping: it was asked. ends: what ends
+    with it. idle: False where a step still runs at the end, under which no library is taken down."""
 
     def __init__(self, drain: float) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -210,10 +203,8 @@ class DaemonProcess:
 
 
 def thread_share(engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool) -> ThreadShare:
-    """Return what this process's engine takes of its host's cores; 0 off the CPU.
-
-    `explicit` threads stay, and a reproducible target's, since some kernels' sums depend on them.
-    """
+    """Return what this process's engine takes of its host's cores; 0 off the CPU. `explicit` threads stay, and a
+    reproducible target's, since some kernels' sums depend on them."""
     info = engine.info
     follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
     return ThreadShare(info.threads, physical_cores(), host_id(), drafts=drafts, follows=follows)

@@ -231,10 +231,8 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
 
 
 class PromptEncoder:
-    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread.
-
-    Those with a grammar have another thread: compiling holds up no others.
-    """
+    """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
+    have another thread: compiling holds up no others."""
 
     def __init__(self, engine: Tokenizer, deliver: Callable[[Encoded], None]) -> None:
         self._engine, self._deliver = engine, deliver
@@ -268,11 +266,9 @@ class PromptEncoder:
 
 
 def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
-    """Return the ids to continue, by the target's tokenizer and chat template; safe from any thread.
-
-    An empty text, where the target begins none with a token of its own, is what ends others, as at OpenAI's. Raises
-    RequestError for text that cannot be encoded, and for a chat where the target has no template.
-    """
+    """Return the ids to continue, by the target's tokenizer and chat template; safe from any thread. An empty text,
+    where the target begins none with a token of its own, is what ends others, as at OpenAI's. Raises RequestError for
+    text that cannot be encoded, and for a chat where the target has no template."""
     if request.prompt_ids is not None:
         return request.prompt_ids
     if not request.messages:

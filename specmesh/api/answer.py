@@ -30,12 +30,10 @@ class Connection(Protocol):
 
 
 class Answer(Response):
-    """The answer to the requests of its choices. No task wakes up for a token.
-
-    A stream has a chunk at the start, one per round or for what came together, one with finish_reason, and one with
-    the usage where that was asked for (`tells_usage`). An error before anything was written becomes a status code, not
-    a broken stream. A client that leaves cancels all.
-    """
+    """The answer to the requests of its choices. No task wakes up for a token. A stream has a chunk at the start, one
+    per round or for what came together, one with finish_reason, and one with the usage where that was asked for
+    (`tells_usage`). An error before anything was written becomes a status code, not a broken stream. A client that
+    leaves cancels all."""
 
     def __init__(
         self, backend: Backend, choices: Sequence[Choice], headers: dict[str, str], *, stream: bool, tells_usage: bool
@@ -124,7 +122,6 @@ class Answer(Response):
             self._refusing = asyncio.ensure_future(refusal(error)(self._scope, self._receive, self._send))
 
     def _leave(self) -> None:
-        """Cancel those that have not ended."""
         for choice in self._live:
             self._backend.submit(Cancel(choice))
         self._live.clear()

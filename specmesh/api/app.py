@@ -43,7 +43,6 @@ PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
 def create_app(backend: Backend) -> Starlette:
-    """The ASGI application over a daemon."""
     api = _Api(backend)
     return Starlette(
         routes=[
@@ -122,10 +121,8 @@ class _Api:
 
 
 async def round_trips(backend: Backend) -> list[dict[str, object]]:
-    """PING each peer of a daemon over the wire; time_ms is None for a PING without an answer.
-
-    Raise DaemonUnreachable if there is nobody to be pinged.
-    """
+    """PING each peer of a daemon over the wire; time_ms is None for a PING without an answer. Raise DaemonUnreachable
+    if there is nobody to be pinged."""
     times: dict[Peer, float | None] = {}
     complete = asyncio.Event()
 
@@ -180,12 +177,9 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
 
 
 class ApiGuard:
-    """Middleware before the application.
-
-    With keys: every resource but /health needs one of them as bearer. Without: no web page may use the API through
-    its visitor's browser, neither under a name of its own that points here (DNS rebinding) nor across origins, but for
-    those of `origins`.
-    """
+    """Middleware before the application. With keys: every resource but /health needs one of them as bearer. Without: no
+    web page may use the API through its visitor's browser, neither under a name of its own that points here (DNS
+    rebinding) nor across origins, but for those of `origins`."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], origins: Collection[str] = ()) -> None:
         self._app, self._keys, self._origins = app, keys, origins

@@ -39,11 +39,9 @@ class Body:
 
 
 def parse_body(value: object, *, chat: bool) -> Body:
-    """Check the body of a chat or a completion. Raise RequestError that names the field.
-
-    Defaults are OpenAI's (temperature 1, top_p 1) except for a completion's max_tokens, 128; a chat ends with the
-    context. docs/http-api.md says whose each field is.
-    """
+    """Check the body of a chat or a completion. Raise RequestError that names the field. Defaults are OpenAI's
+    (temperature 1, top_p 1) except for a completion's max_tokens, 128; a chat ends with the context. docs/http-api.md
+    says whose each field is."""
     fields = Fields(value)
     requests, began = _requests(fields, chat=chat)
     options = fields.get("stream_options") or {}
@@ -71,10 +69,12 @@ def parse_body(value: object, *, chat: bool) -> Body:
 
 def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
+    logprobs = (_chat_logprobs if chat else _completion_logprobs)(fields)
+    params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar_of(fields))
     request = Request(
         None,
         None,
-        _params(fields, chat=chat),
+        params,
         fields.flag("rounds"),
         reconnect_timeout=fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT),
     )
@@ -83,7 +83,9 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
         request, began = _resumed(resume, request)
         return (request,), began
     if chat:
-        messages = parse_messages(said)
+        if not isinstance(said, list) or not said:
+            raise RequestError("messages must be a list with at least one message", "messages")
+        messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(said))
         return (replace(request, messages=messages, continued=_continues(fields, messages)),), ""
     return tuple(replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts_of(said)), ""
 
@@ -107,11 +109,6 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
     return replace(request, id=name, prompt_ids=tuple(prompt), generated=tuple(said), known=len(said)), model
 
 
-def _params(fields: Fields, *, chat: bool) -> SessionParams:
-    logprobs = (_chat_logprobs if chat else _completion_logprobs)(fields)
-    return session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar_of(fields))
-
-
 def _max_tokens(fields: Fields, *, chat: bool) -> int:
     most = fields.integer("max_tokens", MAX_TOKENS if chat else 128, -1, MAX_TOKENS)
     if chat:
@@ -126,10 +123,8 @@ def _seed(fields: Fields) -> int:
 
 
 def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
-    """The same of a text that does not end by itself: as llama.cpp's ignore_eos, none of these ids is ever chosen.
-
-    A bias does that, so the drafter learns of it, and whoever goes on with the text.
-    """
+    """The same of a text that does not end by itself: as llama.cpp's ignore_eos, none of these ids is ever chosen. A
+    bias does that, so the drafter learns of it, and whoever goes on with the text."""
     others = (bias for bias in params.sampling.logit_bias if bias[0] not in end_ids)
     biases = (*others, *((token, FORBIDDEN) for token in sorted(end_ids)))
     return replace(params, sampling=replace(params.sampling, logit_bias=check_biases(biases)))
@@ -149,12 +144,6 @@ def _chat_logprobs(fields: Fields) -> int | None:
 
 _CONTENT = ("audio", "function_call", "images", "refusal", "tool_call_id", "tool_calls")
 """Fields of a message that say something, which would be lost; what else it has besides a text is left out."""
-
-
-def parse_messages(value: object) -> tuple[ChatMessage, ...]:
-    if not isinstance(value, list) or not value:
-        raise RequestError("messages must be a list with at least one message", "messages")
-    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
 
 
 def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:

@@ -29,11 +29,9 @@ def nothing() -> None:
 
 
 class Choice:
-    """A choice of an answer: what its client has not been told yet of the events of its request.
-
-    The text begins after what the client knows, and ends before a stop string. heard: called once events have come.
-    resumable: also say what is needed to go on with the text. end: the last event, once it came.
-    """
+    """A choice of an answer: what its client has not been told yet of the events of its request. The text begins after
+    what the client knows, and ends before a stop string. heard: called once events have come. resumable: also say what
+    is needed to go on with the text. end: the last event, once it came."""
 
     def __init__(self, shape: Shape, request: Request, vocabulary: Vocabulary, *, resumable: bool = False) -> None:
         self.shape, self.request = shape, request
@@ -54,7 +52,6 @@ class Choice:
         self.heard()
 
     def events(self) -> list[ClientEvent]:
-        """Return what has come since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -155,7 +152,6 @@ class Choice:
         return {"schema_version": SCHEMA_VERSION, "prompt_token_ids": prompt_ids, "report": report}
 
     def counted(self, name: str) -> int:
-        """Return a number of the report."""
         value = self.end.report.get(name) if self.end is not None else None
         return value if isinstance(value, int) else 0
 
@@ -178,7 +174,6 @@ def usage_of(choices: Sequence[Choice]) -> Json:
 
 
 def whole(choices: Sequence[Choice]) -> Json:
-    """An answer at once, of choices that have ended."""
     first, *others = (one.whole() for one in choices)
     if others:
         told = [first, *others]

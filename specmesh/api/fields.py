@@ -7,7 +7,6 @@ from specmesh.core.fields import Fields, are_ids
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
-Json = dict[str, object]
 Prompt = tuple[str | None, tuple[int, ...] | None]
 """A text or ids."""
 

@@ -59,21 +59,15 @@ def _families(snapshot: Snapshot) -> list[Metric]:
                 numbers = {None: value}
             case _:
                 raise AssertionError(f"{spec.name} is no metric: {value!r}")
+        kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
         for key, number in numbers.items():
-            family = families.setdefault(name, _FAMILIES[spec.kind](name, spec.help, labels=labels))
+            family = families.setdefault(name, kind(name, spec.help, labels=labels))
             assert isinstance(family, CounterMetricFamily | GaugeMetricFamily), "a histogram's name is its own"
             family.add_metric([*spec.labels.values(), *([str(key)] if spec.by else [])], number * spec.scale)
     return list(families.values())
 
 
-_FAMILIES: dict[str, type[CounterMetricFamily | GaugeMetricFamily]] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-}
-
-
 def _metrics(part: object) -> Iterator[tuple[MetricSpec, object]]:
-    """The fields that name a metric and have a value."""
     for one in fields(part) if is_dataclass(part) else ():
         value, spec = getattr(part, one.name), getattr(one.type, "__metadata__", None)
         if spec is not None and value is not None:
@@ -83,9 +77,7 @@ def _metrics(part: object) -> Iterator[tuple[MetricSpec, object]]:
 
 
 def exposition(snapshot: Snapshot, accept: str, *, healthy: bool) -> tuple[bytes, str]:
-    """Return (body, content type) by a request's Accept header; Prometheus' text format where it names none.
-
-    healthy: requests can be served now.
-    """
+    """Return (body, content type) by a request's Accept header; Prometheus' text format where it names none. healthy:
+    requests can be served now."""
     encode, content_type = choose_encoder(accept)
     return encode(_SnapshotCollector(snapshot, healthy=healthy)), content_type

@@ -78,10 +78,8 @@ class Backend(Protocol):
         """Return why requests cannot be served now, or None."""
 
     def served(self, name: str) -> ModelInfo:
-        """Return the model for this name (empty: the default), once ready. A lone verifier answers to any name.
-
-        Raises NoSuchModel, or why that model is not available now.
-        """
+        """Return the model for this name (empty: the default), once ready. A lone verifier answers to any name. Raises
+        NoSuchModel, or why that model is not available now."""
 
     def submit(self, order: ClientOrder) -> None:
         """Queue an order for the daemon's loop."""

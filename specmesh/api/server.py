@@ -42,11 +42,8 @@ def _most_connections() -> int:
 
 class ApiConnection(H11Protocol):
     """One connection of a listener, closed once its time is over. Beyond `most` the one that has waited longest for a
-    request gives way; where all have one, the newest is refused.
-
-    patience: seconds for a request to come whole, to the next one after an answer, and for a reader to take some of
-    what waits for it.
-    """
+    request gives way; where all have one, the newest is refused. patience: seconds for a request to come whole, to the
+    next one after an answer, and for a reader to take some of what waits for it."""
 
     most = _most_connections()
     patience = 30.0
@@ -130,16 +127,9 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving_api(
-    path: Path,
-    backend: Backend,
-    port: Port | None = None,
-) -> Iterator[asyncio.AbstractEventLoop]:
+def serving_api(path: Path, backend: Backend, port: Port | None = None) -> Iterator[asyncio.AbstractEventLoop]:
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
-    private and removed at the end.
-
-    Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`.
-    """
+    private and removed at the end. Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`."""
     app = create_app(backend)
     listeners = [(_Server(app), _listen(path))]
     if port is not None:
@@ -173,10 +163,8 @@ async def _serve_all(listeners: Sequence[tuple[_Server, socket.socket]]) -> None
 
 
 def _listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, replacing a stale one but nothing else; the caller holds the instance's lock.
-
-    It is for this user only and, in the system's folder, for the members of the service's group.
-    """
+    """A listening socket at `path`, replacing a stale one but nothing else; the caller holds the instance's lock. It is
+    for this user only and, in the system's folder, for the members of the service's group."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"{path} exists and is not a socket: remove it or choose another --socket")

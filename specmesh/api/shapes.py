@@ -74,11 +74,9 @@ def _completion_logprobs(tokens: Sequence[AnswerToken]) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The form of one choice of an answer, of a chat or a completion, under the id of its request.
-
-    `extra` is specmesh's own part, `tokens` those whose log-probabilities are wanted: of an answer at once None where
-    none are. A completion's are also given as a chat's are, under `specmesh`.
-    """
+    """The form of one choice of an answer, of a chat or a completion, under the id of its request. `extra` is
+    specmesh's own part, `tokens` those whose log-probabilities are wanted: of an answer at once None where none are. A
+    completion's are also given as a chat's are, under `specmesh`."""
 
     chat: bool
     id: str

@@ -41,7 +41,6 @@ def generate(client: Client, body: Json, text: GeneratedText | None = None) -> G
 
 
 def totals(texts: list[GeneratedText]) -> Json:
-    """Sum up what texts and their reports tell."""
     drafted, accepted = (sum(text.report[name] or 0 for text in texts) for name in ("drafted", "accepted"))
     return {
         "texts": len(texts),
@@ -77,7 +76,6 @@ def drafting_stats(client: Client) -> Json:
 
 @contextmanager
 def bar(texts: int) -> Iterator[Callable[[], None]]:
-    """A bar for `texts` texts; the function it gives is called after each."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -88,10 +86,7 @@ def bar(texts: int) -> Iterator[Callable[[], None]]:
 
 def read_prompts(path: Path | None) -> tuple[str, ...]:
     """One prompt per line, or, where the first line is a JSON object, JSON lines with "prompt"; empty lines left out.
-    Without a file the built-in ones.
-
-    Raises ConfigError that names the file.
-    """
+    Without a file the built-in ones. Raises ConfigError that names the file."""
     if path is None:
         return BUILT_IN
     lines = [line for line in read_text(path, MAX_PROMPTS, "a file of prompts").splitlines() if line.strip()]

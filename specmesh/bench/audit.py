@@ -24,13 +24,10 @@ def audit(
     client: Client, bodies: list[Json], ways: tuple[int | str, ...], snapshot: Json, advance: Callable[[], None]
 ) -> Json:
     """Ask for each body's text, one at a time, alone and with each draft_n of `ways`, calling `advance` after each;
-    return what --json prints. Raise what the daemon does.
-
-    bodies: requests that have a prompt, a seed and sampling options. snapshot: the daemon's /stats. noise: the largest
-    difference between log-probabilities of a token after the same ids.
-
-    Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is reproducible.
-    """
+    return what --json prints. Raise what the daemon does. bodies: requests that have a prompt, a seed and sampling
+    options. snapshot: the daemon's /stats. noise: the largest difference between log-probabilities of a token after the
+    same ids. Asked at a drafter, it knows of the verifier's model only what that has said, and not whether it is
+    reproducible."""
     bodies = [body | {"logprobs": TOP_LOGPROBS, "cache_prompt": False} for body in bodies]
     texts: dict[int | str, list[GeneratedText]] = {way: [] for way in (0, *ways)}
     for body in bodies:
@@ -62,9 +59,7 @@ def audit(
 
 def judged(told: Json) -> Json:
     """Add to what an audit has found whether it failed. A verifier that promises the same bits may have no noise.
-
-    undrafted: the ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all.
-    """
+    undrafted: the ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all."""
     too_noisy = told["noise"] > (0.0 if _reproducible(told["model"]) else MAX_NOISE)
     none = [way["draft_n"] for way in told["ways"] if not way["drafted"]]
     undrafted = [way for way in none if way != "auto" or len(none) == len(told["ways"])]
@@ -78,10 +73,8 @@ def _reproducible(model: Json | None) -> bool:
 
 def _noise(differences: list[list[float]], largest: float) -> float:
     """Return the largest difference between log-probabilities of the likeliest tokens in the texts of one prompt.
-
     `largest`, that of all prompts, would excuse errors of quiet ones. So it counts only where these texts agree at
-    fewer than MIN_PLACES places: one more of n such differences exceeds them with probability 1/(n + 1).
-    """
+    fewer than MIN_PLACES places: one more of n such differences exceeds them with probability 1/(n + 1)."""
     return min(max(map(max, differences)), largest) if len(differences) >= MIN_PLACES else largest
 
 
@@ -115,7 +108,6 @@ def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Jso
 
 
 def lines(told: Json) -> list[str]:
-    """Return the divergences, and what else is wrong, as text."""
     noise = [f"ERROR: log-probabilities of the same tokens differ by {told['noise']:.2g}, more than kernels explain"]
     undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in told["undrafted"]]
     return [*(noise if told["too_noisy"] else []), *undrafted, *map(_line, told["divergences"])]

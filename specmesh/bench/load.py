@@ -81,6 +81,5 @@ def _rate(texts: list[GeneratedText]) -> float:
 
 
 def _percentiles(seconds: Iterable[float]) -> dict[str, float]:
-    """In milliseconds; 0 of nothing."""
     found = sorted(seconds) or [0.0]
     return {f"p{share}": round(found[ceil(share * len(found) / 100) - 1] * 1e3, 3) for share in (50, 99)}

@@ -62,12 +62,7 @@ def steps(socket_path: Path | None, json: bool) -> None:
 @socket_option
 @json_option
 def run(
-    file: Path | None,
-    num_prompts: int,
-    iterations: int,
-    max_tokens: int,
-    socket_path: Path | None,
-    json: bool,
+    file: Path | None, num_prompts: int, iterations: int, max_tokens: int, socket_path: Path | None, json: bool
 ) -> None:
     """Compare, on a live pair: the verifier alone, fixed draft_n 2, 4 and 8, and adaptive draft_n.
 

@@ -103,10 +103,8 @@ config_option = click.option(
 
 
 def read(path: Path, command: click.Command) -> dict[str, object]:
-    """Return a file's settings by parameter, as texts, which click checks as it does flags.
-
-    Raises ConfigError with the file, what is wrong, and what to write instead.
-    """
+    """Return a file's settings by parameter, as texts, which click checks as it does flags. Raises ConfigError with the
+    file, what is wrong, and what to write instead."""
     text = paths.read_text(path, MAX_SIZE, "a file of settings")
     try:
         told = tomllib.loads(text)

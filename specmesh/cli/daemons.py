@@ -8,7 +8,7 @@ import click
 from specmesh import paths
 from specmesh.cli.config import config_option
 from specmesh.cli.models import model_path
-from specmesh.cli.options import COUNT, FILE, SECONDS, TEXT, combined, option, several
+from specmesh.cli.options import COUNT, FILE, SECONDS, combined, option, several
 from specmesh.client import Json
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
@@ -24,7 +24,7 @@ ADDRESS = "tcp://127.0.0.1:7071"
 _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None)
 _daemon_options = combined(
     option("--socket", FILE, "PATH", "Socket of the local API (default: in this user's runtime folder)."),
-    option("--http", TEXT, "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
+    option("--http", str, "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
     option("--api-key-file", FILE, "FILE", "API keys for --http, one per line; the file must be readable by you only."),
     several("--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."),
     option("--keys", FILE, "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
@@ -58,7 +58,7 @@ _insecure_rpc_option = click.option(
 
 @click.command()
 @option("--model", click.Path(), "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.")
-@option("--bind", TEXT, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
+@option("--bind", str, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
 @option("--chat-template", FILE, "FILE", "Jinja template for chats (default: the model's own).")
 @option("--grace", SECONDS, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).", 30.0)
 @option("--max-queue", click.IntRange(0), "N", "Maximum number of waiting requests; more exit with 75.", 256)
@@ -132,7 +132,7 @@ def _settings(kind: type[Settings], values: Json) -> Settings:
 
 
 @click.command("rpc-server")
-@option("--bind", TEXT, "HOST:PORT", "Address to listen on.", "127.0.0.1:50052")
+@option("--bind", str, "HOST:PORT", "Address to listen on.", "127.0.0.1:50052")
 @_threads_option
 @_insecure_rpc_option
 def rpc_server(bind: str, threads: int | None, insecure_rpc: bool) -> None:

@@ -28,10 +28,6 @@ START_S = 120.0
 DAEMON = ["--model", "bundled", "--engine", "llama", "--gpu-layers", "0", "--threads", "1", "--drain", "0"]
 
 
-Pair = tuple[GeneratedText, GeneratedText]
-"""The text of the verifier alone, and of the one with a drafter."""
-
-
 @click.command()
 @click.argument("prompt", default="def read_config(path):")
 @option(
@@ -115,8 +111,7 @@ def _ready(alone: Client, pair: Client) -> bool:
         return False  # not yet
 
 
-def show(texts: Pair, streams: list[Future[GeneratedText]]) -> None:
-    """Show both outputs side by side as they come."""
+def show(texts: tuple[GeneratedText, GeneratedText], streams: list[Future[GeneratedText]]) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -127,7 +122,7 @@ def show(texts: Pair, streams: list[Future[GeneratedText]]) -> None:
             live.update(screen(texts, min(console.height - 4, 24)), refresh=True)
 
 
-def screen(texts: Pair, height: int) -> "Table":
+def screen(texts: tuple[GeneratedText, GeneratedText], height: int) -> "Table":
     """The last lines of both outputs, accepted drafts in green."""
     from rich.panel import Panel
     from rich.table import Table

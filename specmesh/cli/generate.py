@@ -11,16 +11,7 @@ from pathlib import Path
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import (
-    SECONDS,
-    TEXT,
-    aligned,
-    draft_n_option,
-    json_option,
-    option,
-    request_fields,
-    request_options,
-)
+from specmesh.cli.options import SECONDS, aligned, draft_n_option, json_option, option, request_fields, request_options
 from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, Json, answer
 from specmesh.errors import RequestError, SpecmeshError
 
@@ -46,7 +37,7 @@ SEEDS = 2**32
 @option("--reconnect-timeout", SECONDS, "SECONDS", "Time to wait for a daemon that went away.", RECONNECT_TIMEOUT)
 @option(
     "--resume",
-    TEXT,
+    str,
     "ID",
     "Instead of PROMPT: print an interrupted completion from its beginning, and finish it. The error message of the "
     "interruption shows the ID.",
@@ -137,7 +128,7 @@ HELP = "/clear forgets the conversation, /bye or Ctrl-D ends, Ctrl-C stops an an
 
 
 @click.command()
-@option("--system", TEXT, "TEXT", "System prompt of the conversation.")
+@option("--system", str, "TEXT", "System prompt of the conversation.")
 @request_options(temperature=0.7, max_tokens="as the context allows")
 def chat(system: str | None, socket_path: Path | None, **options: object) -> None:
     """Talk to the target model; what is piped in is one message."""
@@ -145,18 +136,14 @@ def chat(system: str | None, socket_path: Path | None, **options: object) -> Non
 
 
 class Conversation:
-    """A conversation in the terminal."""
-
     def __init__(self, client: Client, options: Json, system: str | None = None) -> None:
         self._client, self._options = client, options
         self._first: list[Json] = [{"role": "system", "content": system}] if system else []
         self._messages = self._first
 
     def run(self) -> None:
-        """Talk until the user ends it; without a terminal, the whole standard input is one message.
-
-        In a terminal the daemon's errors are printed, else raised.
-        """
+        """Talk until the user ends it; without a terminal, the whole standard input is one message. In a terminal the
+        daemon's errors are printed, else raised."""
         if not sys.stdin.isatty():
             text = read_stdin().removesuffix("\n")
             if not text:

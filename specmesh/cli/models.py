@@ -13,9 +13,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 def model_path(value: str | None, engine: str) -> str | None:
     """Return the path of a model by its name in `models list`, or by path; or, for MLX, a hub id. `bundled` stays.
-
-    Raises ConfigError where it is none of them.
-    """
+    Raises ConfigError where it is none of them."""
     if not value or value == "bundled" or engine in {"ngram", "sim"}:
         return value
     from specmesh.models import resolve

@@ -15,7 +15,7 @@ Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 Callback = Callable[[click.Context, click.Parameter, str], object]
 
-FILE, TEXT = click.Path(path_type=Path), click.STRING
+FILE = click.Path(path_type=Path)
 SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
 _PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0, min_open=True)
@@ -74,7 +74,7 @@ def combined(*options: Decorator) -> Decorator:
 
 def option(
     flag: str,
-    kind: click.ParamType[object],
+    kind: click.ParamType[object] | type[str],
     metavar: str | None,
     told: str,
     default: object = None,
@@ -123,7 +123,7 @@ def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool =
         return tuple(part if part == "auto" else int(part) for part in parts)
 
     metavar = "auto|N[,...]" if auto else "N[,N...]"
-    return option(flag, TEXT, metavar, told, default, callback=counts)
+    return option(flag, str, metavar, told, default, callback=counts)
 
 
 draft_n_option = option(
@@ -189,11 +189,10 @@ def sampling_options(temperature: float, max_tokens: str) -> Decorator:
 
 
 def request_options(temperature: float, max_tokens: str) -> Decorator:
-    """Return the options of a request, see `sampling_options`."""
     return combined(
         sampling_options(temperature, max_tokens),
         option("--grammar-file", FILE, "FILE", "Generate only text of this GBNF grammar.", name="grammar"),
-        option("--json-schema", TEXT, "FILE|JSON", "Generate only JSON of this schema: the schema itself, or a file."),
-        option("--model", TEXT, "NAME", "Model to ask, as `specmesh ps` names it, where a drafter has several."),
+        option("--json-schema", str, "FILE|JSON", "Generate only JSON of this schema: the schema itself, or a file."),
+        option("--model", str, "NAME", "Model to ask, as `specmesh ps` names it, where a drafter has several."),
         socket_option,
     )

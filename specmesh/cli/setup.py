@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.cli.config import ROLE, daemon_context
-from specmesh.cli.options import FILE, TEXT, aligned, json_option, option, print_result
+from specmesh.cli.options import FILE, aligned, json_option, option, print_result
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
 from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
@@ -57,8 +57,8 @@ def show(folder: KeyFolder) -> None:
 
 @keys.command()
 @click.argument("key")
-@option("--name", TEXT, "NAME", "Name for the drafter (default: the beginning of its key).")
-@option("--verifier", TEXT, "tcp://HOST:PORT", "Trust KEY as the key of the verifier at this address.")
+@option("--name", str, "NAME", "Name for the drafter (default: the beginning of its key).")
+@option("--verifier", str, "tcp://HOST:PORT", "Trust KEY as the key of the verifier at this address.")
 @_folder_option
 def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
@@ -116,7 +116,7 @@ def _owner(folder: KeyFolder) -> tuple[int, int] | None:
 @click.argument("code", required=False)
 @option(
     "--address",
-    TEXT,
+    str,
     "HOST[:PORT]",
     "On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
     "machine's address in its network; port 7072).",
@@ -146,7 +146,6 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
 
 
 def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
-    """Wait for a drafter; bind: the verifier's own address."""
     from specmesh.security.pairing import PORT, PairingIntroduction, new_code, wait
 
     listens, wire_port = endpoint(bind)
@@ -220,9 +219,9 @@ def service(action: str, role: str, system: bool, dry_run: bool) -> None:
     `install` writes the service's files, and a settings file if there is none; `uninstall` stops it and removes them.
     `status` shows what the service manager knows, `logs` the newest lines. `restart` takes over changed settings.
     """
-    from specmesh.service import install, run, service_of, uninstall
+    from specmesh.service import install, launchd_service, run, systemd_service, uninstall
 
-    found = service_of(role, system)
+    found = (launchd_service if sys.platform == "darwin" else systemd_service)(role, system)
     try:
         if action == "install":
             install(found, role, dry_run)

@@ -12,8 +12,9 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import json_option, option, print_json, print_result, socket_option, table
-from specmesh.client import Client, Json, at, known_sockets, printable
+from specmesh.client import Client, Json, at, printable
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
+from specmesh.paths import candidate_sockets
 
 ANSWER_TIMEOUT_S = 2.0
 
@@ -161,7 +162,7 @@ class Found:
 
 def find() -> list[Found]:
     found: list[Found] = []
-    for path in known_sockets():
+    for path in dict.fromkeys([*Client().tried, *candidate_sockets()]):
         try:
             stats = daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats")
         except SpecmeshError as error:

@@ -35,16 +35,13 @@ def accept(
     room: int,
     stops: Callable[[int], bool] | None = None,
 ) -> Acceptance:
-    """Walk the rows of one step in order and accept while the choice equals the draft.
-
-    `choose(i)` gives the token after the committed prefix and the first `i` drafts; it is called for i = 0, 1, ...
-    without gaps and only as far as the walk goes, so that sampling state advances on committed tokens only. Where it
-    raises RequestError the walk ends with what stands, so that a text is as long with drafts as without; it is raised
-    where nothing stands, as in the step after that.
-
-    At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text stops with
-    it. Where the choice is always the target's own, this is speculative decoding with the deterministic acceptance of
-    Leviathan et al. (2211.17192, section 2.3, argmax case), exact for any drafter."""
+    """Walk the rows of one step in order and accept while the choice equals the draft. `choose(i)` gives the token
+    after the committed prefix and the first `i` drafts; it is called for i = 0, 1, ... without gaps and only as far as
+    the walk goes, so that sampling state advances on committed tokens only. Where it raises RequestError the walk ends
+    with what stands, so that a text is as long with drafts as without; it is raised where nothing stands, as in the
+    step after that. At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the
+    text stops with it. Where the choice is always the target's own, this is speculative decoding with the deterministic
+    acceptance of Leviathan et al. (2211.17192, section 2.3, argmax case), exact for any drafter."""
     committed: list[int] = []
     for index in range(len(drafts) + 1):
         try:
@@ -106,11 +103,10 @@ def threshold(least: float, rows: VerifiedRows) -> TokenChoice:
 
 
 class Probabilistic:
-    """Block verification, exact in distribution; for temperatures above 0.
-
-    A draft in hand for the last row is one more of the block: a token of the target's own there would rarely be that
-    draft, and all that was drafted ahead would be lost. Noise is used once: coins and corrections belong to `base`,
-    which grows with every step, choices to the prefix they are for (see `ProposalSampler`)."""
+    """Block verification, exact in distribution; for temperatures above 0. A draft in hand for the last row is one more
+    of the block: a token of the target's own there would rarely be that draft, and all that was drafted ahead would be
+    lost. Noise is used once: coins and corrections belong to `base`, which grows with every step, choices to the prefix
+    they are for (see `ProposalSampler`)."""
 
     def __init__(self, seed: int) -> None:
         self._coins, self._corrections = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.CORRECTIONS)

@@ -14,10 +14,8 @@ from specmesh.errors import Busy, SpecmeshError
 @dataclass(slots=True, eq=False)
 class ClientRequest:
     """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
-    by `ref`; None for a client here.
-
-    encoding: withdraws its prompt from those that become ids. session: 0 before it has one.
-    """
+    by `ref`; None for a client here. encoding: withdraws its prompt from those that become ids. session: 0 before it
+    has one."""
 
     number: int
     request: Request
@@ -43,12 +41,10 @@ class SessionTraffic:
 
 class Clients:
     """Requests by number, sessions by id. tell: hands events to the core. encode: begins to make ids of a prompt and a
-    constraint of a grammar, which come back by `encoded`, or why not by `refuse`; returns what cancels that.
-
-    Beside those that find one of `n_seq` sessions free `most` requests may wait; the core decides who is next. A
-    drafter's own clients get half of these places and three quarters of the sessions, so that it can keep nobody else
-    out. A prompt that takes long to encode holds up nobody either: those that are ready overtake it.
-    """
+    constraint of a grammar, which come back by `encoded`, or why not by `refuse`; returns what cancels that. Beside
+    those that find one of `n_seq` sessions free `most` requests may wait; the core decides who is next. A drafter's own
+    clients get half of these places and three quarters of the sessions, so that it can keep nobody else out. A prompt
+    that takes long to encode holds up nobody either: those that are ready overtake it."""
 
     def __init__(
         self,

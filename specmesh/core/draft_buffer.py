@@ -12,11 +12,10 @@ MOST_HELD = 192  # most drafts in hand, whatever a peer sends
 
 
 class DraftBuffer:
-    """A chain of drafts beyond `prefix`, which is the session's and grows before `moved` is called.
-
-    Each draft is known by the CRC-32 of the whole prefix before it, which a DRAFT frame carries: drafts of a rejected
-    chain cannot follow the next one. tokens: the chain, to be read only. stale: drafts that came too late, did not fit
-    or were forbidden. cut: the drafter goes on with what the grammar forbids, until it hears the next truth."""
+    """A chain of drafts beyond `prefix`, which is the session's and grows before `moved` is called. Each draft is known
+    by the CRC-32 of the whole prefix before it, which a DRAFT frame carries: drafts of a rejected chain cannot follow
+    the next one. tokens: the chain, to be read only. stale: drafts that came too late, did not fit or were forbidden.
+    cut: the drafter goes on with what the grammar forbids, until it hears the next truth."""
 
     def __init__(
         self, session: int, prefix: Prefix, n_vocab: int, constraint: Constraint | None, pacing: DraftLengthController

@@ -41,12 +41,10 @@ class DraftLimits:
 
 
 class DrafterSession:
-    """asked: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds.
-
-    seq: its sequence in the draft model's memory, if any. That holds `fed` ids, of which the first `held` are the
-    session's still; the rest is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed;
-    alone: it did beside others, so none joins until it has guessed.
-    """
+    """asked: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds. seq: its sequence in
+    the draft model's memory, if any. That holds `fed` ids, of which the first `held` are the session's still; the rest
+    is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed; alone: it did beside
+    others, so none joins until it has guessed."""
 
     def __init__(self, asked: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
         self.asked, self._limits = asked, limits

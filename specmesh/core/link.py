@@ -13,10 +13,8 @@ SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
 
 @dataclass(slots=True)
 class Link:
-    """Liveness and round trip of one connection.
-
-    A probe is a PING that somebody asked for. It counts nowhere: measuring must not move what drafting is decided by.
-    """
+    """Liveness and round trip of one connection. A probe is a PING that somebody asked for. It counts nowhere:
+    measuring must not move what drafting is decided by."""
 
     last_heard: float
     round_trips: RecentSamples = field(default_factory=RecentSamples)

@@ -122,9 +122,7 @@ class PeerLimits:
 
 class PeerGate:
     """The limits of a verifier's peers, and the attached drafters' `keys`, by the identity of their connection.
-
-    Identities are the peers' own choice. A key is empty where keys are not used.
-    """
+    Identities are the peers' own choice. A key is empty where keys are not used."""
 
     def __init__(self) -> None:
         self.keys: dict[bytes, str] = {}
@@ -141,10 +139,8 @@ class PeerGate:
         self.keys.pop(identity, None)
 
     def limits(self, identity: bytes, key: str | None = None) -> PeerLimits:
-        """Return the limits that a peer uses up: its key's, so that more connections bring no more, or its own.
-
-        key: as it has just proved; by default as it had when it was attached.
-        """
+        """Return the limits that a peer uses up: its key's, so that more connections bring no more, or its own. key: as
+        it has just proved; by default as it had when it was attached."""
         account = (self.keys.get(identity) if key is None else key) or identity
         if account not in self._limits:
             if len(self._limits) >= MAX_ACCOUNTS:

@@ -8,9 +8,8 @@ _ID = struct.Struct("<i")
 
 
 class Prefix:
-    """Token ids with the CRC-32 of every prefix, so that a frame's place can be checked in constant time.
-
-    crc: of the ids before them, if these go on from others."""
+    """Token ids with the CRC-32 of every prefix, so that a frame's place can be checked in constant time. crc: of the
+    ids before them, if these go on from others."""
 
     __slots__ = ("_crcs", "ids")
 

@@ -9,11 +9,9 @@ Report = dict[str, object]
 
 def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Report:
     """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
-
     tokens_per_second counts from the first verification step on. The baseline of speedup_vs_one_token_step is the
     measured cost of a step of one row on this verifier, not a run without drafts. Where a text was gone on with after
-    resumed_tokens, all but generated_tokens is about what followed.
-    """
+    resumed_tokens, all but generated_tokens is about what followed."""
     times, counts = session.times, session.counts
     rate = tokens_per_second(session, now)
     one_step = costs.alone.seconds(1, len(session.prefix))

@@ -19,11 +19,8 @@ NEAR = 1.1  # slower by less is not slower: the turns of a chat should find thei
 
 
 class RequestRouter:
-    """The requests of a drafter's clients, in the order of their arrival.
-
-    upstreams: the verifiers, in the order of the settings. Requests queue at these, up to AHEAD at each; the
-    others are not placed yet.
-    """
+    """The requests of a drafter's clients, in the order of their arrival. upstreams: the verifiers, in the order of the
+    settings. Requests queue at these, up to AHEAD at each; the others are not placed yet."""
 
     def __init__(self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float) -> None:
         self.upstreams = upstreams

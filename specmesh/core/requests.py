@@ -67,10 +67,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """New ids, of which the first `accepted` were drafts.
-
-    logprobs: of each id, where asked for; None for an id generated before the text was resumed.
-    """
+    """New ids, of which the first `accepted` were drafts. logprobs: of each id, where asked for; None for an id
+    generated before the text was resumed."""
 
     ids: tuple[int, ...]
     accepted: int
@@ -127,12 +125,10 @@ TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
 
 @dataclass(slots=True, eq=False)
 class DrafterRequest:
-    """A request of a drafter's client, from its arrival to its end.
-
-    home: address of the verifier that had it last; verifier: what that was, where the text
-    has begun. started: the client has been sent Started. until: when to give up without a verifier. due: not asked for
-    before. tried: addresses that have refused it since it had a verifier, with `error`.
-    """
+    """A request of a drafter's client, from its arrival to its end. home: address of the verifier that had it last;
+    verifier: what that was, where the text has begun. started: the client has been sent Started. until: when to give up
+    without a verifier. due: not asked for before. tried: addresses that have refused it since it had a verifier, with
+    `error`."""
 
     request: Request
     client: EventSink

@@ -326,12 +326,10 @@ class VerifierSession:
 
 @dataclass(slots=True, eq=False)
 class SessionContext:
-    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of
-    the verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was
-    told of it.
-
-    The drafter pool's: for how many rounds it has had its drafter, and whether drafts were asked for when drafters'
-    loads were last counted."""
+    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of the
+    verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was told
+    of it. The drafter pool's: for how many rounds it has had its drafter, and whether drafts were asked for when
+    drafters' loads were last counted."""
 
     machine: VerifierSession
     seq: int  # of the target's memory

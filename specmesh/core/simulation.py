@@ -87,9 +87,8 @@ class _Counts:
 
 class Simulation:
     """`users` at once. right(position) says whether a draft for that position, prompt included, is right.
-
-    policy(position): the policy to decide by there, from an oracle; None: sessions learn acceptance and solve theirs.
-    """
+    policy(position): the policy to decide by there, from an oracle; None: sessions learn acceptance and solve
+    theirs."""
 
     def __init__(
         self,

@@ -21,11 +21,10 @@ UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 
 
 class Outlet(Protocol):
-    """The connection to a verifier, and the core that drafts.
-
-    refusal: why the verifier or our own keys keep this drafter out. ask: for a session; it returns why that cannot be.
-    send: it returns how many bytes were sent. close: leave a session, or withdraw the request `ref`. compile: tell the
-    core of a session's grammar once it is compiled. tell: hand an event to the core. note: log."""
+    """The connection to a verifier, and the core that drafts. refusal: why the verifier or our own keys keep this
+    drafter out. ask: for a session; it returns why that cannot be. send: it returns how many bytes were sent. close:
+    leave a session, or withdraw the request `ref`. compile: tell the core of a session's grammar once it is compiled.
+    tell: hand an event to the core. note: log."""
 
     @property
     def refusal(self) -> str | None: ...
@@ -39,12 +38,9 @@ class Outlet(Protocol):
 
 class Upstream:
     """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is that number modulo so
-    many.
-
-    info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its own,
-    once known. given_up: why nothing more is tried. live: sessions by its ids. asked: by ref, requests that have no
-    session yet.
-    """
+    many. info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its
+    own, once known. given_up: why nothing more is tried. live: sessions by its ids. asked: by ref, requests that have
+    no session yet."""
 
     def __init__(self, address: str, place: tuple[int, int], outlet: Outlet, stats: DrafterStats) -> None:
         self.address, self.number = address, place[0]
@@ -244,7 +240,9 @@ class Upstream:
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
         elif live.pending is not None and live.n_truth < why.length:
-            self._interrupt(live, EndLost(live.n_truth, why.length), now)
+            came = f"{live.n_truth} of {why.length} tokens came"
+            lost = f"the end of the text was lost on its way from the verifier ({came}): ask again"
+            self._interrupt(live, EndLost(lost), now)
         else:
             self._out.close(live.id)
             self._note("session_finished", session=live.id, reason=why.finish_reason, drafted=live.drafted)

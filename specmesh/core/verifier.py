@@ -26,11 +26,9 @@ SERVED = ("stop", "length")
 
 
 class VerifierCore:
-    """`costs` are of this target's steps; `slots` are its sequences, `n_seq` in all.
-
-    n_batch: most rows of a step, `n_seq` at least. prefill_rows: of prompts, in a step in which others verify.
-    first: id of the first session. grace: seconds that a session is kept for its lost drafter.
-    """
+    """`costs` are of this target's steps; `slots` are its sequences, `n_seq` in all. n_batch: most rows of a step,
+    `n_seq` at least. prefill_rows: of prompts, in a step in which others verify. first: id of the first session. grace:
+    seconds that a session is kept for its lost drafter."""
 
     def __init__(
         self,

@@ -23,10 +23,8 @@ DrafterId = bytes  # the identity of a drafter's connection
 @dataclass(frozen=True, slots=True, eq=False)
 class Opening:
     """A request for a session, by `client`, a number that its effects name. `ids` are the prompt's and then those of a
-    resumed text; without a prompt the session that the request names is to be resumed, or nothing.
-
-    owner: the drafter whose client asks, None for a client of the verifier's own. key: it was asked with; may be
-    empty."""
+    resumed text; without a prompt the session that the request names is to be resumed, or nothing. owner: the drafter
+    whose client asks, None for a client of the verifier's own. key: it was asked with; may be empty."""
 
     client: int
     request: Request

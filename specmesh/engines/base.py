@@ -55,8 +55,6 @@ Progress = Callable[[float], object]
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Facts about a loaded model."""
-
     model: str
     n_ctx: int  # ids per sequence
     n_batch: int  # most rows of one step, over all spans
@@ -72,7 +70,6 @@ class EngineInfo:
     threads: int = 0  # CPU threads of its steps; 0 on a GPU, or without a model
 
     def named(self) -> dict[str, object]:
-        """Return what stats tell of the model."""
         return {"name": self.model, "backend": self.backend, "n_ctx": self.n_ctx, "trimming": self.trimming}
 
 
@@ -83,11 +80,9 @@ class Engine(Protocol):
     def info(self) -> EngineInfo: ...
 
     def trim(self, seq: int, length: int) -> int:
-        """Keep at most the first `length` ids of a sequence and return how many it holds; 0 frees it.
-
-        With `trimming` "removal" every length is possible; with any, a target takes back rows of the sequence's last
-        step but its first. Where a model cannot go back so far it holds fewer, and the caller feeds the rest again.
-        """
+        """Keep at most the first `length` ids of a sequence and return how many it holds; 0 frees it. With `trimming`
+        "removal" every length is possible; with any, a target takes back rows of the sequence's last step but its
+        first. Where a model cannot go back so far it holds fewer, and the caller feeds the rest again."""
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
@@ -104,20 +99,16 @@ class Tokenizer(Protocol):
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         """Return the ids of a chat up to the assistant's answer, or to the end of the last message if `continued`.
-
-        Raises RequestError where there is no template or it refuses the messages, EngineError where it fails.
-        """
+        Raises RequestError where there is no template or it refuses the messages, EngineError where it fails."""
 
 
 class VerifyEngine(Engine, Tokenizer, Protocol):
     """A target model: decodes rows of several sequences in one step."""
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
-        """Run one step; return per span its logits, float32 (rows, n_vocab), or None where not wanted.
-
-        Each span's `position` must equal the ids its sequence holds. The arrays are valid until the next call.
-        Raises EngineError; the sequences are empty then.
-        """
+        """Run one step; return per span its logits, float32 (rows, n_vocab), or None where not wanted. Each span's
+        `position` must equal the ids its sequence holds. The arrays are valid until the next call. Raises EngineError;
+        the sequences are empty then."""
 
     def copy(self, seq: int, source: int, length: int) -> None:
         """Let the empty `seq` begin with the first `length` ids of `source`; only where `info.reuse` is "copied"."""
@@ -148,12 +139,10 @@ class DraftEngine(Engine, Protocol):
         """None for an engine that knows ids only."""
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        """Append each ask's ids to its sequence and return a guess of the id after them, or None.
-
-        The sequences are different ones, several only where `info.batches`, and have at most n_batch ids in all.
-        Without a `sampler` the ids are only decoded. A `greedy` one need not be consulted. Where it raises, `trim`
-        returns what each sequence holds.
-        """
+        """Append each ask's ids to its sequence and return a guess of the id after them, or None. The sequences are
+        different ones, several only where `info.batches`, and have at most n_batch ids in all. Without a `sampler` the
+        ids are only decoded. A `greedy` one need not be consulted. Where it raises, `trim` returns what each sequence
+        holds."""
 
 
 ANY_ID = 2**31
@@ -161,10 +150,8 @@ ANY_ID = 2**31
 
 
 class Sequences:
-    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing.
-
-    n_batch: most rows of a step; n_outputs: most of them with logits.
-    """
+    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing. n_batch: most
+    rows of a step; n_outputs: most of them with logits."""
 
     def __init__(self, n_seq: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
         self.lengths = [0] * n_seq
@@ -187,9 +174,7 @@ class Sequences:
         rows = outputs = 0
         ends: dict[int, int] = {}
         for span in spans:
-            ids, held = span.ids, ends.get(span.seq, -1)
-            if held < 0:
-                held = self.held(span.seq)
+            ids, held = span.ids, ends[span.seq] if span.seq in ends else self.held(span.seq)
             if span.position != held or not ids:
                 raise LocalProtocolError(f"{len(ids)} ids at {span.position} of sequence {span.seq}, which has {held}")
             if min(ids) < 0 or max(ids) >= self._n_vocab:
@@ -219,10 +204,8 @@ class Sequences:
 
 @functools.cache
 def host_id() -> str:
-    """A digest that two processes have in common where one kernel runs both, containers included.
-
-    It is made of the boot's id, so that it names no machine to a peer; empty where there is none, as on macOS.
-    """
+    """A digest that two processes have in common where one kernel runs both, containers included. It is made of the
+    boot's id, so that it names no machine to a peer; empty where there is none, as on macOS."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -237,7 +220,6 @@ def limits_of(engine: VerifyEngine) -> TargetLimits:
 
 
 def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
-    """Run a step: its orders first, then its spans."""
     if step.threads is not None and isinstance(engine, CpuEngine):
         engine.use_threads(step.threads)
     for order in step.orders:

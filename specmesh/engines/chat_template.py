@@ -46,9 +46,8 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
-
-        Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it fails.
-        """
+        Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it
+        fails."""
         chat: Json = {"messages": [message.fields() for message in messages], "continued": continued}
         try:
             answered = self._child.ask(self._request | chat)
@@ -73,10 +72,8 @@ class _Generation(Extension):
 
 
 def answer(request: Json) -> Json:
-    """In the child: render `messages`, or only compile the `template` where they are None.
-
-    The answer has `text`; or `refused`, why the template does not compile or refuses the messages.
-    """
+    """In the child: render `messages`, or only compile the `template` where they are None. The answer has `text`; or
+    `refused`, why the template does not compile or refuses the messages."""
     try:
         template = _compiled(str(request["template"]))
         if request["messages"] is None:

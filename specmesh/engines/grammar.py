@@ -33,10 +33,8 @@ class Grammars:
         self._lark = functools.lru_cache(CACHED)(self._to_lark)
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
-        """Return the grammar at its start. Raises RequestError for an invalid one, or one that exceeds the limits.
-
-        Each text compiles its own: the library's copies share a lexer and its limits.
-        """
+        """Return the grammar at its start. Raises RequestError for an invalid one, or one that exceeds the limits. Each
+        text compiles its own: the library's copies share a lexer and its limits."""
         return GrammarConstraint(self._lark(grammar), self._tokens, grammar.field)
 
     def close(self) -> None:
@@ -58,11 +56,8 @@ class Grammars:
 
 
 class GrammarConstraint:
-    """`Constraint` by llguidance.
-
-    `_text` follows the text, `_drafts` follows drafts: a matcher that exceeded its limits never answers again, and
-    drafts must not cost the text its own. `exhausted` is that matcher's error.
-    """
+    """`Constraint` by llguidance. `_text` follows the text, `_drafts` follows drafts: a matcher that exceeded its
+    limits never answers again, and drafts must not cost the text its own. `exhausted` is that matcher's error."""
 
     def __init__(self, lark: str, tokens: "_Tokens", field: str) -> None:
         self._text, self._drafts = _Matcher(lark, tokens), _Matcher(lark, tokens)
@@ -139,10 +134,8 @@ class GrammarConstraint:
 
 
 class _Matcher:
-    """The library's matcher, and the seconds of processor time that it took for other things than masks.
-
-    run: the ids that alone can follow, of which each is allowed after those before it; None: not computed here.
-    """
+    """The library's matcher, and the seconds of processor time that it took for other things than masks. run: the ids
+    that alone can follow, of which each is allowed after those before it; None: not computed here."""
 
     def __init__(self, lark: str, tokens: "_Tokens") -> None:
         self.library = LLMatcher(tokens.library, lark, log_level=0, limits=LIMITS)
@@ -151,7 +144,6 @@ class _Matcher:
         self._tokens = tokens
 
     def fits(self, token: int) -> bool:
-        """Return whether this token may come next."""
         if token in self._tokens.ends:
             return self.library.is_accepting()
         if forced := self.forced():

@@ -74,10 +74,8 @@ def _of_schema(text: str) -> str:
 
 
 def _closed(schema: Any) -> Any:
-    """Forbid properties that an object's schema does not name, unless it says something of others, as llama.cpp does.
-
-    A model asked for two properties would invent more. Not where several schemas hold for one object (allOf).
-    """
+    """Forbid properties that an object's schema does not name, unless it says something of others, as llama.cpp does. A
+    model asked for two properties would invent more. Not where several schemas hold for one object (allOf)."""
     if isinstance(schema, list):
         return [_closed(inner) for inner in schema]
     if not isinstance(schema, dict):

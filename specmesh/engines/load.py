@@ -16,7 +16,7 @@ from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 from specmesh.engines.base import DEFAULT_CTX, Ask, DraftEngine, EngineInfo, Progress, VerifyEngine
-from specmesh.errors import ConfigError, LocalProtocolError
+from specmesh.errors import LocalProtocolError
 from specmesh.paths import bundled
 
 log = structlog.get_logger("specmesh")
@@ -32,12 +32,10 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
             from specmesh.engines.stretched import StretchedVerifier
 
             return (StretchedVerifier if settings.stretch else LlamaVerifier)(settings, progress)
-        case "sim":
+        case _:  # sim
             from specmesh.engines.sim import SimSettings, SimVerifier
 
             return SimVerifier(SimSettings.parse(settings.model or ""))
-        case other:
-            raise ConfigError(f"--engine {other} cannot verify: choose llama")
 
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
@@ -57,16 +55,13 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
             from specmesh.engines.ngram import NgramDrafter
 
             return NgramDrafter(n_ctx=settings.ctx or DEFAULT_CTX, n_seq=settings.max_sessions)
-        case "sim":
+        case _:  # sim
             from specmesh.engines.sim import SimDrafter, SimSettings
 
             return SimDrafter(SimSettings.parse(settings.model or ""))
-        case other:
-            raise ConfigError(f"--engine {other} cannot draft: choose auto, mlx, llama or ngram")
 
 
 def _resolved(settings: ModelSettings) -> ModelSettings:
-    """Replace `auto` and `bundled` in a drafter's settings by an engine and a path."""
     engine, model = settings.engine, settings.model
     if engine == "auto":
         engine = choose_engine(model)
@@ -88,11 +83,9 @@ def choose_engine(model: str | None) -> str:
 
 
 class RemappedDrafter:
-    """`DraftEngine` around one of another vocabulary: `vocabulary` and all ids are the verifier's.
-
-    Logits are put in the order of the verifier's ids before a token is chosen. Coupled sampling's noise belongs to the
-    verifier's ids, so the acceptance rate does not suffer.
-    """
+    """`DraftEngine` around one of another vocabulary: `vocabulary` and all ids are the verifier's. Logits are put in
+    the order of the verifier's ids before a token is chosen. Coupled sampling's noise belongs to the verifier's ids, so
+    the acceptance rate does not suffer."""
 
     def __init__(self, engine: DraftEngine, remap: Remap, vocabulary: Vocabulary) -> None:
         self._engine, self._remap, self.vocabulary = engine, remap, vocabulary

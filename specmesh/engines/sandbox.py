@@ -60,7 +60,6 @@ class Child:
         return answer
 
     def close(self) -> None:
-        """End the process; a request in progress fails."""
         if (process := self._process) is not None:
             process.kill()
         with self._lock:

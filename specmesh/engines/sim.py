@@ -31,8 +31,6 @@ _NEXT, _LUCK, _WRONG = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class SimSettings:
-    """Settings of a simulated engine."""
-
     step_ms: float = 0.0  # a verifier's step of k rows takes step_ms + row_ms (k - 1);
     row_ms: float = 0.0  # guesses for n sequences at once take row_ms (n - 1) more than one
     draft_ms: float = 0.0  # one guess; prefill costs nothing
@@ -172,10 +170,8 @@ class SimDrafter(_SimEngine):
 
 
 def _hash(purpose: int, crc: int) -> int:
-    """64 bits; a CRC alone is linear in its input and would make neighbouring prefixes continue alike.
-
-    The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-    """
+    """64 bits; a CRC alone is linear in its input and would make neighbouring prefixes continue alike. The finaliser of
+    SplitMix64 (Steele, Lea, Flood 2014)."""
     mixed = crc + _GOLDEN * purpose & _U64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _U64
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _U64

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,16 +21,14 @@ class Entry(NamedTuple):
 
 def entries(root: Path) -> list[Entry]:
     """All models below a folder, by name; none where there is no such folder."""
-    return sorted(_found(root))
-
-
-def _found(root: Path) -> Iterator[Entry]:
+    found = list[Entry]()
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         here = Path(folder)
         for path in (here / name for name in names if is_gguf(name)):
             size = sum(part.stat().st_size for part in parts(path) if part.exists())
-            yield Entry(path.relative_to(root).as_posix(), size, path)
+            found.append(Entry(path.relative_to(root).as_posix(), size, path))
+    return sorted(found)
 
 
 def is_gguf(name: str) -> bool:
@@ -65,10 +62,8 @@ def check_files(path: Path) -> None:
 
 
 def resolve(value: str, root: Path) -> str:
-    """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name.
-
-    Raise ConfigError otherwise, with what was tried.
-    """
+    """Return the path that `--model VALUE` means: a name in the folder, a path, or the end of exactly one name. Raise
+    ConfigError otherwise, with what was tried."""
     found = entries(root)
     named = [entry for entry in found if entry.name == value]
     if not named and os.path.exists(value):  # noqa: PTH110 - a folder that may not be read has none

@@ -21,7 +21,7 @@ from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers, logging
 from rich.filesize import decimal
 
-from specmesh.errors import Busy, ConfigError, PullError, RequestError, SpecmeshError
+from specmesh.errors import Busy, ConfigError, PullError, RequestError
 from specmesh.models import is_gguf, parts
 
 _TIMEOUT = 30.0
@@ -41,10 +41,8 @@ class RemoteFile:
 
 def pull(hub_id: str, file: str | None, root: Path) -> Path:
     """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
-
     file: one GGUF file of the repository; None: the only one. Raise ConfigError (no access), RequestError (no such
-    model or file, several to choose from), Busy (another pull of the same), PullError.
-    """
+    model or file, several to choose from), Busy (another pull of the same), PullError."""
     if not _HUB_ID.fullmatch(hub_id) or ".." in hub_id:
         raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME")
     folder = root / hub_id
@@ -141,20 +139,17 @@ def _refusals(what: str, out: BinaryIO | None = None) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise PullError("HF_HUB_OFFLINE is set: unset it to download") from error
     except HfHubHTTPError as error:
-        raise _refusal(error.response.status_code, what) from error
+        code = error.response.status_code
+        if code in (401, 403):
+            hint = "check the name, accept the model's terms on the hub, or set HF_TOKEN"
+            raise ConfigError(f"{what}: the hub does not give it to you ({code}): {hint}") from error
+        if code == 404:
+            raise RequestError(f"{what} is not on {constants.ENDPOINT} (404): check the name") from error
+        raise PullError(f"{what}: {constants.ENDPOINT} answered {code}: try again later") from error
     except HTTPError as error:
         kept = f"; {out.tell()} bytes are kept: the same command goes on from there" if out is not None else ""
         told = str(error).strip().partition("\n")[0] or type(error).__name__
         raise PullError(f"{what}: {constants.ENDPOINT} does not answer: {told}{kept}") from error
-
-
-def _refusal(code: int, what: str) -> SpecmeshError:
-    if code in (401, 403):
-        hint = "check the name, accept the model's terms on the hub, or set HF_TOKEN"
-        return ConfigError(f"{what}: the hub does not give it to you ({code}): {hint}")
-    if code == 404:
-        return RequestError(f"{what} is not on {constants.ENDPOINT} (404): check the name")
-    return PullError(f"{what}: {constants.ENDPOINT} answered {code}: try again later")
 
 
 @contextmanager

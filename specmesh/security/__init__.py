@@ -9,10 +9,8 @@ from specmesh.errors import ConfigError
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine under a name that nobody else can give it: localhost, or a loopback address.
-
-    Only programs of this machine can be at the other end; a tunnel counts as one.
-    """
+    """Whether a host is this machine under a name that nobody else can give it: localhost, or a loopback address. Only
+    programs of this machine can be at the other end; a tunnel counts as one."""
     if host == "localhost":
         return True
     try:

@@ -59,10 +59,8 @@ def protect_client(socket: Socket, identity: Identity, server: bytes) -> None:
 
 
 class ZapGuard(ThreadAuthenticator):
-    """Lets in the keys on the list of drafters, and this machine's own; pyzmq's thread answers libzmq.
-
-    `allowed` is replaced as a whole by `reread`. names: what a key is called here. failures: of handshakes, by reason.
-    """
+    """Lets in the keys on the list of drafters, and this machine's own; pyzmq's thread answers libzmq. `allowed` is
+    replaced as a whole by `reread`. names: what a key is called here. failures: of handshakes, by reason."""
 
     def __init__(self, context: Context, keys: KeyFolder) -> None:
         """Read the keys; raises ConfigError where they are wrong."""
@@ -165,13 +163,11 @@ class Handshake(StrEnum):
     DISCONNECTED = "disconnected"
 
 
-def watch(socket: Socket, events: int) -> None:
-    """Watch a socket that has not connected yet; end it by `unwatch`.
-
-    Its monitor must be read: libzmq waits for its reader with everything else. Its name is used once, because a new
-    reader could else reach an old socket that is still being closed.
-    """
-    socket.get_monitor_socket(events, f"inproc://handshakes-{next(_watched)}")
+def watch(socket: Socket) -> None:
+    """Watch a socket that has not connected yet; end it by `unwatch`. Its monitor must be read: libzmq waits for its
+    reader with everything else. Its name is used once, because a new reader could else reach an old socket that is
+    still being closed."""
+    socket.get_monitor_socket(HANDSHAKES | zmq.EVENT_DISCONNECTED, f"inproc://handshakes-{next(_watched)}")
 
 
 def unwatch(socket: Socket) -> None:
@@ -181,7 +177,6 @@ def unwatch(socket: Socket) -> None:
 
 
 def next_handshake(monitor: Socket) -> Handshake | None:
-    """Return how the next one ended; None where none has by now."""
     if not monitor.poll(0):
         return None
     event = parse_monitor_message(monitor.recv_multipart())
@@ -219,10 +214,8 @@ class TcpConnection:
         return None
 
     def cut(self) -> None:
-        """End it, for which libzmq has no call: its I/O thread then finds that the peer has left.
-
-        Only where it still leads where it did: descriptors are used again.
-        """
+        """End it, for which libzmq has no call: its I/O thread then finds that the peer has left. Only where it still
+        leads where it did: descriptors are used again."""
         with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(self.descriptor)) as connection:
             if connection.getpeername() == self.end:
                 connection.shutdown(sockets.SHUT_RDWR)

@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from specmesh.errors import ConfigError, InsecureKeys
-from specmesh.paths import config_folders, file_stamp, write_whole
+from specmesh.paths import config_folders, write_whole
 from specmesh.security import endpoint, host_of, is_loopback
 
 MAX_KEY_FILE_BYTES = 2**20
@@ -43,8 +43,6 @@ class Listing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A pair of keys, 32 bytes each."""
-
     public: bytes
     secret: bytes = field(repr=False)
 
@@ -63,10 +61,8 @@ def key_folders() -> list[Path]:
 
 
 def find_keys(named: Path | None) -> "KeyFolder | None":
-    """Return the folder `named`, or the first usual one with a key; None if there is none.
-
-    Raise ConfigError if the folder named has no key, InsecureKeys if this user may not look.
-    """
+    """Return the folder `named`, or the first usual one with a key; None if there is none. Raise ConfigError if the
+    folder named has no key, InsecureKeys if this user may not look."""
     if named is not None:
         if not KeyFolder(named).has_key():
             raise ConfigError(f"--keys {named}: no key is there: make one with `specmesh keys new --keys {named}`")
@@ -93,10 +89,8 @@ class KeyFolder:
     path: Path
 
     def new(self, *, replace: bool = False, owner: tuple[int, int] | None = None) -> Identity:
-        """Create this machine's key and, where it is missing, its folder, owned by `owner` (user and group id).
-
-        Raise ConfigError if there is a key and not `replace`, or it cannot be written.
-        """
+        """Create this machine's key and, where it is missing, its folder, owned by `owner` (user and group id). Raise
+        ConfigError if there is a key and not `replace`, or it cannot be written."""
         try:
             if not self.path.exists():
                 self.path.mkdir(mode=0o700, parents=True)
@@ -119,7 +113,6 @@ class KeyFolder:
         return self._read(SECRET) is not None
 
     def identity(self) -> Identity:
-        """This machine's own keys; raises ConfigError where there are none."""
         import zmq  # noqa: PLC0415
         from zmq.utils import z85  # noqa: PLC0415
 
@@ -150,7 +143,11 @@ class KeyFolder:
 
     def stamp(self, name: str) -> tuple[int, ...]:
         """Changes when a list, or SECRET, does; asks the file system only for its entry."""
-        return file_stamp(self.path / name)
+        try:
+            found = (self.path / name).stat()
+        except OSError:
+            return ()
+        return (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
 
     def verifier_at(self, address: str) -> bytes | None:
         """Return the public key that the verifier at an address must prove: the one listed for it, else our own on this
@@ -161,10 +158,8 @@ class KeyFolder:
         return self.identity().public if is_loopback(host_of(address, "--connect")) else None
 
     def allow(self, listing: Listing, key: str, label: str, *, replace: bool = False) -> None:
-        """Put a key on a list under a label. Raise ConfigError if the label is another key's and not `replace`.
-
-        A label has one key. A drafter's key has one name; a verifier's may have several addresses.
-        """
+        """Put a key on a list under a label. Raise ConfigError if the label is another key's and not `replace`. A label
+        has one key. A drafter's key has one name; a verifier's may have several addresses."""
         if not _LABEL.fullmatch(label):
             raise ConfigError(f"{label!r} is no name: give one word")
         with self._changing():

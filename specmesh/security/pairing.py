@@ -63,10 +63,8 @@ def wait(
     admit: Callable[[PairingIntroduction], None],
     lifetime: float = CODE_LIFETIME_S,
 ) -> PairingIntroduction:
-    """Wait as a verifier for the drafter with this code; `admit` it before it is told that the code was right.
-
-    Raise Refused after a wrong code, Busy if nobody came.
-    """
+    """Wait as a verifier for the drafter with this code; `admit` it before it is told that the code was right. Raise
+    Refused after a wrong code, Busy if nobody came."""
     end = time.monotonic() + lifetime
     while (left := end - time.monotonic()) > 0:
         listener.settimeout(left)
@@ -87,10 +85,7 @@ def wait(
 
 
 def offer(
-    lines: "LineChannel",
-    code: str,
-    mine: PairingIntroduction,
-    admit: Callable[[PairingIntroduction], None],
+    lines: "LineChannel", code: str, mine: PairingIntroduction, admit: Callable[[PairingIntroduction], None]
 ) -> PairingIntroduction:
     greeting = lines.read()
     if not greeting.startswith(_GREETING):
@@ -147,13 +142,9 @@ def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
     match told:
         case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
             if said == role and _KEY.fullmatch(key) and 0 <= port < 2**16:
-                return PairingIntroduction(said, key, _name(name, role), port)
+                word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]  # a list can hold it, a terminal show it
+                return PairingIntroduction(said, key, word or role, port)
     raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")
-
-
-def _name(told: str, role: str) -> str:
-    """A machine's name as one word that a list can hold and a terminal show."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", told).strip("-.")[:64] or role
 
 
 class LineChannel:

@@ -29,7 +29,6 @@ SOLVE_INTERVAL = 0.1  # seconds between two policies of a session, at least
 
 class DraftLengthController:
     """The pace of one session. `draft_n` is what its drafter is asked for; probing: only to learn whether it is right.
-
     fixed: the client's own draft_n, None to adapt; most: drafts a step may have; company: sessions there are with this
     one. `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
 

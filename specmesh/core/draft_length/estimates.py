@@ -16,10 +16,9 @@ PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and ro
 
 
 class RollingAcceptance:
-    """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare.
-
-    memory: rounds after which one counts half. parent: hears what is recorded here, as a drafter's does of its
-    sessions, and one of all drafters; its rate is expected while nothing is known."""
+    """Exponentially forgotten counts per position, pulled towards their pooled rate where a position is rare. memory:
+    rounds after which one counts half. parent: hears what is recorded here, as a drafter's does of its sessions, and
+    one of all drafters; its rate is expected while nothing is known."""
 
     def __init__(self, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
         self._tested = [0.0] * POSITIONS
@@ -58,12 +57,10 @@ PROBE_INTERVAL, LONGEST_PROBE_INTERVAL = 32, 256
 
 
 class Arrivals:
-    """When one drafter's drafts arrive, by this side's clock.
-
-    round_trip: median of answered PINGs in seconds, 0 while unknown. restart: seconds from telling a correction to the
-    first draft on it, None while unknown. load: how many sessions it drafts for at once; each draft of a session is
-    taken to need as many times as long. Intervals are learned while the drafter is certainly busy, until then bounded
-    by restarts: an estimate must not be optimistic."""
+    """When one drafter's drafts arrive, by this side's clock. round_trip: median of answered PINGs in seconds, 0 while
+    unknown. restart: seconds from telling a correction to the first draft on it, None while unknown. load: how many
+    sessions it drafts for at once; each draft of a session is taken to need as many times as long. Intervals are
+    learned while the drafter is certainly busy, until then bounded by restarts: an estimate must not be optimistic."""
 
     def __init__(self) -> None:
         self._round_trips, self._restarts = deque[float](maxlen=WINDOW), deque[float](maxlen=WINDOW)
@@ -183,11 +180,10 @@ PAUSE_WEIGHT = 0.03  # of the newest pause in their mean
 
 
 class StepCosts:
-    """Seconds of one verifier step by its rows and its context, learned from every step.
-
-    The context is the number of ids that the step's sequences hold, in buckets: up to 1023, 2047, 4095 and so on, each
-    with a `_Curve`. A width unknown to a bucket costs what it does with the next shorter context, plus the median of
-    what known widths cost more here."""
+    """Seconds of one verifier step by its rows and its context, learned from every step. The context is the number of
+    ids that the step's sequences hold, in buckets: up to 1023, 2047, 4095 and so on, each with a `_Curve`. A width
+    unknown to a bucket costs what it does with the next shorter context, plus the median of what known widths cost more
+    here."""
 
     def __init__(self, curves: "dict[int, _Curve] | None" = None) -> None:
         self._gates: dict[int, SpeculationGate] = {}

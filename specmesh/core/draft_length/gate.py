@@ -75,10 +75,9 @@ class _Rate:
 
 class SpeculationGate:
     """`drafts` is what to do with batches of one size; `verdict` whether drafting pays, None before it was measured.
-
     Its budget is what drafting may lose, in steps that could have run without it in the same time: what it has gained,
-    and a small share of those that run without it. While that is spent it is suspended: its cost is bounded, also
-    where it pays for some texts only."""
+    and a small share of those that run without it. While that is spent it is suspended: its cost is bounded, also where
+    it pays for some texts only."""
 
     def __init__(self) -> None:
         self.drafts = True
@@ -89,9 +88,8 @@ class SpeculationGate:
         self._without, self._with = _Rate(), _Rate()  # newest steps without drafts, and those with drafts since
 
     def stepped(self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float) -> None:
-        """Learn from a step that committed so many tokens, and ended `seconds` after the one before.
-
-        asked: drafts were asked for; had: it had some. alone: expected tokens per second without, 0 if unknown."""
+        """Learn from a step that committed so many tokens, and ended `seconds` after the one before. asked: drafts were
+        asked for; had: it had some. alone: expected tokens per second without, 0 if unknown."""
         settled, self._rest = not self._rest, max(self._rest - 1, 0)
         if self.drafts and asked:
             if not self._without.steps:

@@ -51,9 +51,7 @@ class RemoteDrafter:
 
 class DrafterPool:
     """Assigns `drafters`, the oldest first, to `sessions`; a session of a drafter's own client always has that drafter.
-
-    tell: takes effects; carry_out: those of a session.
-    """
+    tell: takes effects; carry_out: those of a session."""
 
     def __init__(
         self,
@@ -221,10 +219,8 @@ class DrafterPool:
 
 def drafting_rate(inputs: PolicyInputs) -> float:
     """Expected tokens per second with such a drafter, at least the target's alone: a closed form, microseconds where
-    solving the policy takes milliseconds.
-
-    Each step has the same number of drafts. After a rejection they are waited for, or the target goes on alone until
-    the drafter has caught up."""
+    solving the policy takes milliseconds. Each step has the same number of drafts. After a rejection they are waited
+    for, or the target goes on alone until the drafter has caught up."""
     interval, single = inputs.interval, inputs.steps[0]
     best, tokens, alive = 1.0 / inputs.alone, 1.0, 1.0
     for drafts, step in enumerate(inputs.steps[1:], 1):

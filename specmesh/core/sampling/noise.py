@@ -37,10 +37,8 @@ def uniform(seed: int | np.uint64, position: int, tokens: NDArray[np.int64]) -> 
 
 
 def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Gumbel(0, 1) noise for (seed, position, token), one value per token, the same on every machine.
-
-    Counter-based: two rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the three counters.
-    """
+    """Gumbel(0, 1) noise for (seed, position, token), one value per token, the same on every machine. Counter-based:
+    two rounds of the SplitMix64 finaliser (Steele, Lea, Flood 2014) over the three counters."""
     noise: NDArray[np.float64] = -np.log(-np.log(uniform(seed, position, tokens)))
     return noise
 

@@ -80,12 +80,10 @@ def proposal_of(ids: Iterable[int], shares: Floats) -> Proposal:
 
 
 class ProposalSampler(Sampler):
-    """A drafter's sampler for one position of a probabilistic session: chooses from a proposal, and keeps that.
-
-    Its noise is the prefix's own. The target's own choice there has the same, so both agree as often as in coupled
-    sampling where the draft comes too late to be verified. A draft that was verified and failed leaves its prefix
-    behind, so no noise is used twice.
-    """
+    """A drafter's sampler for one position of a probabilistic session: chooses from a proposal, and keeps that. Its
+    noise is the prefix's own. The target's own choice there has the same, so both agree as often as in coupled sampling
+    where the draft comes too late to be verified. A draft that was verified and failed leaves its prefix behind, so no
+    noise is used twice."""
 
     __slots__ = ("proposal",)
 

@@ -42,18 +42,13 @@ class Batch:
 
 
 class Scheduler:
-    """Forms steps of at most `n_batch` rows, one for each session at least.
-
-    As soon as one session is ready, every session that could step joins, and nobody waits for another's drafts: that
-    would cost more than any draft brings. Each has its own row; where they are several, as many drafts come as raise
-    what all get for the time by `costs`.
-
+    """Forms steps of at most `n_batch` rows, one for each session at least. As soon as one session is ready, every
+    session that could step joins, and nobody waits for another's drafts: that would cost more than any draft brings.
+    Each has its own row; where they are several, as many drafts come as raise what all get for the time by `costs`.
     Prompts take the rest before drafts do; where others verify or wait only `prefill_rows`, times as many as there are
     prompts for each of the others. In turn the oldest prompt is first, so that it goes on whatever comes, and the one
-    with least to go.
-
-    constant: rows cost the same whatever they hold, so all drafts come, and a prompt is always cut at multiples of
-    `prefill_rows`: other sessions do not change how it is computed."""
+    with least to go. constant: rows cost the same whatever they hold, so all drafts come, and a prompt is always cut at
+    multiples of `prefill_rows`: other sessions do not change how it is computed."""
 
     def __init__(
         self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = PREFILL_ROWS, *, constant: bool = False

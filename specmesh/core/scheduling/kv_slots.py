@@ -84,10 +84,8 @@ class KVSlots:
         self, ids: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]] = (), *, cached: bool = True
     ) -> tuple[int, int]:
         """Return a sequence for a session that begins with these ids, the first `prompt` of them to be read as a
-        prompt, and how many of them it holds by the next step; never the last one, as its logits are needed.
-
-        A sequence must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held.
-        """
+        prompt, and how many of them it holds by the next step; never the last one, as its logits are needed. A sequence
+        must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held."""
         empty = (seq for seq, contents in self._free.items() if not contents.ids)
         victim = min(empty, default=next(iter(self._free)))
         cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))

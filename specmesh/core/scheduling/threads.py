@@ -9,11 +9,9 @@ HostPeer = m.Hello | m.Welcome  # they tell of their host and the threads that t
 
 
 class ThreadShare:
-    """How many of `cores` an engine takes: `threads` now, and `alone` while nobody else computes on `host`.
-
-    Unless it `follows` who does, they stay. drafts: the engine is a drafter's, which beside others takes a quarter of
-    the cores: a draft model is small, and loses less by that than a target. A verifier takes what drafters leave.
-    """
+    """How many of `cores` an engine takes: `threads` now, and `alone` while nobody else computes on `host`. Unless it
+    `follows` who does, they stay. drafts: the engine is a drafter's, which beside others takes a quarter of the cores:
+    a draft model is small, and loses less by that than a target. A verifier takes what drafters leave."""
 
     def __init__(self, threads: int, cores: int, host: str, *, drafts: bool, follows: bool) -> None:
         self.alone = self.threads = threads

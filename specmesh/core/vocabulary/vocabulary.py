@@ -46,10 +46,8 @@ def chunk(vocabulary: Vocabulary, start: int) -> list[str]:
 
 
 class VocabularyFetch:
-    """A vocabulary that comes in chunks from a peer, which has told what it will be.
-
-    `start` is the id to ask for next. Every call raises RemoteProtocolError for what nobody can have.
-    """
+    """A vocabulary that comes in chunks from a peer, which has told what it will be. `start` is the id to ask for next.
+    Every call raises RemoteProtocolError for what nobody can have."""
 
     def __init__(self, fingerprint: str, n_vocab: int, end_ids: Iterable[int]) -> None:
         if n_vocab > MAX_VOCAB:

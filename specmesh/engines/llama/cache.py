@@ -22,8 +22,6 @@ SavedState = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """What to reserve."""
-
     n_ctx: int  # tokens per sequence
     n_seq: int
     rows: int  # most of one decode
@@ -35,18 +33,14 @@ class CacheSizes:
 
 
 class LlamaCache:
-    """A llama_context: the memory of several sequences. Callers check spans (`Sequences`).
-
-    This one takes rows back by removing them from memory; `rollback.Restore` is for models that do not allow it.
-
-    Other Python threads run during llama_decode, and while a GPU is waited for. The other calls are too short for that:
-    to get the GIL back from a busy thread takes longer than they do.
-    """
+    """A llama_context: the memory of several sequences. Callers check spans (`Sequences`). This one takes rows back by
+    removing them from memory; `rollback.Restore` is for models that do not allow it. Other Python threads run during
+    llama_decode, and while a GPU is waited for. The other calls are too short for that: to get the GIL back from a busy
+    thread takes longer than they do."""
 
     trimming: Trimming = "removal"
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
-        """Reserve the memory. Raises ConfigError."""
         self.lib = lib = model.lib
         self._partial = int(lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._get_logits = keeping_gil(lib, "llama_get_logits", ctypes.c_void_p)
@@ -69,10 +63,8 @@ class LlamaCache:
         return self.logits(outputs)
 
     def trim(self, seq: int, length: int) -> bool:
-        """Keep `length` tokens, 0 < length < held; False, with nothing changed, where that is out of reach.
-
-        This may only note the length; then the next step, within its time, brings the memory up to date.
-        """
+        """Keep `length` tokens, 0 < length < held; False, with nothing changed, where that is out of reach. This may
+        only note the length; then the next step, within its time, brings the memory up to date."""
         return self.remove(seq, length)
 
     def clear(self, seq: int) -> None:
@@ -129,10 +121,8 @@ class LlamaCache:
         return bool(self._seq_rm(self._memory, seq, length, -1))
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
-        """Copy a sequence's state but for attention's part, which `remove` can cut; into `reuse` where it fits.
-
-        Raises EngineError.
-        """
+        """Copy a sequence's state but for attention's part, which `remove` can cut; into `reuse` where it fits. Raises
+        EngineError."""
         size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._partial)
         state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
         get = self.lib.llama_state_seq_get_data_ext
@@ -141,10 +131,8 @@ class LlamaCache:
         return state
 
     def load(self, seq: int, length: int, state: SavedState | None) -> None:
-        """Restore the `length` tokens that a sequence held when `state` was saved (None: nothing).
-
-        After an EngineError its state is unknown.
-        """
+        """Restore the `length` tokens that a sequence held when `state` was saved (None: nothing). After an EngineError
+        its state is unknown."""
         if state is None:
             self._seq_rm(self._memory, seq, -1, -1)
             return

@@ -135,10 +135,8 @@ def _context_size(settings: ModelSettings, trained: int) -> int:
 
 
 class LlamaVerifier(LlamaEngine):
-    """A GGUF target model, `VerifyEngine` by llama.cpp.
-
-    One step has up to n_batch rows, max_draft + 1 per sequence of them with logits, or info.width.
-    """
+    """A GGUF target model, `VerifyEngine` by llama.cpp. One step has up to n_batch rows, max_draft + 1 per sequence of
+    them with logits, or info.width."""
 
     def __init__(
         self,
@@ -180,8 +178,6 @@ class LlamaVerifier(LlamaEngine):
 
 
 class LlamaDrafter(LlamaEngine):
-    """A GGUF draft model, a `DraftEngine` by llama.cpp."""
-
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         spans, ends = list[Span](), list[int]()
         for ask in asks:

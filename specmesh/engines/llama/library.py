@@ -47,7 +47,6 @@ def _log_line(level: int, text: bytes | None, _user: object) -> None:
 
 
 def quoted_errors() -> str:
-    """Return llama.cpp's last error lines, for an error message."""
     return "; ".join(dict.fromkeys(ERRORS)) or "llama.cpp gave no reason"
 
 
@@ -92,21 +91,10 @@ def gpu_devices() -> tuple[str, ...]:
 
 
 def _devices(kinds: tuple[int, ...]) -> list[int]:
+    get = _ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
-    return [device for device in _all("dev") if kind(device) in kinds]
-
-
-@functools.cache
-def backends() -> tuple[str, ...]:
-    """Return what this build of llama.cpp supports, such as CPU, CUDA or Metal."""
-    name = _ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
-    return tuple(name(backend).decode() for backend in _all("reg"))
-
-
-def _all(what: str) -> list[int]:
-    """The devices (dev) or backends (reg) of this process."""
-    get = _ggml(f"ggml_backend_{what}_get", ctypes.c_void_p, ctypes.c_size_t)
-    return [get(index) for index in range(_ggml(f"ggml_backend_{what}_count", ctypes.c_size_t)())]
+    devices = [get(index) for index in range(_ggml("ggml_backend_dev_count", ctypes.c_size_t)())]
+    return [device for device in devices if kind(device) in kinds]
 
 
 def _ggml(name: str, result: Any, *arguments: Any) -> Any:
@@ -118,11 +106,9 @@ def _ggml(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def add_servers(addresses: Sequence[str]) -> None:
-    """Put the devices of RPC servers at HOST:PORT before this process's own GPUs. Raises ConfigError.
-
-    llama.cpp ends the process where a server cannot be reached or speaks another version: a child asks each first. The
-    protocol has neither keys nor encryption.
-    """
+    """Put the devices of RPC servers at HOST:PORT before this process's own GPUs. Raises ConfigError. llama.cpp ends
+    the process where a server cannot be reached or speaks another version: a child asks each first. The protocol has
+    neither keys nor encryption."""
     _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     # A server may be far away, and answers once its GPU is ready.
     child = Child(__name__, memory=2**32, seconds=20.0)
@@ -156,9 +142,7 @@ def _add_server(address: str) -> None:
 
 def serve_rpc(address: str, threads: int) -> NoReturn:
     """Serve one client at a time at HOST:PORT with this machine's GPUs, else `threads` CPU threads, until a signal.
-
-    Raises ConfigError where it cannot start.
-    """
+    Raises ConfigError where it cannot start."""
     text, size, pointers = ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
     start = _rpc_function("ggml_backend_rpc_start_server", None, text, text, size, size, pointers)
     devices = _devices(_GPU_TYPES) or _devices((_CPU_TYPE,))

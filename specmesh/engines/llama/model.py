@@ -48,14 +48,14 @@ class LlamaModel:
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
         self.name = path.stem
-        self.backend = _describe(self.lib, self.handle, settings, gpus)
+        layers: int = self.lib.llama_model_n_layer(self.handle) + 1
+        taken = layers if settings.gpu_layers < 0 else min(settings.gpu_layers, layers)
+        self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"  # where it is on a GPU
         self.on_gpu = bool(gpus)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a raw prompt, special tokens written in it included; safe from any thread.
-
-        Raises RequestError for a lone surrogate, EngineError after `close`.
-        """
+        """Return the ids of a raw prompt, special tokens written in it included; safe from any thread. Raises
+        RequestError for a lone surrogate, EngineError after `close`."""
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
@@ -122,14 +122,6 @@ class LlamaModel:
             handle, self.handle = self.handle, None
             if handle is not None:
                 self.lib.llama_model_free(handle)
-
-
-def _describe(lib: Any, handle: Any, settings: ModelSettings, gpus: tuple[str, ...]) -> str:
-    if not gpus:
-        return "CPU"
-    all_layers = lib.llama_model_n_layer(handle) + 1
-    layers = all_layers if settings.gpu_layers < 0 else min(settings.gpu_layers, all_layers)
-    return f"{'; '.join(gpus)}, {layers} of {all_layers} layers"
 
 
 def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> Any:

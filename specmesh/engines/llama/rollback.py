@@ -27,12 +27,10 @@ NOISE = 0.05
 
 
 class FixedWidth(LlamaCache):
-    """Steps of one constant width, whose logits depend on nothing but the tokens before them.
-
-    Kernels are chosen by the number of rows of a decode, and round differently; and attention sums over cells wherever
-    there was room. So each sequence is decoded on its own, in cells of its own, and rows with logits are filled up to
-    `width` by rows after them, to which no row attends and which are removed.
-    """
+    """Steps of one constant width, whose logits depend on nothing but the tokens before them. Kernels are chosen by the
+    number of rows of a decode, and round differently; and attention sums over cells wherever there was room. So each
+    sequence is decoded on its own, in cells of its own, and rows with logits are filled up to `width` by rows after
+    them, to which no row attends and which are removed."""
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         """As in general; also raises LocalProtocolError for a span with logits that is too wide."""
@@ -147,10 +145,8 @@ class Restore(LlamaCache):
 
 
 def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
-    """Reserve a model's memory. Raises ConfigError.
-
-    A drafter's wrong state costs drafts only, a verifier's would be in the text: it is tried.
-    """
+    """Reserve a model's memory. Raises ConfigError. A drafter's wrong state costs drafts only, a verifier's would be in
+    the text: it is tried."""
     recurrent = model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle)
     if recurrent and sizes.width is not None:
         raise ConfigError(

@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
 
 class MlxDrafter:
-    """A Hugging Face draft model, `DraftEngine` by mlx-lm's models and caches.
-
-    The thread that opened it must make every call, `close` included: MLX's streams belong to a thread. A thread of its
-    own would cost two wake-ups a token: 3 to 6 % of a small model's step.
-    """
+    """A Hugging Face draft model, `DraftEngine` by mlx-lm's models and caches. The thread that opened it must make
+    every call, `close` included: MLX's streams belong to a thread. A thread of its own would cost two wake-ups a token:
+    3 to 6 % of a small model's step."""
 
     def __init__(self, settings: ModelSettings, n_batch: int = 512) -> None:
         """Load the model; n_batch: most ids of one call. Raises ConfigError or EngineError."""

@@ -13,8 +13,6 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.hf_vocabulary import token_bytes
 from specmesh.errors import ConfigError
 
-_ANY_LENGTH = 2**31 - 1
-
 
 class MlxModel:
     """A directory with config.json, safetensors and tokenizer.json, quantised by mlx-lm or not; or a hub id
@@ -42,10 +40,10 @@ class MlxModel:
 
     @property
     def trained_ctx(self) -> int:
-        """Trained context length; a very large number where the config does not say."""
+        """Trained context length; 0 where the config does not say."""
         known = {**self._config, **(self._config.get("text_config") or {})}
         lengths = (known.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len"))
-        return next((length for length in lengths if isinstance(length, int)), _ANY_LENGTH)
+        return next((length for length in lengths if isinstance(length, int)), 0)
 
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """Return the vocabulary, `n_vocab` ids long. Raises ConfigError where the tokenizer does not tell it."""

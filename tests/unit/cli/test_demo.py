@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from specmesh.cli.demo import Pair, explanation, result, screen
+from specmesh.cli.demo import explanation, result, screen
 from specmesh.client import GeneratedText
 from specmesh.machines import STEPS_MS, step_ms
 
@@ -20,7 +20,7 @@ REPORT = {
 }
 
 
-def texts(second: list[int]) -> Pair:
+def texts(second: list[int]) -> tuple[GeneratedText, GeneratedText]:
     before = REPORT | {"tokens_per_second": 40.0}
     alone = GeneratedText(pieces=[("one\ntwo\nthree", False)], ids=[1, 2], report=before)
     return alone, GeneratedText(pieces=[("one\n", False), ("two", True)], ids=second, report=REPORT)
