@@ -24,7 +24,7 @@ from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.grammar import Grammars
-from specmesh.errors import Busy, ConfigError, RequestError, SpecmeshError
+from specmesh.errors import Busy, ConfigError, RemoteProtocolError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
@@ -155,7 +155,7 @@ class UpstreamLink:
         except RequestError as error:
             self.dealer.traffic.rejected["body"] += 1
             self.close(opened.session)
-            self.upstream.request_failed(opened.ref, error)
+            self.upstream.request_failed(opened.ref, RemoteProtocolError(str(error)))
         else:
             self.upstream.opened(opened.session, opened.ref, opened.prompt_tokens, params, now)
 
@@ -214,7 +214,7 @@ class UpstreamLink:
 
     def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
         """Handle an ERROR. Raises ConfigError where the verifier speaks another version."""
-        if ref and self.upstream.request_failed(ref, error):
+        if self.upstream.request_failed(ref, error):
             return
         if code == "hello":
             self._lost(str(error), now)

@@ -285,7 +285,8 @@ class DaemonLoop(ABC, Generic[T]):
             act()
             if self._due:
                 self._look()
-            self._settle()
+            if not self._ended.done():
+                self._settle()
         except Exception as error:  # noqa: BLE001  (raised anew by `serve`)
             self._ended.set_exception(error)
 

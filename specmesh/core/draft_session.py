@@ -143,8 +143,8 @@ class DrafterSession:
         if end < self.n_truth and agreed == end:
             return []  # old news
         self.draft_n = min(truth.draft_n, MAX_CREDIT)
+        right = max(min(agreed, end - 1) - self.n_truth, 0)
         if not sync:
-            right = max(min(agreed, end - 1) - self.n_truth, 0)
             self._judge(right, corrected=self.n_truth <= agreed < min(end, len(known)))
         if agreed < end:
             self._cut(agreed)
@@ -155,7 +155,7 @@ class DrafterSession:
         self._sent = max(self._sent, end)
         self._stuck = False
         self._set_most()
-        return self._learn(truth) + self._send(now)
+        return self._learn(truth, right) + self._send(now)
 
     def _cut(self, length: int) -> None:
         self._known.truncate(length)
@@ -164,14 +164,14 @@ class DrafterSession:
         self.n_truth = min(self.n_truth, length)
         self.held = min(self.held, length)
 
-    def _learn(self, truth: m.Truth | m.Sync) -> list[ev.DrafterEffect]:
+    def _learn(self, truth: m.Truth | m.Sync, own: int) -> list[ev.DrafterEffect]:
         new = tuple(self._ids[self._learned : self.n_truth])
         if not new:
             return []
         self._learned = self.n_truth
         if isinstance(truth, m.Sync):
-            return [ev.Learned(new, 0, sync=True)]
-        return [ev.Learned(new, min(truth.accepted, len(new)))]
+            return [ev.Learned(new, sync=True)]
+        return [ev.Learned(new, min(truth.accepted, len(new)), own)]
 
     def _nack(self, now: float) -> list[ev.DrafterEffect]:
         if self._nacked[1] == self.n_truth and now - self._nacked[0] < NACK_INTERVAL:

@@ -66,7 +66,7 @@ class DrafterCore:
             if isinstance(effect, ev.Learned):
                 if not effect.sync:
                     work = self._work
-                    work.rounds, work.accepted = work.rounds + 1, work.accepted + effect.accepted
+                    work.rounds, work.accepted = work.rounds + 1, work.accepted + effect.own
                     work.committed += len(effect.ids)
                 if not session.asked.learns:
                     continue

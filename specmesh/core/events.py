@@ -114,10 +114,11 @@ Plan = Prefill | Verify | Wait
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Truth grew by `ids`, `accepted` of them drafts. sync: SYNC told so, of any rounds."""
+    """Truth grew by `ids`, `accepted` of them drafts, `own` of this drafter's. sync: SYNC told so, of any rounds."""
 
     ids: tuple[int, ...]
-    accepted: int
+    accepted: int = 0
+    own: int = 0
     sync: bool = False
 
 

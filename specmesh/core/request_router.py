@@ -71,15 +71,15 @@ class RequestRouter:
         if self.first.info is None:
             new.fail(DaemonUnreachable(self.trouble))
             return
-        for had in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP) if request.id else ():
-            if had.request.id == request.id:
-                self._resume(new, had, now)
         unplaced = [one.request.size for one in self.in_state(RequestState.UNPLACED)]
         try:
             check_queue(unplaced, request.size, MAX_QUEUE, f"{len(unplaced)} requests wait at this drafter: try again")
         except Busy as error:
             new.fail(error)
             return
+        for had in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP) if request.id else ():
+            if had.request.id == request.id:
+                self._resume(new, had, now)
         self.requests.append(new)
         if not unplaced:
             self._place(new, now)

@@ -29,7 +29,7 @@ class Request:
     prompt: str | None
     prompt_ids: tuple[int, ...] | None
     params: SessionParams
-    rounds: bool = False  # events carry each round's drafts
+    rounds: bool = False  # each round is an event of its own
     messages: tuple[ChatMessage, ...] = ()
     continued: bool = False  # continue the last message instead of starting a new one
     id: str = ""  # unguessable name; whoever knows it may resume the text

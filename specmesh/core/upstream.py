@@ -13,7 +13,7 @@ from specmesh.core.requests import DrafterRequest, RequestState
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import DaemonUnreachable, EndLost, EngineError, RequestError, SpecmeshError
+from specmesh.errors import DaemonUnreachable, EndLost, EngineError, RemoteProtocolError, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
@@ -150,7 +150,7 @@ class Upstream:
             pending.refused(self.address, error)
             pending.move(RequestState.UNPLACED)
             return True
-        broken = [live for live in self.live.values() if live.ref == ref]
+        broken = [live for live in self.live.values() if ref and live.ref == ref]
         for live in broken:
             live.broken = error
         return bool(broken)
@@ -159,10 +159,15 @@ class Upstream:
 
     def opened(self, session: int, ref: int, n_prompt: int, params: SessionParams, now: float) -> None:
         """Take up a session; ref: of the request for it, or 0."""
-        pending = self.asked.pop(ref, None) if ref else None
+        pending = self.asked.get(ref) if ref else None
         if ref and pending is None:
             self._out.close(session)  # its client left before it was opened
             return
+        if pending is not None and pending.request.generated and n_prompt != len(pending.request.prompt_ids or ()):
+            self._out.close(session)
+            self.request_failed(ref, RemoteProtocolError("the verifier took a text to resume for a prompt"))
+            return
+        self.asked.pop(ref, None)
         if session in self.live:
             self._taken_over(self.live[session], now)
         end_ids, n_vocab = (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)

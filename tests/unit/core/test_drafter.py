@@ -170,3 +170,14 @@ def test_a_session_for_which_drafts_are_asked_takes_the_slot_of_another():
     step = core.next_step(0.0)
     assert [row.ids for row in step.rows] == [(9, 9, 9)]
     assert [cut.length for cut in step.cuts] == [0]
+
+
+def test_what_others_drafted_is_not_its_own():
+    """A round's drafts may be the grammar's, or of the drafter before: only those that this one made count here."""
+    core = made()
+    opened(core, 1, draft_n=0)
+    truth = m.Truth(1, len(PROMPT), crc(*PROMPT), (8, 9, 10), 0, accepted=2)
+    [(_, learned)] = core.handle(ev.Heard(1, truth), 0.0)
+    assert (learned.accepted, learned.own) == (2, 0)
+    [worked] = core.handle(ev.Dropped(1), 0.0)
+    assert (worked.drafts, worked.accepted, worked.committed) == (0, 0, 3)

@@ -10,7 +10,7 @@ from specmesh.core.requests import ClientEvent, Failed, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.upstream import Upstream
-from specmesh.errors import Busy
+from specmesh.errors import Busy, RemoteProtocolError
 from specmesh.wire.messages import Welcome
 
 REQUEST = Request(None, (1, 2, 3), SessionParams(SamplingParams(), 20))
@@ -23,6 +23,7 @@ class Wire:
 
     def __init__(self, *, full: bool) -> None:
         self.asked: list[int] = []
+        self.closed: list[int] = []
         self.full = full
 
     def ask(self, _: object, ref: int) -> Busy | None:
@@ -34,8 +35,18 @@ class Wire:
     def note(self, _: object) -> None:
         pass
 
-    def close(self, *_: object, **__: object) -> None:
+    def close(self, session: int, ref: int = 0) -> None:
+        self.closed.append(session)
+
+    def tell(self, *_: object) -> None:
         pass
+
+
+def one_verifier() -> tuple[Wire, Upstream, RequestRouter]:
+    wire = Wire(full=False)
+    upstream = Upstream("a", (0, 1), wire, DrafterStats(0.0))
+    upstream.welcomed(Welcome("a", "m", "f", "", 256, 4096, []), 0.0)
+    return wire, upstream, RequestRouter([upstream], print, 0.0)
 
 
 def test_a_wire_that_takes_nothing():
@@ -56,10 +67,8 @@ def test_a_wire_that_takes_nothing():
 
 def test_a_verifier_is_asked_for_so_many_at_once():
     """What comes too fast it drops: the others wait here, the first first; too many are refused."""
-    wire, heard = Wire(full=False), list[ClientEvent]()
-    upstream = Upstream("a", (0, 1), wire, DrafterStats(0.0))
-    upstream.welcomed(Welcome("a", "m", "f", "", 256, 4096, []), 0.0)
-    router, client = RequestRouter([upstream], print, 0.0), SimpleNamespace(on_event=heard.append)
+    (wire, upstream, router), heard = one_verifier(), list[ClientEvent]()
+    client = SimpleNamespace(on_event=heard.append)
     for number in range(AHEAD + MAX_QUEUE + 1):
         router.ask(replace(REQUEST, known=number), client, 1.0)
     assert (len(wire.asked), len(router.in_state(RequestState.UNPLACED)), len(heard)) == (AHEAD, MAX_QUEUE, 1)
@@ -69,3 +78,28 @@ def test_a_verifier_is_asked_for_so_many_at_once():
     router.look(1.0)
     assert len(wire.asked) == AHEAD + 1
     assert [one.request.known for one in router.in_state(RequestState.ASKED)] == list(range(1, AHEAD + 1))
+
+
+def test_a_verifier_that_knows_no_recovery():
+    """It opens a session with the whole text as its prompt: that is closed, and nothing of it reaches the client."""
+    wire, upstream, router = one_verifier()
+    heard = list[ClientEvent]()
+    resumed = replace(REQUEST, id="x" * 36, generated=(4, 5), known=2)
+    router.ask(resumed, SimpleNamespace(on_event=heard.append), 1.0)
+    upstream.opened(7, wire.asked[0], 5, REQUEST.params, 1.0)
+    assert (wire.closed, upstream.live, heard) == ([7], {}, [])
+    assert isinstance(router.requests[0].error, RemoteProtocolError)
+
+
+def test_who_is_refused_takes_no_text():
+    """A request that names a running text finds too many waiting: its client goes on."""
+    wire, upstream, router = one_verifier()
+    first, second = list[ClientEvent](), list[ClientEvent]()
+    router.ask(replace(REQUEST, id="x" * 36), SimpleNamespace(on_event=first.append), 1.0)
+    upstream.opened(7, wire.asked[0], 3, REQUEST.params, 1.0)
+    for _ in range(AHEAD + MAX_QUEUE):
+        router.ask(REQUEST, SimpleNamespace(on_event=print), 1.0)
+    router.ask(replace(REQUEST, id="x" * 36), SimpleNamespace(on_event=second.append), 1.0)
+    assert [type(event.error) for event in second] == [Busy]
+    assert first == []
+    assert router.requests[0].state is RequestState.OPEN

@@ -100,6 +100,15 @@ def test_the_largest_session_fits_a_frame():
     assert wire_params(decode_one(m.Opened(3, 0, 12, params.named())).options) == params
 
 
+def test_who_was_told_to_draft_hears_at_once_that_it_is_to_stop():
+    prefix = Prefix((1, 2, 3))
+    sender = TruthSender(7, prefix, DraftLengthController(4, 24, StepCosts(), SessionTimes(0.0)))
+    assert [sync.draft_n for sync in sender.begin()] == [4]
+    prefix.extend((4,))
+    assert [truth.ids for truth in sender.grown(3, 0, idle=True)] == [(4,)]
+    assert sender.grown(4, 0, idle=True) == []
+
+
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     """Every SYNC frame starts where the one before ended and carries the CRC of all ids before it."""
     ids = tuple(range(2 * m.MAX_TOKENS + 3))
