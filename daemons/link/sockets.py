@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import structlog
 import zmq
 
+from specmesh.core.link import Departure
 from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, PeerGate, Throttle
 from specmesh.core.snapshot import WireSection
 from specmesh.errors import ConfigError, FrameError
@@ -145,7 +146,7 @@ class Router:
         self.traffic = WireSection(handshake_failures=Counter() if guard is None else guard.failures)
         self.traffic.handshake_failures["hello"] = 0  # scrapers see a counter from the start
         self.encrypted, self._guard = guard is not None, guard
-        self.gate, self.gone = PeerGate(), dict[bytes, str]()
+        self.gate, self.gone = PeerGate(), dict[bytes, Departure]()
         self.paused_until = 0.0
         self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
 
@@ -166,18 +167,18 @@ class Router:
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
-            self.gone[identity] = "behind" if error.errno == zmq.EAGAIN else "unreachable"
+            self.gone[identity] = Departure.BEHIND if error.errno == zmq.EAGAIN else Departure.UNREACHABLE
             return 0
         self.traffic.frames_sent += 1
         self.traffic.bytes_sent += len(frame)
         return len(frame)
 
-    def take_gone(self) -> dict[bytes, str]:
+    def take_gone(self) -> dict[bytes, Departure]:
         """Return the drafters that went away, or are to, since the last call, and why."""
         gone, self.gone = self.gone, {}
         if self._guard is not None and self._guard.reread():
             allowed = self._guard.allowed
-            gone |= {identity: "revoked" for identity, key in self.gate.keys.items() if key not in allowed}
+            gone |= {identity: Departure.REVOKED for identity, key in self.gate.keys.items() if key not in allowed}
         return gone
 
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
@@ -254,7 +255,7 @@ class Router:
         """End the connection of a sender of too much; its key stays out for a while."""
         if not self._end_connection(identity, now):
             return
-        self.gone[identity] = "flooding"
+        self.gone[identity] = Departure.FLOODING
         key, told = self.proved_key(), dict[str, object]()
         if self._guard is not None:
             self._guard.ban(key, now)

@@ -14,7 +14,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
-from specmesh.core.link import Link
+from specmesh.core.link import Departure, Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
 from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.core.session_params import ChatMessage, TargetLimits, wire_params
@@ -29,7 +29,6 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
-MAX_UNREAD = 2**24  # bytes for a drafter since it answered a PING, beyond which it does not keep up
 
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
@@ -98,8 +97,7 @@ class Drafters:
 
     def look(self, now: float) -> None:
         """Do what is due: PINGs, and those that are gone."""
-        gone = {peer.identity: "silent" for peer in self.peers.values() if peer.link.silent(now)}
-        gone |= {peer.identity: "behind" for peer in self.peers.values() if peer.link.unread > MAX_UNREAD}
+        gone = {peer.identity: why for peer in self.peers.values() if (why := peer.link.departure(now)) is not None}
         for identity, reason in (gone | self._router.take_gone()).items():
             self._peer_gone(identity, reason, now)
         due = [peer for peer in self.peers.values() if now >= peer.link.next_ping and not self._core.stuck]
@@ -141,7 +139,7 @@ class Drafters:
                 case m.Hello():
                     self._hello(identity, message, now)
                 case m.Bye():
-                    self._peer_gone(identity, "stopped", now)
+                    self._peer_gone(identity, Departure.STOPPED, now)
                 case _ if peer is None:
                     self._router.traffic.handshake_failures["hello"] += 1
                     self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
@@ -186,7 +184,7 @@ class Drafters:
         if known is not None and known.hello == hello:
             self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
             return
-        self._peer_gone(identity, "hello again", now)
+        self._peer_gone(identity, Departure.HELLO_AGAIN, now)
         key = self._router.proved_key()
         try:
             self._router.gate.attach(identity, key)
@@ -227,20 +225,20 @@ class Drafters:
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
         return self._stats.busy.share(now), sessions, queued, self._info.n_seq, round(self.step_s * 1e3, 4)
 
-    def _peer_gone(self, identity: bytes, reason: str, now: float) -> None:
+    def _peer_gone(self, identity: bytes, reason: Departure, now: float) -> None:
         """Let a drafter go, if it is one, with a connection that its own end may never end. One without a way to it
         has none: what was taken for its connection may be another's."""
         peer = self.peers.pop(identity, None)
         if peer is None:
             return
         self._router.gate.detach(identity)
-        if reason in ("silent", "behind", "revoked") and peer.connection is not None:
+        if reason.cuts and peer.connection is not None:
             peer.connection.cut()
         self._stats.peer_lost()
         log.info("drafter_gone", drafter=peer.hello.drafter, reason=reason)
         self._share_cores(now)
         self._clients.abandon(identity)
-        self._core.put(vev.DrafterLeft(identity, reason not in ("revoked", "flooding")), now)
+        self._core.put(vev.DrafterLeft(identity, reason.may_return), now)
 
     def _open_for(self, peer: DrafterPeer, order: m.Open, now: float) -> None:
         identity = peer.identity

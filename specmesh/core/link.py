@@ -3,12 +3,36 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from specmesh.core.statistics import RecentSamples
 
 PING_INTERVAL = 1.0  # seconds between PINGs
 FIRST_INTERVAL, FIRST_PINGS = 0.1, 5  # one alone may meet a peer that is still getting ready
 SILENCE = 3.5  # seconds without a frame after which a peer counts as gone
+MAX_UNREAD = 2**24  # bytes for a drafter since it answered a PING, beyond which it does not keep up
+
+
+class Departure(StrEnum):
+    """Why a drafter is let go."""
+
+    STOPPED = "stopped"
+    UNREACHABLE = "unreachable"
+    HELLO_AGAIN = "hello again"
+    SILENT = "silent"
+    BEHIND = "behind"
+    FLOODING = "flooding"
+    REVOKED = "revoked"
+
+    @property
+    def may_return(self) -> bool:
+        """Its clients' sessions wait for it."""
+        return self not in (Departure.FLOODING, Departure.REVOKED)
+
+    @property
+    def cuts(self) -> bool:
+        """Its own end may never end the connection."""
+        return self in (Departure.SILENT, Departure.BEHIND, Departure.REVOKED)
 
 
 @dataclass(slots=True)
@@ -53,6 +77,12 @@ class Link:
 
     def silent(self, now: float) -> bool:
         return now - self.last_heard > SILENCE
+
+    def departure(self, now: float) -> Departure | None:
+        """Why a drafter is to be let go now, if it is."""
+        if self.unread > MAX_UNREAD:
+            return Departure.BEHIND
+        return Departure.SILENT if self.silent(now) else None
 
 
 HELLO_INTERVAL, LONGEST_INTERVAL = 0.5, 2.0  # most seconds between two HELLOs, at first and at last

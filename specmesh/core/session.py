@@ -49,13 +49,14 @@ class SessionState(Enum):
     ENDED = "ended"
 
 
-STEPS: Mapping[SessionState, type[ev.Prefill | ev.Verify] | None] = {
-    SessionState.PREFILLING: ev.Prefill,  # generating once the whole prompt is in the KV slot
-    SessionState.GENERATING: ev.Verify,  # ended by an end token, a stop string, its length, its grammar
-    SessionState.ENDED: None,  # and changed by nothing
+STATES: Mapping[SessionState, tuple[type[ev.Prefill | ev.Verify] | None, set[SessionState]]] = {
+    SessionState.PREFILLING: (ev.Prefill, {SessionState.GENERATING, SessionState.ENDED}),
+    SessionState.GENERATING: (ev.Verify, {SessionState.ENDED}),
+    SessionState.ENDED: (None, set()),
 }
-"""What a step may have done for a session, by its state: anything else is refused. Peers and clients speak at any
-time."""
+"""What a step may do for a session in each state, and what that may become: anything else is refused. It generates once
+the whole prompt is in the KV slot; an end token, a stop string, its length, its grammar or client, or an error ends it.
+Peers and clients speak at any time."""
 
 
 class VerifierSession:
@@ -101,8 +102,11 @@ class VerifierSession:
         self._held = held  # ids in the target's memory
         self._end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
         self.cached = min(held, self.n_prompt)
-        if self.resumed or params.max_tokens == 0:
-            self.finished = self._ended_before()
+        self.state = SessionState.PREFILLING  # changed by `move` only
+        if held >= len(ids) - 1:
+            self.move(SessionState.GENERATING)
+        if (self.resumed or params.max_tokens == 0) and (ended := self._ended_before()) is not None:
+            self._finish(ended)
 
     def _ended_before(self) -> str | None:
         """How a resumed text ended with its last ids, if it did."""
@@ -114,12 +118,15 @@ class VerifierSession:
 
     # --- what happened
 
-    @property
-    def state(self) -> SessionState:
-        if self.finished is not None:
-            return SessionState.ENDED
-        whole = self._held >= len(self.prefix.ids) - 1
-        return SessionState.GENERATING if whole else SessionState.PREFILLING
+    def move(self, to: SessionState) -> None:
+        """Change its state; raise LocalProtocolError, and change nothing, where `STATES` does not have it."""
+        if to not in STATES[self.state][1]:
+            raise LocalProtocolError(f"a session that is {self.state.value} cannot become {to.value}")
+        self.state = to
+
+    def _finish(self, reason: str) -> None:
+        self.move(SessionState.ENDED)
+        self.finished = reason
 
     def heard(self, said: m.Draft | m.DraftProbs | m.Nack, now: float) -> list[ev.VerifierEffect]:
         """Take what a drafter says: nothing of it can move the text."""
@@ -135,7 +142,7 @@ class VerifierSession:
     def cancel(self, reason: str) -> list[ev.VerifierEffect]:
         if self.finished is not None:
             return []
-        self.finished = reason
+        self._finish(reason)
         return [ev.Finish(reason)]
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[ev.VerifierEffect]:
@@ -186,7 +193,7 @@ class VerifierSession:
     def plan(self, now: float) -> ev.Plan:
         """What the engine should do next; `Wait` when a draft on its way is worth more than a step now."""
         length = len(self.prefix.ids)
-        if self._held < length - 1:
+        if self.state is SessionState.PREFILLING:
             return self._missing()
         if self.pacing.arrivals is None and not self.drafts.tokens and self.constraint is None:
             return ev.Verify(length - 1, self.prefix.ids[-1], ())
@@ -241,17 +248,19 @@ class VerifierSession:
     # --- steps
 
     def prefilled(self, count: int) -> None:
-        """Note that so many more ids are in the target's memory. Raises LocalProtocolError, as `STEPS` has it."""
-        if STEPS[self.state] is not ev.Prefill:
+        """Note that so many more ids are in the target's memory. Raises LocalProtocolError, as `STATES` has it."""
+        if STATES[self.state][0] is not ev.Prefill:
             raise LocalProtocolError(f"Prefill while {self.state.value}")
         self._held += count
+        if self._held >= len(self.prefix.ids) - 1:
+            self.move(SessionState.GENERATING)
 
     def stepped(
         self, drafts: tuple[int, ...], logits: NDArray[np.float32], now: float, seconds: float, sessions: int = 1
     ) -> list[ev.VerifierEffect]:
         """Take in a step over [last committed id, *drafts], which `sessions` had rows in: a row of logits for each,
-        float32 (k + 1, n_vocab). Raises LocalProtocolError, as `STEPS` has it."""
-        if STEPS[self.state] is not ev.Verify:
+        float32 (k + 1, n_vocab). Raises LocalProtocolError, as `STATES` has it."""
+        if STATES[self.state][0] is not ev.Verify:
             raise LocalProtocolError(f"Verify while {self.state.value}")
         base = len(self.prefix.ids)
         forced = self._count_forced(drafts) if self.constraint is not None else 0
@@ -264,14 +273,14 @@ class VerifierSession:
                 stops=self._stops_with if self._stoppable else None,
             )
         except RequestError as error:  # the grammar's, when it is too late to refuse it
-            self.finished = "error"
-            return [ev.Finish(self.finished, error)]
+            self._finish("error")
+            return [ev.Finish("error", error)]
         if self.logprobs is not None:
             self.logprobs.take(logits, verdict.committed)
         self._commit(verdict, drafts, forced, now, seconds, sessions)
         length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
         if verdict.ended or verdict.stopped or length >= self._end:
-            self.finished = "stop" if verdict.ended or verdict.stopped else "length"
+            self._finish("stop" if verdict.ended or verdict.stopped else "length")
         if self.pacing.arrivals is not None:
             idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None
             effects += self.truth.grown(base, verdict.accepted, idle=idle)

@@ -3,9 +3,9 @@
 import pytest
 from harness.loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
 
+from specmesh.core import link
 from specmesh.core.peer_limits import RATES, Cost, PeerLimits, Rate
 from specmesh.core.requests import Failed, Finished
-from specmesh.daemons.verifier import drafters
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 
@@ -54,7 +54,7 @@ def test_requests_that_come_too_fast(bench: Bench, monkeypatch: pytest.MonkeyPat
 def test_who_reads_nothing_gets_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """A drafter that asks for much and answers no PING, by which it would show that it has read it, is let go."""
     verifier, peer = bench.verifier(), bench.dealer()
-    monkeypatch.setattr(drafters, "MAX_UNREAD", 10_000)
+    monkeypatch.setattr(link, "MAX_UNREAD", 10_000)
     for _ in range(10):
         peer.say(m.Vocab(0))
         peer.expect(m.Vocab)

@@ -1,6 +1,7 @@
 """States of sessions and of requests are tables: what these do not list is refused, and changes nothing."""
 
 from copy import deepcopy
+from enum import Enum
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from harness.sessions import session
 from specmesh.core import events as ev
 from specmesh.core.requests import TRANSITIONS, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session import STEPS, SessionState
+from specmesh.core.session import STATES, SessionState
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import LocalProtocolError
 from specmesh.wire import messages as m
@@ -39,12 +40,25 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
         else:
             made.stepped((), np.eye(8, dtype=np.float32)[[4]], 1.0, 0.1)
 
-    if STEPS[state] is part:
+    if STATES[state][0] is part:
         take()
     else:
         with pytest.raises(LocalProtocolError, match=f"{part.__name__} while {state.value}"):
             take()
         assert (made.prefix.ids, made.counts, made.finished) == before
+
+
+@pytest.mark.parametrize(("state", "to"), [*product(SessionState, SessionState)])
+def test_a_session_moves_as_listed(state: SessionState, to: SessionState):
+    made = session(PROMPT, SessionParams(SamplingParams(), 9), TargetLimits(64, 8, frozenset({7})))
+    made.state = state
+    if to in STATES[state][1]:
+        made.move(to)
+        assert made.state is to
+    else:
+        with pytest.raises(LocalProtocolError, match=f"{state.value} cannot become {to.value}"):
+            made.move(to)
+        assert made.state is state
 
 
 @pytest.mark.parametrize(("state", "to"), [*product(RequestState, RequestState)])
@@ -63,10 +77,12 @@ def test_a_request_moves_as_listed(state: RequestState, to: RequestState):
     assert (made.state, told) == (state, [])
 
 
-def test_the_table_is_drawn():
+@pytest.mark.parametrize("table", [TRANSITIONS, {state: those for state, (_, those) in STATES.items()}], ids=str)
+def test_the_tables_are_drawn(table: dict[Enum, set[Enum]]):
+    width = max(len(state.value) for state, those in table.items() if those)
     lines = [
-        f"{state.value:9}-> {', '.join(to.value for to in RequestState if to in those)}"
-        for state, those in TRANSITIONS.items()
+        f"{state.value:{width}} -> {', '.join(to.value for to in type(state) if to in those)}"
+        for state, those in table.items()
         if those
     ]
     architecture = Path(__file__).parents[3] / "ARCHITECTURE.md"
