@@ -265,10 +265,10 @@ class Mesh:
         return command(role, *usual, *args, **how)
 
     def attached(self, drafter: Daemon) -> Daemon:
-        """Wait until the running verifier's /stats show this drafter, and its own show that it has the vocabulary."""
+        """Wait until the running verifier's /stats show this drafter, and its log that it has a vocabulary."""
         verifier = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None][-1]
         why = f"the verifier sees its drafter; their logs:\n{verifier.text()}\n{drafter.text()}"
-        until(lambda: verifier.has(drafter) and drafter.verifier()["vocabulary"], why)
+        until(lambda: verifier.has(drafter) and '"vocabulary_' in drafter.text(), why)
         return drafter
 
     def stop(self) -> None:
