@@ -30,10 +30,10 @@ def table_of(told: Json) -> list[dict[str, object]]:
 
 def costs_of(steps_ms: Mapping[int | str, Mapping[int | str, float]]) -> StepCosts:
     """Return what a verifier would expect of steps that take so long, by context and rows. Raise ValueError for what is
-    no time."""
+    no time, ConfigError where none is."""
     costs = StepCosts()
     if not any(steps_ms.values()):
-        raise ValueError("no steps")
+        raise ConfigError("no step was measured: let the verifier generate a text first")
     for context, of in steps_ms.items():
         for rows, ms in of.items():
             if not (0 < ms < math.inf and int(rows) > 0):
@@ -47,5 +47,5 @@ def read_costs(file: Path) -> StepCosts:
     """The same of a file with a `report`. Raise ConfigError that names it where it has none."""
     try:
         return costs_of(json.loads(file.read_text())["steps_ms"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
         raise ConfigError(f"{file} is not what `specmesh bench steps --json` prints: {error!r}") from None
