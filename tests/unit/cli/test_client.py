@@ -24,7 +24,7 @@ def sse(*events: object) -> bytes:
     ("name", "cls"),
     [
         *((cls.__name__, cls) for cls in (errors.Busy, errors.Starting, errors.ConfigError, errors.PromptTooLong)),
-        ("Unheard", errors.SpecmeshError),
+        *((name, errors.SpecmeshError) for name in ("Unheard", "FrameError")),
         (None, errors.SpecmeshError),
     ],
 )
