@@ -56,24 +56,25 @@ class Client:
         cancels it on the daemon."""
         resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         with self._request("POST", resource, body | {"stream": True}) as response:
-            try:
-                if response.status != 200:
-                    raise _error(_json(response.read()))
-                yield from chunks(response)
-            except (OSError, http.client.HTTPException) as error:
-                raise WentAway(f"the daemon went away while answering ({error})") from None
+            if response.status != 200:
+                raise _error(_json(response.read()))
+            yield from chunks(response)
 
-    def _request(self, method: str, resource: str, body: Json | None) -> http.client.HTTPResponse:
-        """Ask once; the connection ends with the response."""
-        connection = self._connect(waits=method == "POST")
+    @contextlib.contextmanager
+    def _request(self, method: str, resource: str, body: Json | None) -> Iterator[http.client.HTTPResponse]:
+        """Ask once, on a connection of its own. Raises WentAway where the response ends while it is read, too."""
+        connection, trouble = self._connect(waits=method == "POST"), "does not answer"
         headers = {"Connection": "close"} | ({} if body is None else {"Content-Type": "application/json"})
         try:
             with contextlib.suppress(ConnectionError):  # a body that is too long is refused before all of it is read
                 connection.request(method, resource, None if body is None else json.dumps(body), headers)
-            return connection.getresponse()
+            with connection.getresponse() as response:
+                trouble = "went away while answering"
+                yield response
         except (OSError, http.client.HTTPException) as error:
+            raise WentAway(f"the daemon {trouble} ({error}): see its log") from None
+        finally:
             connection.close()
-            raise WentAway(f"the daemon does not answer ({error}): see its log") from None
 
     def _connect(self, *, waits: bool) -> http.client.HTTPConnection:
         """waits: a daemon that is starting comes before others that answer, which may have another model."""
@@ -83,6 +84,8 @@ class Client:
             try:
                 connection.connect()
             except OSError as error:
+                if isinstance(error, BlockingIOError):  # its queue is full
+                    raise WentAway(f"the daemon at {path} does not answer: see its log") from None
                 if isinstance(error, PermissionError):
                     closed.append(path)
                 elif waits and starting(path):
