@@ -36,6 +36,8 @@ def show(role: str, path: Path | None, json: bool) -> None:
     ctx, lines, told = daemon_context(role, path), [], {}
     for key, option in keys(ctx.command).items():
         value, source = ctx.params[str(option.name)], origin(ctx, option)
+        if option.hidden and source is None:
+            continue
         value = str(value) if isinstance(value, Path) else value
         line = f"{key} = {'...' if value is None else json_module.dumps(value, ensure_ascii=False)}"
         lines.append(f"{line:<40}  # {source}" if source is not None else f"# {line}")
