@@ -161,29 +161,29 @@ class GeneratedText:
 
     def take(self, chunk: Json, now: float = 0.0) -> tuple[str, str]:
         """Return the text that came: accepted drafts, and the rest."""
-        [choice], told = chunk["choices"], chunk["specmesh"]
-        drafted = told.get("accepted_text", "")
+        [choice], extra = chunk["choices"], chunk["specmesh"]
+        drafted = extra.get("accepted_text", "")
         own = choice["text"][len(drafted) :]
         self.pieces += [(drafted, True), (own, False)]
-        if ids := told.get("token_ids"):
+        if ids := extra.get("token_ids"):
             self.ids += ids
             self.arrivals.append(now)
-        self.logprobs += told.get("logprobs") or []
+        self.logprobs += extra.get("logprobs") or []
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self.report = told.get("report", self.report)
-        self.prompt_ids = told.get("prompt_token_ids", self.prompt_ids)
-        self.seed = told["request"]["seed"] if "request" in told else self.seed
+        self.report = extra.get("report", self.report)
+        self.prompt_ids = extra.get("prompt_token_ids", self.prompt_ids)
+        self.seed = extra["request"]["seed"] if "request" in extra else self.seed
         return drafted, own
 
 
 def _note(chunk: Json, body: Json, resume: Json) -> None:
     """Change `body` so that it goes on after this chunk. resume: what is known of the text."""
-    told = chunk.get("specmesh", {})
+    extra = chunk.get("specmesh", {})
     resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
-    resume["token_ids"] += told.get("token_ids") or []
-    if "request" in told and "resume" not in body:
-        resume["prompt_token_ids"] = told["prompt_token_ids"]
-        body |= told["request"] | {"resume": resume}
+    resume["token_ids"] += extra.get("token_ids") or []
+    if "request" in extra and "resume" not in body:
+        resume["prompt_token_ids"] = extra["prompt_token_ids"]
+        body |= extra["request"] | {"resume": resume}
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -242,9 +242,9 @@ def _error(answer: Json) -> SpecmeshError:
     return _CLASSES.get(at(answer, "error.specmesh.error"), SpecmeshError)(message)
 
 
-def at(told: Json, path: str) -> Any:
+def at(snapshot: Json, path: str) -> Any:
     """Return what a snapshot has at this path of names with dots between; None where it has nothing."""
-    value: object = told
+    value: object = snapshot
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value

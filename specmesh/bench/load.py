@@ -21,20 +21,20 @@ Crowd = list[list[GeneratedText]]
 def crowd(client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]) -> Crowd:
     """Run `count` clients at once, each with `iterations` texts in a row, calling `advance` after each text. Neighbours
     have different bodies as long as there are. Raise what one of them is answered with."""
-    told = SimpleQueue[tuple[int, GeneratedText | Exception]]()
+    ended = SimpleQueue[tuple[int, GeneratedText | Exception]]()
 
     def run(number: int) -> None:
         try:
             for iteration in range(iterations):
-                told.put((number, _patiently(client, bodies[(number + iteration) % len(bodies)])))
+                ended.put((number, _patiently(client, bodies[(number + iteration) % len(bodies)])))
         except Exception as error:  # noqa: BLE001 - raised again by who waits for the texts
-            told.put((number, error))
+            ended.put((number, error))
 
     for number in range(count):  # as daemons: Ctrl-C must not wait for texts
         Thread(target=run, args=(number,), daemon=True).start()
     found: Crowd = [[] for _ in range(count)]
     for _ in range(count * iterations):
-        number, text = told.get()
+        number, text = ended.get()
         if isinstance(text, Exception):
             raise text
         found[number].append(text)

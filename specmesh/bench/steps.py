@@ -19,11 +19,11 @@ def report(snapshot: Json) -> Json:
     return {"schema_version": 1, "model": snapshot["model"], "steps_ms": snapshot["steps_ms"]}
 
 
-def table_of(told: Json) -> list[dict[str, object]]:
+def table_of(result: Json) -> list[dict[str, object]]:
     """Return a `report` as rows of one table. ratio: to the time of one row in such a context."""
     return [
         {"context": context, "rows": rows, "ms": f"{ms:.4f}", "ratio": f"{ms / of.get('1', math.nan):.2f}"}
-        for context, of in told["steps_ms"].items()
+        for context, of in result["steps_ms"].items()
         for rows, ms in of.items()
     ]
 

@@ -89,10 +89,10 @@ def revoke(who: str, folder: KeyFolder) -> None:
 def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
     found = {str(listing): folder.entries(listing) for listing in Listing}
-    told = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
+    lists = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
     rows = [(listing.removesuffix("s"), label, key) for listing, one in found.items() for key, label in one]
     lines = aligned(rows) if rows else [f"nobody is on the lists in {folder.path}"]
-    print_result({"schema_version": 1, "folder": str(folder.path), **told}, lines, as_json=json)
+    print_result({"schema_version": 1, "folder": str(folder.path), **lists}, lines, as_json=json)
 
 
 def _owner(folder: KeyFolder) -> tuple[int, int] | None:
