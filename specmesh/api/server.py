@@ -42,7 +42,7 @@ def _most_connections() -> int:
 
 class ApiConnection(H11Protocol):
     """One connection of a listener, closed once its time is over. Beyond `most` the one that has waited longest for a
-    request gives way; where all have one, the newest is refused. patience: seconds for a request to come whole, to the
+    request is closed; where all have one, the newest is refused. patience: seconds for a request to come whole, to the
     next one after an answer, and for a reader to take some of what waits for it."""
 
     most = _most_connections()

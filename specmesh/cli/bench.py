@@ -104,7 +104,7 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import crowd, level
+    from specmesh.bench.load import level, run_clients
 
     client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
     snapshot = loaded_stats(client)
@@ -112,7 +112,7 @@ def load(
     bodies = [body | {"prompt": one} for one in prompts]
     with bar(sum(sessions) * iterations) as advance:
         generate(client, bodies[0] | {"max_tokens": WARM_UP_TOKENS})
-        found = [level(crowd(client, bodies, iterations, count, advance)) for count in sessions]
+        found = [level(run_clients(client, bodies, iterations, count, advance)) for count in sessions]
     result: Json = {"schema_version": 1, "model": snapshot.get("model"), "prompts": len(prompts)}
     result |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
     print_result(result, columns(found), as_json=json)
