@@ -35,7 +35,7 @@ from held_out import prompts
 from live import LOADING_S, daemons, start, until
 
 from specmesh import logs
-from specmesh.bench.load import Crowd, crowd, level
+from specmesh.bench.load import Texts, level, run_clients
 from specmesh.cli.options import columns
 from specmesh.client import Client, Json, at
 from specmesh.errors import DaemonUnreachable, SpecmeshError
@@ -45,8 +45,8 @@ CTX = 1024
 PORT = 7450
 DRAFTS = {"drafted": "draft_n", "accepted": "draft_n_accepted"}
 
-Runs = dict[str, list[Crowd]]
-"""What each contender was measured with: a crowd for each count of clients and turn."""
+Runs = dict[str, list[Texts]]
+"""What each contender was measured with: the texts for each count of clients and turn."""
 
 
 class Server(Client):
@@ -140,10 +140,10 @@ def measure(contenders: dict[str, Contender], sessions: tuple[int, ...], repeats
     runs: Runs = {name: [] for name in names}
     fresh = prompts(10**6)
 
-    def texts(name: str, count: int) -> Crowd:
+    def texts(name: str, count: int) -> Texts:
         one = contenders[name]
         bodies = [one.body | {"prompt": prompt} for prompt in islice(fresh, count)]
-        return crowd(one.source, bodies, 1, count, lambda: None)
+        return run_clients(one.source, bodies, 1, count, lambda: None)
 
     for name in names:
         texts(name, 1)

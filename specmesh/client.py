@@ -30,6 +30,7 @@ _CLASSES = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpecmeshError)
 }
 """The errors that a daemon's answer may name."""
+del _CLASSES["FrameError"]  # it is made of more than a sentence
 
 
 class Client:
@@ -55,24 +56,25 @@ class Client:
         cancels it on the daemon."""
         resource = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         with self._request("POST", resource, body | {"stream": True}) as response:
-            try:
-                if response.status != 200:
-                    raise _error(_json(response.read()))
-                yield from chunks(response)
-            except (OSError, http.client.HTTPException) as error:
-                raise WentAway(f"the daemon went away while answering ({error})") from None
+            if response.status != 200:
+                raise _error(_json(response.read()))
+            yield from chunks(response)
 
-    def _request(self, method: str, resource: str, body: Json | None) -> http.client.HTTPResponse:
-        """Ask once; the connection ends with the response."""
-        connection = self._connect(waits=method == "POST")
+    @contextlib.contextmanager
+    def _request(self, method: str, resource: str, body: Json | None) -> Iterator[http.client.HTTPResponse]:
+        """Ask once, on a connection of its own. Raises WentAway where the response ends while it is read, too."""
+        connection, trouble = self._connect(waits=method == "POST"), "does not answer"
         headers = {"Connection": "close"} | ({} if body is None else {"Content-Type": "application/json"})
         try:
             with contextlib.suppress(ConnectionError):  # a body that is too long is refused before all of it is read
                 connection.request(method, resource, None if body is None else json.dumps(body), headers)
-            return connection.getresponse()
+            with connection.getresponse() as response:
+                trouble = "went away while answering"
+                yield response
         except (OSError, http.client.HTTPException) as error:
+            raise WentAway(f"the daemon {trouble} ({error}): see its log") from None
+        finally:
             connection.close()
-            raise WentAway(f"the daemon does not answer ({error}): see its log") from None
 
     def _connect(self, *, waits: bool) -> http.client.HTTPConnection:
         """waits: a daemon that is starting comes before others that answer, which may have another model."""
@@ -82,6 +84,8 @@ class Client:
             try:
                 connection.connect()
             except OSError as error:
+                if isinstance(error, BlockingIOError):  # its queue is full
+                    raise WentAway(f"the daemon at {path} does not answer: see its log") from None
                 if isinstance(error, PermissionError):
                     closed.append(path)
                 elif waits and starting(path):
@@ -157,29 +161,29 @@ class GeneratedText:
 
     def take(self, chunk: Json, now: float = 0.0) -> tuple[str, str]:
         """Return the text that came: accepted drafts, and the rest."""
-        [choice], told = chunk["choices"], chunk["specmesh"]
-        drafted = told.get("accepted_text", "")
+        [choice], extra = chunk["choices"], chunk["specmesh"]
+        drafted = extra.get("accepted_text", "")
         own = choice["text"][len(drafted) :]
         self.pieces += [(drafted, True), (own, False)]
-        if ids := told.get("token_ids"):
+        if ids := extra.get("token_ids"):
             self.ids += ids
             self.arrivals.append(now)
-        self.logprobs += told.get("logprobs") or []
+        self.logprobs += extra.get("logprobs") or []
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self.report = told.get("report", self.report)
-        self.prompt_ids = told.get("prompt_token_ids", self.prompt_ids)
-        self.seed = told["request"]["seed"] if "request" in told else self.seed
+        self.report = extra.get("report", self.report)
+        self.prompt_ids = extra.get("prompt_token_ids", self.prompt_ids)
+        self.seed = extra["request"]["seed"] if "request" in extra else self.seed
         return drafted, own
 
 
 def _note(chunk: Json, body: Json, resume: Json) -> None:
     """Change `body` so that it goes on after this chunk. resume: what is known of the text."""
-    told = chunk.get("specmesh", {})
+    extra = chunk.get("specmesh", {})
     resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
-    resume["token_ids"] += told.get("token_ids") or []
-    if "request" in told and "resume" not in body:
-        resume["prompt_token_ids"] = told["prompt_token_ids"]
-        body |= told["request"] | {"resume": resume}
+    resume["token_ids"] += extra.get("token_ids") or []
+    if "request" in extra and "resume" not in body:
+        resume["prompt_token_ids"] = extra["prompt_token_ids"]
+        body |= extra["request"] | {"resume": resume}
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -238,9 +242,9 @@ def _error(answer: Json) -> SpecmeshError:
     return _CLASSES.get(at(answer, "error.specmesh.error"), SpecmeshError)(message)
 
 
-def at(told: Json, path: str) -> Any:
+def at(snapshot: Json, path: str) -> Any:
     """Return what a snapshot has at this path of names with dots between; None where it has nothing."""
-    value: object = told
+    value: object = snapshot
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value

@@ -82,12 +82,12 @@ class _Api:
         name, known = http.path_params.get("model"), self._backend.models
         if not known:
             raise errors.Starting(str(self._backend.not_ready() or "no model is known yet: try again in a moment"))
-        told = [{"id": one, "object": "model", "created": 0, "owned_by": "specmesh"} for one in known]
+        models = [{"id": one, "object": "model", "created": 0, "owned_by": "specmesh"} for one in known]
         if name is None:
-            return JSONResponse({"object": "list", "data": told})
+            return JSONResponse({"object": "list", "data": models})
         if name not in known:
             raise errors.NoSuchModel.of(name)
-        return JSONResponse(told[known.index(name)])
+        return JSONResponse(models[known.index(name)])
 
     async def ping(self, _: HttpRequest) -> Response:
         self._check_ready()

@@ -42,7 +42,7 @@ def _most_connections() -> int:
 
 class ApiConnection(H11Protocol):
     """One connection of a listener, closed once its time is over. Beyond `most` the one that has waited longest for a
-    request gives way; where all have one, the newest is refused. patience: seconds for a request to come whole, to the
+    request is closed; where all have one, the newest is refused. patience: seconds for a request to come whole, to the
     next one after an answer, and for a reader to take some of what waits for it."""
 
     most = _most_connections()
@@ -131,9 +131,9 @@ def serving_api(path: Path, backend: Backend, port: Port | None = None) -> Itera
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
     private and removed at the end. Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`."""
     app = create_app(backend)
-    listeners = [(_Server(app), _listen(path))]
-    if port is not None:
-        listeners.append((_Server(guarded(app, port)), listen(port.host, port.port, "--http")))
+    # the port first: where that is taken, no socket is left behind
+    listeners = [] if port is None else [(_Server(guarded(app, port)), listen(port.host, port.port, "--http"))]
+    listeners.append((_Server(app), _listen(path)))
     for _, listener in listeners:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
     loop = asyncio.new_event_loop()

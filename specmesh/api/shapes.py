@@ -149,5 +149,5 @@ def error_body(error: SpecmeshError, kind: str = "", code: str | None = None) ->
     """OpenAI's error object; under `specmesh` is what lets our own client raise the same error again."""
     ours = {"error": type(error).__name__, "exit_code": error.exit_code}
     kind = kind or ("invalid_request_error" if error.exit_code == 2 else "server_error")
-    told = {"message": str(error), "type": kind, "param": getattr(error, "param", None), "code": code or error.code}
-    return {"error": told | {"specmesh": ours}}
+    fields = {"message": str(error), "type": kind, "param": getattr(error, "param", None), "code": code or error.code}
+    return {"error": fields | {"specmesh": ours}}

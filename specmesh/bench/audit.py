@@ -52,19 +52,19 @@ def audit(
         errors = sum(one["verdict"] == "error" for one in found)
         verdicts = {"identical": len(made) - len(found), "near_ties": len(found) - errors, "errors": errors}
         counts.append({"draft_n": way} | totals(made) | verdicts)
-    told = {"schema_version": 1, "prompts": len(bodies), "model": model}
+    result = {"schema_version": 1, "prompts": len(bodies), "model": model}
     noise = max((row[0] for row in every), default=0.0)
-    return judged(told | {"noise": noise, "ways": counts, "divergences": divergences})
+    return judged(result | {"noise": noise, "ways": counts, "divergences": divergences})
 
 
-def judged(told: Json) -> Json:
+def judged(result: Json) -> Json:
     """Add to what an audit has found whether it failed. A verifier that promises the same bits may have no noise.
     undrafted: the ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all."""
-    too_noisy = told["noise"] > (0.0 if _reproducible(told["model"]) else MAX_NOISE)
-    none = [way["draft_n"] for way in told["ways"] if not way["drafted"]]
-    undrafted = [way for way in none if way != "auto" or len(none) == len(told["ways"])]
-    failed = bool(undrafted or too_noisy or any(one["verdict"] == "error" for one in told["divergences"]))
-    return told | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
+    too_noisy = result["noise"] > (0.0 if _reproducible(result["model"]) else MAX_NOISE)
+    none = [way["draft_n"] for way in result["ways"] if not way["drafted"]]
+    undrafted = [way for way in none if way != "auto" or len(none) == len(result["ways"])]
+    failed = bool(undrafted or too_noisy or any(one["verdict"] == "error" for one in result["divergences"]))
+    return result | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
 def _reproducible(model: Json | None) -> bool:
@@ -107,10 +107,10 @@ def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Jso
     return {"position": at, "alone": tokens[0], "drafted": tokens[1], "near_tie_up_to": 2 * noise, "verdict": verdict}
 
 
-def lines(told: Json) -> list[str]:
-    noise = [f"ERROR: log-probabilities of the same tokens differ by {told['noise']:.2g}, more than kernels explain"]
-    undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in told["undrafted"]]
-    return [*(noise if told["too_noisy"] else []), *undrafted, *map(_line, told["divergences"])]
+def lines(result: Json) -> list[str]:
+    noise = [f"ERROR: log-probabilities of the same tokens differ by {result['noise']:.2g}, more than kernels explain"]
+    undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in result["undrafted"]]
+    return [*(noise if result["too_noisy"] else []), *undrafted, *map(_line, result["divergences"])]
 
 
 def _line(one: Json) -> str:

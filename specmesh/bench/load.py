@@ -14,27 +14,27 @@ from specmesh.errors import Busy
 
 RETRY_AFTER_S = 0.1
 
-Crowd = list[list[GeneratedText]]
+Texts = list[list[GeneratedText]]
 """The texts of each client."""
 
 
-def crowd(client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]) -> Crowd:
+def run_clients(client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]) -> Texts:
     """Run `count` clients at once, each with `iterations` texts in a row, calling `advance` after each text. Neighbours
     have different bodies as long as there are. Raise what one of them is answered with."""
-    told = SimpleQueue[tuple[int, GeneratedText | Exception]]()
+    ended = SimpleQueue[tuple[int, GeneratedText | Exception]]()
 
     def run(number: int) -> None:
         try:
             for iteration in range(iterations):
-                told.put((number, _patiently(client, bodies[(number + iteration) % len(bodies)])))
+                ended.put((number, _patiently(client, bodies[(number + iteration) % len(bodies)])))
         except Exception as error:  # noqa: BLE001 - raised again by who waits for the texts
-            told.put((number, error))
+            ended.put((number, error))
 
     for number in range(count):  # as daemons: Ctrl-C must not wait for texts
         Thread(target=run, args=(number,), daemon=True).start()
-    found: Crowd = [[] for _ in range(count)]
+    found: Texts = [[] for _ in range(count)]
     for _ in range(count * iterations):
-        number, text = told.get()
+        number, text = ended.get()
         if isinstance(text, Exception):
             raise text
         found[number].append(text)
@@ -55,7 +55,7 @@ def _patiently(client: Client, body: Json) -> GeneratedText:
             return text
 
 
-def level(clients: Crowd) -> Json:
+def level(clients: Texts) -> Json:
     """Sum up what so many clients at once got. slowest, mean: of their own rates, waiting included."""
     texts = [text for own in clients for text in own]
     rates = [_rate(own) for own in clients]

@@ -41,13 +41,13 @@ def outcomes(runs: Runs) -> list[Json]:
 def _outcome(iterations: list[list[GeneratedText]], alone: list[GeneratedText]) -> Json:
     texts = [text for texts in iterations for text in texts]
     rates = [_rate(own) for own in iterations]
-    told = totals(texts)
+    sums = totals(texts)
     rounds = sum(text.report["rounds"] for text in texts)
     sent = sum(text.report["bytes_sent"] + text.report["bytes_received"] for text in texts)
-    return told | {
+    return sums | {
         "tokens_per_second": {"median": round(median(rates), 3), "low": round(min(rates), 3), "high": max(rates)},
-        "mean_draft_n": round(told["drafted"] / rounds, 4) if rounds else 0.0,
-        "bytes_per_token": round(sent / told["tokens"], 2) if told["tokens"] else 0.0,
+        "mean_draft_n": round(sums["drafted"] / rounds, 4) if rounds else 0.0,
+        "bytes_per_token": round(sent / sums["tokens"], 2) if sums["tokens"] else 0.0,
         "identical": sum(text.ids == truth.ids for own in iterations for text, truth in zip(own, alone, strict=True)),
     }
 

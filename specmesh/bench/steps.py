@@ -19,21 +19,21 @@ def report(snapshot: Json) -> Json:
     return {"schema_version": 1, "model": snapshot["model"], "steps_ms": snapshot["steps_ms"]}
 
 
-def table_of(told: Json) -> list[dict[str, object]]:
+def table_of(result: Json) -> list[dict[str, object]]:
     """Return a `report` as rows of one table. ratio: to the time of one row in such a context."""
     return [
         {"context": context, "rows": rows, "ms": f"{ms:.4f}", "ratio": f"{ms / of.get('1', math.nan):.2f}"}
-        for context, of in told["steps_ms"].items()
+        for context, of in result["steps_ms"].items()
         for rows, ms in of.items()
     ]
 
 
 def costs_of(steps_ms: Mapping[int | str, Mapping[int | str, float]]) -> StepCosts:
     """Return what a verifier would expect of steps that take so long, by context and rows. Raise ValueError for what is
-    no time."""
+    no time, ConfigError where none is."""
     costs = StepCosts()
     if not any(steps_ms.values()):
-        raise ValueError("no steps")
+        raise ConfigError("no step was measured: let the verifier generate a text first")
     for context, of in steps_ms.items():
         for rows, ms in of.items():
             if not (0 < ms < math.inf and int(rows) > 0):
@@ -47,5 +47,5 @@ def read_costs(file: Path) -> StepCosts:
     """The same of a file with a `report`. Raise ConfigError that names it where it has none."""
     try:
         return costs_of(json.loads(file.read_text())["steps_ms"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
         raise ConfigError(f"{file} is not what `specmesh bench steps --json` prints: {error!r}") from None

@@ -42,8 +42,8 @@ class _Commands(click.Group):
             else:
                 click.echo(f"specmesh: {error}", err=True)
             # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
-            hopeless = isinstance(error, ConfigError | click.UsageError) and "SPECMESH_LAUNCHD" in os.environ
-            ctx.exit(0 if hopeless else error.exit_code)
+            final = isinstance(error, ConfigError | click.UsageError) and "SPECMESH_LAUNCHD" in os.environ
+            ctx.exit(0 if final else error.exit_code)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError as error:

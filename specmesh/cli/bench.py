@@ -50,8 +50,8 @@ def steps(socket_path: Path | None, json: bool) -> None:
     """Show how long the running verifier's steps take by number of rows."""
     from specmesh.bench.steps import report, table_of
 
-    told = report(loaded_stats(daemon.Client(socket_path)))
-    print_result(told, table(table_of(told)), as_json=json)
+    result = report(loaded_stats(daemon.Client(socket_path)))
+    print_result(result, table(table_of(result)), as_json=json)
 
 
 @bench.command()
@@ -75,9 +75,9 @@ def run(
     with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
         bodies: list[Json] = [{"prompt": one, "max_tokens": max_tokens, "temperature": 0} for one in prompts]
         found = outcomes(measure(client, bodies, iterations, advance))
-    told: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
-    told |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
-    print_result(told, columns(found), as_json=json)
+    result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
+    result |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
+    print_result(result, columns(found), as_json=json)
 
 
 @bench.command()
@@ -104,7 +104,7 @@ def load(
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.
     """
-    from specmesh.bench.load import crowd, level
+    from specmesh.bench.load import level, run_clients
 
     client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
     snapshot = loaded_stats(client)
@@ -112,10 +112,10 @@ def load(
     bodies = [body | {"prompt": one} for one in prompts]
     with bar(sum(sessions) * iterations) as advance:
         generate(client, bodies[0] | {"max_tokens": WARM_UP_TOKENS})
-        found = [level(crowd(client, bodies, iterations, count, advance)) for count in sessions]
-    told: Json = {"schema_version": 1, "model": snapshot.get("model"), "prompts": len(prompts)}
-    told |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
-    print_result(told, columns(found), as_json=json)
+        found = [level(run_clients(client, bodies, iterations, count, advance)) for count in sessions]
+    result: Json = {"schema_version": 1, "model": snapshot.get("model"), "prompts": len(prompts)}
+    result |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
+    print_result(result, columns(found), as_json=json)
 
 
 @click.command()
@@ -151,9 +151,9 @@ def audit(
     sampling, prompts, ways = request_fields(options), read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n))
     bodies = [{"seed": number, "max_tokens": 128} | sampling | {"prompt": one} for number, one in enumerate(prompts)]
     with bar(len(bodies) * (1 + len(ways))) as advance:
-        told = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
-    print_result(told, [*columns(told["ways"]), *lines(told)], as_json=json)
-    ctx.exit(int(told["failed"]))
+        result = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
+    print_result(result, [*columns(result["ways"]), *lines(result)], as_json=json)
+    ctx.exit(int(result["failed"]))
 
 
 PAYS = 1.02
@@ -218,8 +218,8 @@ def plan(
             levels.append({"users": count, "speedup": speedup, "drafting": drafting, "alone": alone})
     paying = [level["users"] for level in itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels)]
     most = paying[-1] if paying else None
-    told: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
-    told |= {"round_trip_ms": rtt_ms, "draft_ms": draft_ms, "pause_ms": pause_ms, "drafters": drafters}
-    told |= {"tokens": tokens, "prompt_tokens": prompt_tokens, "levels": levels, "drafting_pays_up_to": most}
+    result: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
+    result |= {"round_trip_ms": rtt_ms, "draft_ms": draft_ms, "pause_ms": pause_ms, "drafters": drafters}
+    result |= {"tokens": tokens, "prompt_tokens": prompt_tokens, "levels": levels, "drafting_pays_up_to": most}
     verdict = f"Drafting pays up to {most} users" if most is not None else "Drafting does not pay"
-    print_result(told, [*columns(levels), f"{verdict} of {max(users)}."], as_json=json)
+    print_result(result, [*columns(levels), f"{verdict} of {max(users)}."], as_json=json)

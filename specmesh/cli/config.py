@@ -33,14 +33,16 @@ def config() -> None:
 def show(role: str, path: Path | None, json: bool) -> None:
     """Show every setting that the daemon would start with now, as a settings file: defaults are commented out, the
     others say where they come from."""
-    ctx, lines, told = daemon_context(role, path), [], {}
+    ctx, lines, settings = daemon_context(role, path), [], {}
     for key, option in keys(ctx.command).items():
         value, source = ctx.params[str(option.name)], origin(ctx, option)
+        if option.hidden and source is None:
+            continue
         value = str(value) if isinstance(value, Path) else value
         line = f"{key} = {'...' if value is None else json_module.dumps(value, ensure_ascii=False)}"
         lines.append(f"{line:<40}  # {source}" if source is not None else f"# {line}")
-        told[key] = {"value": value, "origin": source or "default"}
-    print_result({"schema_version": 1, "settings": told}, lines, as_json=json)
+        settings[key] = {"value": value, "origin": source or "default"}
+    print_result({"schema_version": 1, "settings": settings}, lines, as_json=json)
 
 
 # --- a daemon's settings, and where each comes from
@@ -107,12 +109,12 @@ def read(path: Path, command: click.Command) -> dict[str, object]:
     file, what is wrong, and what to write instead."""
     text = paths.read_text(path, MAX_SIZE, "a file of settings")
     try:
-        told = tomllib.loads(text)
+        settings = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         hint = 'write lines like key = value, texts in quotes: bind = "tcp://127.0.0.1:7071"'
         raise ConfigError(f"{path}: {error}: {hint}") from None
     known, values = keys(command), dict[str, object]()
-    for key, value in told.items():
+    for key, value in settings.items():
         if key not in known:
             close = get_close_matches(key, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"see `specmesh config show {command.name}`"

@@ -25,7 +25,7 @@ _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (defaul
 _daemon_options = combined(
     option("--socket", FILE, "PATH", "Socket of the local API (default: in this user's runtime folder)."),
     option("--http", str, "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
-    option("--api-key-file", FILE, "FILE", "API keys for --http, one per line; the file must be readable by you only."),
+    option("--api-key-file", FILE, "FILE", "API keys for --http, one per line, in a file that others cannot read."),
     several("--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."),
     option("--keys", FILE, "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
     click.option(

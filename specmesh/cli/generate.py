@@ -84,8 +84,8 @@ def generate(
         if shows and (texts[0].text or texts[0].finish_reason):
             print(flush=True)
         if json:
-            told = [_as_json(text) for text in texts]
-            click.echo(json_module.dumps(told[0] if n == 1 else {"schema_version": 1, "choices": told}))
+            choices = [_as_json(text) for text in texts]
+            click.echo(json_module.dumps(choices[0] if n == 1 else {"schema_version": 1, "choices": choices}))
         for number, text in enumerate(texts if n > 1 and not json else (), 1):
             say(f"text {number} of {n}, seed {text.seed}")
             click.echo(text.text)

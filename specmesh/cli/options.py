@@ -24,9 +24,9 @@ MAX_FILE_BYTES = 2**24
 """Maximum size of a grammar or schema that is read; a verifier takes less."""
 
 
-def print_result(told: object, lines: Iterable[str], *, as_json: bool) -> None:
+def print_result(result: object, lines: Iterable[str], *, as_json: bool) -> None:
     if as_json:
-        print_json(told)
+        print_json(result)
     else:
         click.echo("\n".join(lines))
 

@@ -13,7 +13,7 @@ from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, json_option, option, print_result
 from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
-from specmesh.security.keys import KeyFolder, Listing, key_folders, parse_key
+from specmesh.security.keys import KeyFolder, Listing, find_keys, key_folders, parse_key
 
 if TYPE_CHECKING:
     from specmesh.security.pairing import PairingIntroduction
@@ -89,10 +89,10 @@ def revoke(who: str, folder: KeyFolder) -> None:
 def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
     found = {str(listing): folder.entries(listing) for listing in Listing}
-    told = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
+    lists = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
     rows = [(listing.removesuffix("s"), label, key) for listing, one in found.items() for key, label in one]
     lines = aligned(rows) if rows else [f"nobody is on the lists in {folder.path}"]
-    print_result({"schema_version": 1, "folder": str(folder.path), **told}, lines, as_json=json)
+    print_result({"schema_version": 1, "folder": str(folder.path), **lists}, lines, as_json=json)
 
 
 def _owner(folder: KeyFolder) -> tuple[int, int] | None:
@@ -131,7 +131,8 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     if host is not None and address is not None:
         raise click.UsageError("--address is for the verifier's machine, which takes no HOST")
     settings = daemon_context("verifier" if host is None else "drafter").params
-    folder = KeyFolder(path or settings["keys"] or key_folders()[0])
+    named = path or settings["keys"]
+    folder = (KeyFolder(named) if named else find_keys(None)) or KeyFolder(key_folders()[0])
     try:
         folder.identity()
     except InsecureKeys:
@@ -150,7 +151,7 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
 
     listens, wire_port = endpoint(bind)
     alone = is_loopback(listens)
-    host, port = _endpoint(address or bracketed(_own_address() if alone else listens))
+    host, port = _endpoint(address or bracketed(_own_address() if alone else listens), "--address")
     mine = PairingIntroduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
     check_one_network(f"tcp://{bracketed(host)}:{port}", "--address")
     with listen(host, port, "--address") as listener:
@@ -164,13 +165,15 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
-    from specmesh.security.pairing import PairingIntroduction, ask
+    from specmesh.security.pairing import PairingIntroduction, WrongCode, ask
 
-    name, port = _endpoint(host)
+    name, port = _endpoint(host, "HOST")
     mine = PairingIntroduction("drafter", folder.identity().public.hex(), socket.gethostname())
     try:
         with socket.create_connection((name, port), 5.0) as connection:
             theirs = ask(connection, code, mine)
+    except WrongCode as error:
+        raise WrongCode(f"{error}: run `specmesh pair` on the verifier's machine again for a new one") from None
     except OSError as error:
         raise DaemonUnreachable(
             f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "
@@ -188,11 +191,13 @@ def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
     folder.allow(Listing.DRAFTERS, theirs.key, name)
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def _endpoint(text: str, option: str) -> tuple[str, int]:
     from specmesh.security.pairing import PORT
 
-    address = f"tcp://{text}" if endpoint(f"tcp://{text}")[1] else f"tcp://{text}:{PORT}"
-    return host_of(address, "pair"), endpoint(address)[1] or PORT
+    host, port = endpoint(f"tcp://{text}" if endpoint(f"tcp://{text}")[1] else f"tcp://{text}:{PORT}")
+    if not (host and port):
+        raise ConfigError(f"{option} {text!r} is not an address: write HOST or HOST:PORT, IPv6 as [ADDRESS]:PORT")
+    return host, port
 
 
 def _own_address() -> str:

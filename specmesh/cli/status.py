@@ -103,11 +103,11 @@ def _verifier_of(one: Json) -> str:
     return _filled(f"{where}, {{load.sessions}} of {{load.max}} sessions", one)
 
 
-def _filled(template: str, told: Json) -> str:
+def _filled(template: str, snapshot: Json) -> str:
     """Fill the paths in a template with the fields there, a dash for each that is missing."""
 
     def value(path: re.Match[str]) -> str:
-        found = at(told, path[1])
+        found = at(snapshot, path[1])
         return "-" if found is None else printable(f"{found:.4g}" if isinstance(found, float) else str(found))
 
     return re.sub(r"{([\w.]+)}", value, template)
@@ -122,11 +122,11 @@ def _filled(template: str, told: Json) -> str:
 def ps(ctx: click.Context, json: bool) -> None:
     """List the daemons that run here; exit code 69 if there are none."""
     found = find()
-    told = [one.as_json() for one in found]
+    daemons = [one.as_json() for one in found]
     if json:
-        print_json({"schema_version": 1, "daemons": told})
-    elif told:
-        click.echo("\n".join(table(told)))
+        print_json({"schema_version": 1, "daemons": daemons})
+    elif daemons:
+        click.echo("\n".join(table(daemons)))
     if not found:
         click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
         ctx.exit(DaemonUnreachable.exit_code)
@@ -235,6 +235,6 @@ def doctor_command(ctx: click.Context, json: bool) -> None:
 
     logs.configure("error")
     checks = doctor.examine()
-    told = [check._asdict() for check in checks]
-    print_result({"schema_version": 1, "checks": told}, doctor.lines(checks), as_json=json)
+    results = [check._asdict() for check in checks]
+    print_result({"schema_version": 1, "checks": results}, doctor.lines(checks), as_json=json)
     ctx.exit(int(any(check.status == "fail" for check in checks)))

@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import TypedDict, Unpack
 
 from specmesh.core import events as ev
-from specmesh.core import snapshot as told
+from specmesh.core import snapshot
 from specmesh.core import verifier_events as vev
 from specmesh.core.statistics import LONG, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
 
@@ -25,7 +25,7 @@ class DaemonFacts(TypedDict):
 class DaemonStats:
     """Counters of either daemon."""
 
-    def __init__(self, now: float, histograms: told.HistogramsSection) -> None:
+    def __init__(self, now: float, histograms: snapshot.HistogramsSection) -> None:
         self._started, self._missing = now, 0
         self.busy = BusyShare(now)
         self._histograms, self.round_trips = histograms, histograms.round_trip_s
@@ -46,8 +46,8 @@ class VerifierStats(DaemonStats):
     def __init__(self, now: float) -> None:
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         own = self._first_tokens, self._between, self._latencies
-        super().__init__(now, told.HistogramsSection(Histogram(SHORT), *own))
-        self.totals, self._ended = told.RoundTotals(), told.Ended()
+        super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), *own))
+        self.totals, self._ended = snapshot.RoundTotals(), snapshot.Ended()
         self.throughput = Throughput()
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
@@ -82,22 +82,22 @@ class VerifierStats(DaemonStats):
 
     def snapshot(
         self,
-        model: told.Json,
+        model: snapshot.Json,
         n_seq: int,
         core: vev.CoreReport,
-        peers: dict[vev.DrafterId, told.Json],
-        traffic: told.WireSection,
+        peers: dict[vev.DrafterId, snapshot.Json],
+        traffic: snapshot.WireSection,
         now: float,
         live: int,
         queued: int = 0,
         **facts: Unpack[DaemonFacts],
-    ) -> told.VerifierSnapshot:
+    ) -> snapshot.VerifierSnapshot:
         """Return `specmesh stats --json`. core: how it stood there of late; peers: what is known of each drafter."""
         totals, wire = deepcopy(self.totals), deepcopy(traffic)
         totals.add(core.totals)
         totals.stale_drafts, wire.stray = core.stale, core.stray_frames
         names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
-        return told.VerifierSnapshot(
+        return snapshot.VerifierSnapshot(
             uptime_s=self.uptime(now),
             busy=round(self.busy.share(now), 3),
             reconnects=self.reconnects,
@@ -105,7 +105,7 @@ class VerifierStats(DaemonStats):
             **facts,
             role="verifier",
             model=model,
-            sessions=told.SessionsSection(
+            sessions=snapshot.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
                 max=n_seq,
@@ -135,10 +135,10 @@ class VerifierStats(DaemonStats):
 class DrafterStats(DaemonStats):
     def __init__(self, now: float) -> None:
         self._drafts = Histogram(SHORT)
-        super().__init__(now, told.HistogramsSection(Histogram(SHORT), draft_s=self._drafts))
-        self.reuse = told.ReuseSection()
+        super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), draft_s=self._drafts))
+        self.reuse = snapshot.ReuseSection()
         self._draft_seconds = RecentSamples()
-        self._totals = told.DraftTotals()
+        self._totals = snapshot.DraftTotals()
 
     def worked(self, work: ev.Worked) -> None:
         """Count steps and their drafts, which share their time, and the rounds that were heard of."""
@@ -154,18 +154,18 @@ class DrafterStats(DaemonStats):
 
     def snapshot(
         self,
-        model: told.Json,
+        model: snapshot.Json,
         n_seq: int,
         asked: Sequence[int],
-        traffic: told.WireSection,
+        traffic: snapshot.WireSection,
         now: float,
-        verifiers: list[told.Json],
+        verifiers: list[snapshot.Json],
         interrupted: int = 0,
         **facts: Unpack[DaemonFacts],
-    ) -> told.DrafterSnapshot:
+    ) -> snapshot.DrafterSnapshot:
         """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
         wait for a verifier."""
-        return told.DrafterSnapshot(
+        return snapshot.DrafterSnapshot(
             uptime_s=self.uptime(now),
             busy=round(self.busy.share(now), 3),
             reconnects=self.reconnects,
@@ -174,7 +174,7 @@ class DrafterStats(DaemonStats):
             role="drafter",
             verifiers=verifiers,
             model=model,
-            sessions=told.SessionsSection(
+            sessions=snapshot.SessionsSection(
                 opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
             ),
             draft_n=asked[-1] if asked else None,

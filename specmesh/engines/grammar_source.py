@@ -37,9 +37,9 @@ _CHAR = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
 _CHARS, _RANGES = re.compile(_CHAR, re.DOTALL), re.compile(f"({_CHAR})(?:-({_CHAR}))?", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
 _TOKEN = re.compile(
-    r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<lines>[\r\n]+) | (?P<sign>::=|[|()]) | (?P<name>[a-zA-Z0-9_-]+)
-    | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.) | (?P<times>[*+?]|\{[\d, ]+\})
-    | (?P<wrong>.)""",
+    r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<lines>[\r\n](?:[ \t\r\n]+|\#[^\r\n]*)*+) | (?P<sign>::=|[|()])
+    | (?P<name>[a-zA-Z0-9_-]+) | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.)
+    | (?P<times>[*+?]|\{[\d, ]+\}) | (?P<wrong>.)""",
     re.VERBOSE | re.DOTALL,
 )
 _Token = re.Match[str]
@@ -125,11 +125,14 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
-    """Return the tokens of each rule: it begins with its name and `::=`, whatever else there is."""
+    """Return the tokens of each rule: it begins on a line of its own with its name and `::=`."""
     begins = [at for at, (name, sign) in enumerate(pairwise(tokens)) if name.lastgroup == "name" and sign[0] == "::="]
     for token in tokens[: begins[0] if begins else None]:
         if token.lastgroup != "lines":
             raise _wrong(token, "expected the name of a rule and ::=")
+    for at in begins[1:]:
+        if tokens[at - 1].lastgroup != "lines" or tokens[at - 2][0] in ("|", "::="):
+            raise _wrong(tokens[at + 1], "unexpected '::='")
     return {tokens[at][0]: tokens[at + 2 : end] for at, end in pairwise([*begins, len(tokens)])}
 
 

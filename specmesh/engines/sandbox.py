@@ -14,9 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from typing import IO
 
 from specmesh.errors import ChildFailed
 
@@ -28,7 +30,7 @@ STARTING = 60.0
 MAX_ANSWER = 2**26
 """Bytes of the longest answer that is read."""
 
-_LAST_WORDS = 2048  # characters
+_MOST_OF_A_LINE = 2048  # characters
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")
 
@@ -69,12 +71,14 @@ class Child:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.communicate()
+            process.wait()
             self._channel.close()
+            self._stderr.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
         # Tokens and keys in our environment are none of its business.
         names = [name for name in os.environ if name in _PASSED or name.startswith(_PASSED_PREFIXES)]
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would fill and block it
         self._channel, theirs = socket.socketpair()
         with theirs:
             try:
@@ -82,12 +86,13 @@ class Child:
                     [sys.executable, "-P", "-m", __name__, self._module, str(self._memory), str(self._seconds)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
+                    stderr=self._stderr,
                     env={name: os.environ[name] for name in names},
                     start_new_session=True,  # Ctrl-C is for this process
                 )
             except OSError as error:
                 self._channel.close()
+                self._stderr.close()
                 raise ChildFailed(f"no process could be started: {error.strerror}") from error
 
     def _exchange(self, process: subprocess.Popen[bytes], request: bytes, seconds: float) -> Json:
@@ -100,9 +105,9 @@ class Child:
         except TimeoutError:
             raise ChildFailed(f"it took more than {seconds:g} s") from None
         except OSError:
-            pass  # its last words say why
+            pass  # its stderr says why
         if not line:
-            raise ChildFailed(_last_words(process))
+            raise ChildFailed(_how_it_ended(process, self._stderr))
         try:
             answer = json.loads(line)
         except (ValueError, RecursionError):
@@ -112,17 +117,16 @@ class Child:
         return answer
 
 
-def _last_words(process: subprocess.Popen[bytes]) -> str:
-    """Return how a process ended, and the last line of its stderr."""
+def _how_it_ended(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> str:
     try:
-        _, errors = process.communicate(timeout=1.0)
+        code = process.wait(1.0)
     except subprocess.TimeoutExpired:
         process.kill()
-        _, errors = process.communicate()
-    code = process.returncode
+        code = process.wait()
     how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
-    words = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    return f"it ended with {how}" + (f": {words[:_LAST_WORDS]}" if words else "")
+    stderr.seek(0)
+    last = stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return f"it ended with {how}" + (f": {last[:_MOST_OF_A_LINE]}" if last else "")
 
 
 def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:

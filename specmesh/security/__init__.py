@@ -38,8 +38,9 @@ def listen(host: str, port: int, option: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        why = f"cannot listen at {host}:{port} ({error.strerror}): is the port taken?"
-        raise ConfigError(f"{why} Choose another {option}") from None
+        why = str(error.strerror).partition(" (while ")[0]  # Python names the address again
+        what = f"cannot listen at {bracketed(host)}:{port} ({why}): is the port taken? Choose another {option}"
+        raise ConfigError(what) from None
 
 
 def host_of(address: str, option: str) -> str:

@@ -138,7 +138,7 @@ def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
     try:
         told = json.loads(box.decrypt(line))
     except (InvalidToken, ValueError):
-        raise WrongCode("the code was another one, and is no longer good: run `specmesh pair` there again") from None
+        raise WrongCode("the code was another one") from None
     match told:
         case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
             if said == role and _KEY.fullmatch(key) and 0 <= port < 2**16:

@@ -12,7 +12,6 @@ here orders it as a whole unless a filter needs that.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,7 +170,7 @@ class SamplingParams:
         """Whether the choice is the first of a row's largest logits, whatever came before."""
         return self.temperature <= 0 and not self.penalties and not self.logit_bias
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, object]:
         """By the names that the wire and the API have for them, but for the biases, which they write differently."""
         own = (field.name for field in fields(self) if field.name not in ("penalties", "logit_bias"))
         penalties = self.penalties

@@ -12,7 +12,7 @@ from specmesh.errors import ConfigError
 def keys(tmp_path: Path) -> Path:
     path = tmp_path / "keys"
     path.write_text("# mine\nsk-one\n\n  sk-two \n")
-    path.chmod(0o600)
+    path.chmod(0o640)  # its group may: systemd's credentials look so
     return path
 
 

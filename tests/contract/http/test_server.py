@@ -1,5 +1,8 @@
 """The API's sockets: who may use them, what is replaced, what is refused."""
 
+import errno
+import os
+import re
 import socket
 import stat
 import threading
@@ -12,7 +15,9 @@ from harness.loops import until
 
 from specmesh.api import server
 from specmesh.api.server import ApiConnection, serving_api
+from specmesh.config import Port
 from specmesh.core.requests import Started, Tokens
+from specmesh.errors import ConfigError
 
 
 def mode(path: Path) -> int:
@@ -23,6 +28,14 @@ def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(server, "SYSTEM_DIR", tmp_path)
     with serving_api(tmp_path / "s", FakeDaemon()):
         assert mode(tmp_path / "s") == 0o660
+
+
+def test_a_taken_port_leaves_no_socket(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        serving = serving_api(tmp_path / "s", FakeDaemon(), Port(*other.getsockname()))
+        with pytest.raises(ConfigError, match=re.escape(f"({os.strerror(errno.EADDRINUSE)})")), serving:
+            pass
+    assert not (tmp_path / "s").exists()
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

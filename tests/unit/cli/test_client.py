@@ -1,7 +1,11 @@
 """The client against a daemon that answers what the test says, over a real Unix socket."""
 
 import json
+import socket
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +28,7 @@ def sse(*events: object) -> bytes:
     ("name", "cls"),
     [
         *((cls.__name__, cls) for cls in (errors.Busy, errors.Starting, errors.ConfigError, errors.PromptTooLong)),
-        ("Unheard", errors.SpecmeshError),
+        *((name, errors.SpecmeshError) for name in ("Unheard", "FrameError")),
         (None, errors.SpecmeshError),
     ],
 )
@@ -71,6 +75,32 @@ def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch
     with instance_lock(path):
         assert list(answer(Client(path), {}, 0, heard.append)) == [CHUNK]
     assert heard == [f"the daemon at {path} is starting; it is waited for, 300 s at most"]
+
+
+def test_a_daemon_that_dies_while_answering(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX) as daemon, ThreadPoolExecutor() as others:
+        daemon.bind(str(tmp_path / "s"))
+        daemon.listen()
+        asked = others.submit(Client(tmp_path / "s").get, "/stats")
+        with daemon.accept()[0] as connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
+        with pytest.raises(errors.WentAway):
+            asked.result(30)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS refuses who comes to a full queue")
+def test_a_daemon_that_hangs_is_not_starting(tmp_path: Path):
+    path = tmp_path / "s"
+    with instance_lock(path), socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(path))
+        daemon.listen(0)
+        for _ in range(2):
+            with socket.socket(socket.AF_UNIX) as earlier, suppress(BlockingIOError):
+                earlier.setblocking(False)
+                earlier.connect(str(path))
+        with pytest.raises(errors.WentAway, match="does not answer"):
+            Client(path, timeout=30).get("/stats")
 
 
 def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):

@@ -98,6 +98,7 @@ def test_show_is_a_file_again(role: str, tmp_path: Path):
     printed = specmesh("config", "show", role, "--config", file).stdout
     assert f'log-level = "debug"                       # {file}\n' in printed
     assert "\n# max-sessions = 8\n" in printed
+    assert "stretch" not in printed, "a hidden option is shown where it is set"
     again = tmp_path / "b.toml"
     again.write_text(printed)
     first, second = shown(role, "--config", file), shown(role, "--config", again)

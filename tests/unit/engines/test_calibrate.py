@@ -42,6 +42,7 @@ def test_every_width_is_measured():
 
 def test_a_slow_target_is_not_measured_for_long():
     assert {1, 2, 4} <= set(measured(Target(SimSettings(step_ms=250))).tables()[0]) < set(WIDTHS)
+    assert set(measured(Target(SimSettings(step_ms=2100))).tables()[0]) == {1}, "what a row costs is always known"
 
 
 @pytest.mark.parametrize(

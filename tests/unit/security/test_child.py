@@ -25,7 +25,7 @@ def answer(request):
         case "sleep":
             time.sleep(60)
         case "abort":
-            os.write(2, b"one\\nthe last words\\n\\n")
+            os.write(2, b"one\\nits last line\\n\\n")
             os.abort()
         case "raise":
             raise ValueError("a defect")
@@ -33,6 +33,8 @@ def answer(request):
             sys.exit(3)
         case "take":
             return {"length": len(b"x" * 2**30)}
+        case "warn":
+            os.write(2, b"a warning\\n" * 10_000)
         case "variables":
             return {"names": sorted(os.environ)}
         case "garbage":
@@ -86,7 +88,7 @@ def test_one_process_answers_many_requests(make: Callable[..., Child]):
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        ({"do": "abort"}, "SIGABRT: the last words"),
+        ({"do": "abort"}, "SIGABRT: its last line"),
         ({"do": "raise"}, "exit code 1: ValueError: a defect"),
         ({"do": "leave"}, "exit code 3"),
         pytest.param({"do": "take"}, "more than 256 MiB of memory", marks=needs_limits),
@@ -100,6 +102,14 @@ def test_what_fails_is_told_and_the_next_is_answered(make: Callable[..., Child],
     child = make()
     assert why in failure(child, **request_)
     assert child.ask({"do": "echo", "what": 1})["said"] == 1
+
+
+def test_nobody_need_read_its_warnings(make: Callable[..., Child]):
+    child = make()
+    first = pid(child)
+    for _ in range(3):
+        assert child.ask({"do": "warn"}) == {}
+    assert pid(child) == first
 
 
 @pytest.mark.parametrize("do", ["spin", "sleep"])

@@ -8,6 +8,7 @@ import zmq
 from click.testing import CliRunner
 from zmq.utils import z85
 
+from specmesh import paths
 from specmesh.cli import main
 from specmesh.errors import ConfigError, InsecureKeys
 from specmesh.security import keys
@@ -175,3 +176,22 @@ def test_an_address_is_one_however_it_is_spelt(folder: KeyFolder):
     assert len(folder.entries(Listing.VERIFIERS)) == 2
     assert folder.verifier_at("tcp://bigbox:7072") is None
     assert folder.verifier_at("tcp://127.0.0.1:7071") == folder.identity().public
+
+
+@pytest.mark.parametrize("words", ["HOST box:abc", "--address box:abc"])
+def test_pair_names_what_was_typed(tmp_path: Path, words: str):
+    option, typed = words.split()
+    given = [typed, "1234-5678"] if option == "HOST" else [option, typed]
+    done = CliRunner().invoke(main, ["pair", *given, "--keys", str(tmp_path)])
+    assert (done.exit_code, f"{option} '{typed}' is not an address: write HOST or HOST:PORT" in done.stderr) == (
+        78,
+        True,
+    )
+
+
+def test_pair_takes_the_key_that_the_daemon_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for module in (keys, paths):
+        monkeypatch.setattr(module, "config_folders", lambda: [tmp_path / "user", tmp_path / "system"])
+    KeyFolder(tmp_path / "system" / "keys").new()
+    assert CliRunner().invoke(main, ["pair", "127.0.0.1:1", "1234-5678"]).exit_code == 69
+    assert not (tmp_path / "user").exists()
