@@ -117,6 +117,7 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
         until(lambda: link.connections > connections, "its connection was cut, and it tries again")
         known = len(stream.accepted)
         stream.read(while_=lambda: sum(stream.accepted[known:]) < 8)
+        assert sum(stream.accepted[known:]) >= 8, "the other one drafts"
         until(lambda: lost.verifier().get("refusal"), "it knows why")
     with own, pytest.raises(Exception, match="verifier"):
         own.read()

@@ -85,6 +85,12 @@ def test_every_step(sessions, n_batch, prefill_rows):
     assert sum(len(filled[key]) < len(sessions[key].wants.ids) for key in filled) <= 1
 
 
+def test_the_oldest_and_the_shortest_prompt_in_turn():
+    scheduler, prompts = Scheduler(8, prefill_rows=8), {0: prefilling(60), 1: prefilling(3)}
+    first = [scheduler.next_batch(prompts, 0.0).parts[0][0] for _ in range(4)]
+    assert first in ([0, 1, 0, 1], [1, 0, 1, 0])
+
+
 @PROFILE
 @given(
     st.lists(st.builds(prefilling, st.integers(1, 60), st.integers(0, 3).map(lambda cut: 16 * cut)), min_size=1),
