@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from harness.truth import place, surprise
 from numpy.typing import NDArray
-from processes import Daemon, Mesh, complete
+from processes import Daemon, Mesh, complete, until
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
@@ -103,6 +103,16 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
     return found, accepted
 
 
+def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[float]:
+    """The numbers of `sampled`, of texts in which drafts stood: on a busy machine they may all be late."""
+
+    def numbers() -> list[float]:
+        found, accepted = sampled(pair, params, total, seed)
+        return found if accepted > len(found) / 10 else []
+
+    return until(numbers, "drafts stand")
+
+
 @pytest.mark.parametrize(
     "params",
     [SamplingParams(0.8, strategy="probabilistic"), SamplingParams(1.2, 40, 0.95, strategy="probabilistic")],
@@ -110,15 +120,13 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
 )
 def test_exact_strategies_have_the_targets_law(pair: Pair, params: SamplingParams):
     """Tokens come as often as the target's law has them, with drafts that stand."""
-    numbers, accepted = sampled(pair, params, 1000, 1000)
-    assert accepted > len(numbers) / 10
-    assert abs(surprise(numbers, BINS)) < 4
+    assert abs(surprise(drafted(pair, params, 1000, 1000), BINS)) < 4
 
 
 def test_a_lossy_strategy_is_seen(pair: Pair):
     """What leans towards the drafter shows, the sooner the more drafts come in time."""
-    numbers, _ = sampled(pair, SamplingParams(1.0, strategy="threshold", threshold=0.005), 3000, 2000)
-    assert surprise(numbers, BINS) > 4
+    params = SamplingParams(1.0, strategy="threshold", threshold=0.005)
+    until(lambda: surprise(sampled(pair, params, 3000, 2000)[0], BINS) > 4, "it is seen")
 
 
 @pytest.mark.slow
@@ -127,6 +135,5 @@ def test_a_lossy_strategy_is_seen(pair: Pair):
 @pytest.mark.parametrize("temperature", [0.5, 0.8, 1.0, 1.5])
 def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float):
     """25,000 tokens at each of several temperatures, 100,000 for each strategy that is exact."""
-    numbers, accepted = sampled(pair, SamplingParams(temperature, strategy=strategy), 25_000, 10_000)
-    assert accepted > len(numbers) / 10
-    assert abs(surprise(numbers, BINS)) < 4
+    params = SamplingParams(temperature, strategy=strategy)
+    assert abs(surprise(drafted(pair, params, 25_000, 10_000), BINS)) < 4

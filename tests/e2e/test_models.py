@@ -106,18 +106,22 @@ def test_logprobs_are_the_targets_own(pair: dict[str, Daemon]):
 def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh, arch: str):
     """Targets with recurrent layers speculate, by the way their log names: greedy ids are those without drafts."""
     target = make_gguf(f"target-{arch}", arch=arch, seed=1)
-    verifier = mesh.verifier(target, *SMALL, engine="llama")
+    verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
     mesh.drafter(target, *SMALL, engine="llama")
     alone = [complete(verifier, body(prompt, N, draft_n=0)).ids for prompt in PROMPTS]
-    drafted = accepted = 0
-    for draft_n in ("auto", 4, 4, 4):  # few drafts may come in time, and a near tie ends a chain
-        for prompt, ids in zip(PROMPTS, alone, strict=True):
-            stream = complete(verifier, body(prompt, N, draft_n=draft_n))
-            assert stream.ids == ids
-            drafted += stream.result["report"]["drafted"]
-            accepted += sum(stream.accepted)
-    assert drafted > 0
-    assert accepted > 0.8 * drafted
+    drafted, accepted = [0], [0]
+
+    def mostly() -> bool:
+        for draft_n in ("auto", 4):
+            for prompt, ids in zip(PROMPTS, alone, strict=True):
+                stream = complete(verifier, body(prompt, N, draft_n=draft_n))
+                assert stream.ids == ids
+                drafted.append(stream.result["report"]["drafted"])
+                accepted.append(sum(stream.accepted))
+        return sum(drafted) > N
+
+    until(mostly, "drafts are verified")
+    assert sum(accepted) > 0.8 * sum(drafted)
     ready = verifier.events("ready")[0]
     assert ready["trimming"] == "restore"
 

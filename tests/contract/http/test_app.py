@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
+from harness import PATIENCE
 
 from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY
@@ -132,7 +133,7 @@ def test_client_that_leaves_cancels(stream: bool, at: str):
             assert not daemon.cancelled.is_set()
             answer.gone.set()
         await task
-        await asyncio.wait_for(daemon.cancelled.wait(), 20)
+        await asyncio.wait_for(daemon.cancelled.wait(), PATIENCE)
         return answer
 
     answer = asyncio.run(leave())
