@@ -7,10 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from harness import PATIENCE
 from processes import (
-    PATIENCE,
     Daemon,
-    Done,
     Mesh,
     Stream,
     body,
@@ -52,11 +51,10 @@ class Keys:
             self.run("allow", key, "--name", name)
         return folder.path
 
-    def run(self, *words: object) -> Done:
+    def run(self, *words: object) -> None:
         """`specmesh keys` on the verifier's folder."""
         done = command("keys", words[0], "--keys", self.verifier.path, *words[1:])
         assert done.code == 0, done.err
-        return done
 
 
 @pytest.fixture

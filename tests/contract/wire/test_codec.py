@@ -135,12 +135,8 @@ def test_largest_messages_fit_a_frame():
     "message",
     [
         *(m.Draft(-1, 0, 0, ()), m.Draft(1, 2**32, 0, ()), m.Draft(1, 0, 2**32, ()), m.Draft(1, 0, 0, (2**31,))),
-        *(
-            m.Draft(1, 0, 0, (-(2**31) - 1,)),
-            m.Truth(1, 0, 0, (), 2**8),
-            m.Truth(1, 0, 0, (), 0, 2**8),
-            m.Nack(2**32, 0, 0),
-        ),
+        *(m.Draft(1, 0, 0, (-(2**31) - 1,)), m.Truth(1, 0, 0, (), 2**8), m.Truth(1, 0, 0, (), 0, 2**8)),
+        m.Nack(2**32, 0, 0),
         m.DraftProbs(1, 0, 0, (1,), (1,), (1,), (2**16,)),
     ],
     ids=repr,
