@@ -83,14 +83,14 @@ def _message(
 ) -> m.TokenMessage:
     number = tape.choice((0, 0, 1, 4, 16, 255))
     if kind is m.DraftProbs:
-        return _with_laws(session, base, crc, ids, number)
+        return _with_probs(session, base, crc, ids, number)
     rest = {m.Nack: (), m.Truth: (ids, number, tape.byte()), m.Sync: (ids, number)}.get(kind, (ids,))
     made: Callable[..., m.TokenMessage] = kind
     return made(session, base, crc, *rest)
 
 
-def _with_laws(session: int, base: int, crc: int, ids: tuple[int, ...], number: int) -> m.DraftProbs:
-    """Laws of up to three tokens, the draft's own last; of some drafts none. `number` 4 and 16 stand for wrong ones."""
+def _with_probs(session: int, base: int, crc: int, ids: tuple[int, ...], number: int) -> m.DraftProbs:
+    """Distributions of up to three tokens, the draft's own last; of some drafts none. `number`: 4 and 16 are wrong."""
     sizes = tuple(token % 4 for token in ids)
     support = tuple(
         token if after == size - 1 and number != 4 else (token + after + 1) % N_VOCAB

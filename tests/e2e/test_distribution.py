@@ -1,9 +1,9 @@
-"""The law of texts by the real daemons, with the bundled pair: each token as likely as the target alone makes it.
+"""Texts by the real daemons, with the bundled pair: each token is as likely as the target alone makes it.
 
-Every token of a text is held against the target's law at its place, computed by an engine of the test's own: the share
-of the law below it, and a uniform part of its own share. Of texts that have the target's law these numbers are uniform
-and independent. "Below" is in the order of what the drafter likes more than the target does, so that a leaning towards
-drafts would fill the upper bins.
+Every token of a text is held against the target's distribution at its place, computed by an engine of the test's own:
+the share of what is below it, and a uniform part of its own share. Of texts that have the target's distribution these
+numbers are uniform and independent. "Below" is in the order of what the drafter likes more than the target does, so
+that a leaning towards drafts would fill the upper bins.
 """
 
 import threading
@@ -70,7 +70,7 @@ def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float3
 def ranks(
     pair: Pair, prompt: list[int], said: list[int], params: SamplingParams, rng: np.random.Generator
 ) -> list[float]:
-    """A number for each token of a text: uniform where the text has the target's law."""
+    """A number for each token of a text: uniform where the text has the target's distribution."""
     ids = [*prompt, *said]
     sampler, found = Sampler(params), []
     both = (rows(engine, ids[:-1], len(said)) for engine in (pair.target, pair.drafter))
@@ -118,8 +118,8 @@ def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[f
     [SamplingParams(0.8, strategy="probabilistic"), SamplingParams(1.2, 40, 0.95, strategy="probabilistic")],
     ids=["all tokens", "filtered"],
 )
-def test_exact_strategies_have_the_targets_law(pair: Pair, params: SamplingParams):
-    """Tokens come as often as the target's law has them, with drafts that stand."""
+def test_exact_strategies_have_the_targets_distribution(pair: Pair, params: SamplingParams):
+    """Tokens come as often as the target's distribution has them, with drafts that stand."""
     assert abs(surprise(drafted(pair, params, 1000, 1000), BINS)) < 4
 
 
