@@ -21,7 +21,7 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup check lint test wheel golden law faults fmt bench fuzz soak docs clean
+.PHONY: demo setup check lint test wheel golden distribution faults fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
 	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
@@ -57,8 +57,8 @@ wheel: $(STAMP)  ## build the wheel, and have what it holds start both daemons
 golden: $(STAMP)  ## record anew what users build on: JSON, metrics, API, options, exit codes
 	REWRITE_GOLDEN=1 $(BIN)/python -m pytest -n 0 tests/contract/test_golden.py
 
-law: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's law
-	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_law.py
+distribution: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's distribution
+	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_distribution.py
 
 faults: $(STAMP)  ## the tests of docs/faults.md, slow ones too
 	$(BIN)/python -m pytest -m fault --numprocesses 2 --dist loadfile

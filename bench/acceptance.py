@@ -1,12 +1,12 @@
-"""How often drafts stand by each strategy, computed from both models' laws at the positions of sampled texts.
+"""How often drafts stand by each strategy, computed from both models' distributions over sampled texts.
 
     python bench/acceptance.py [--temperature T] [--top-k K] [--top-p P] [--prompts N] [--tokens N] [--json]
 
 The bundled pair unless --target and --drafter name others; the target's own samples of N tokens for each prompt, pieces
-of held-out modules (bench/held_out.py). At each position both laws are known, so nothing is drawn: what is printed
+of held-out modules (bench/held_out.py). Both distributions are known at each position, so nothing is drawn: printed
 are means of probabilities, for one draft at a time. A block's later drafts stand more often than that.
 
-best:           1 less the total variation of the two laws: no strategy that keeps the target's law can have more
+best:           1 less the total variation of the two distributions: more is not the target's own
 coupled:        both choose by the same noise, which is what `deterministic` does
 probabilistic:  the draft is sampled from the proposal that DRAFT_PROBS carries: cut, and rounded
 independent:    both choose by noise of their own
@@ -34,11 +34,11 @@ from specmesh.paths import bundled
 sys.path.insert(0, str(Path(__file__).parent))
 from held_out import prompts
 
-Law = NDArray[np.float64]
+Probs = NDArray[np.float64]
 
 
-def coupled(p: Law, q: Law) -> float:
-    """How likely both laws have the same largest of log probability and noise, the noise being the same.
+def coupled(p: Probs, q: Probs) -> float:
+    """How likely both distributions have the same largest of log probability and noise, the noise being the same.
 
     The sum over tokens i of 1 / sum over j of max(p_j / p_i, q_j / q_i), after Daliri, Musco and Suresh (2408.07978);
     of tokens in the order of q / p those up to i have the first, the others the second.
@@ -62,10 +62,10 @@ def rows(engine: LlamaVerifier, ids: list[int], held: int) -> NDArray[np.float32
     return logits[-1]
 
 
-def laws(target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int, sampler: Sampler) -> Iterator[
-    tuple[Law, Law, NDArray[np.int64], Law]
-]:  # fmt: skip
-    """Of each position of a text: the target's law, the draft model's, and the head of that."""
+def distributions(
+    target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int, sampler: Sampler
+) -> Iterator[tuple[Probs, Probs, NDArray[np.int64], Probs]]:
+    """Of each position of a text: the target's distribution, the draft model's, and the head of that."""
     ids, held = target.encode(prompt), 0
     for _ in range(tokens):
         truth, guess = rows(target, ids, held), rows(drafter, ids, held)
@@ -86,7 +86,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     for number, prompt in enumerate(prompts(args.prompts)):
         params = SamplingParams(args.temperature, args.top_k, args.top_p)
         sampler = Sampler(replace(params, seed=number))
-        for p, q, head, shares in laws(*engines, prompt, args.tokens, sampler):
+        for p, q, head, shares in distributions(*engines, prompt, args.tokens, sampler):
             proposal = proposal_of(head.tolist(), shares)
             support, weights = SampledDraft(int(head[0]), proposal).shares()
             for name, value in {
@@ -97,7 +97,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
                 "likeliest": p[int(head[0])],
                 "tokens_of_a_proposal": len(support),
                 "bytes_of_a_draft": 6 + 6 * len(support),
-                "law_in_the_proposal": q[support].sum(),
+                "distribution_in_the_proposal": q[support].sum(),
             }.items():
                 found.setdefault(name, []).append(float(value))
     for engine in engines:

@@ -4,10 +4,10 @@ In the process of either end it would lie: a busy loop that reads its socket lat
 threads that sleep, because an event loop's timers are rounded up to whole milliseconds.
 """
 
+import argparse
 import contextlib
 import random
 import socket
-import sys
 import threading
 import time
 from queue import SimpleQueue
@@ -58,6 +58,15 @@ def _deliver(queue: "SimpleQueue[tuple[float, bytes]]", sink: socket.socket) -> 
         sink.shutdown(socket.SHUT_RDWR)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("target", metavar="PORT", type=int)
+    parser.add_argument("delay", metavar="DELAY", type=float, help="seconds, each way")
+    parser.add_argument("jitter", metavar="JITTER", type=float, help="most seconds more")
     with contextlib.suppress(KeyboardInterrupt):
-        serve(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))
+        serve(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,8 +3,8 @@
 python bench/held_out.py [N] > prompts.jsonl
 """
 
+import argparse
 import json
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +23,13 @@ def prompts(count: int) -> Iterator[str]:
         yield text[start : start + 300]
 
 
-if __name__ == "__main__":
-    for piece in prompts(int(sys.argv[1]) if len(sys.argv) > 1 else 100):
+def main() -> None:
+    """Print them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("count", metavar="N", type=int, nargs="?", default=100)
+    for piece in prompts(parser.parse_args().count):
         print(json.dumps({"prompt": piece}))
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from llama_cpp import Llama
 from specmesh.client import chunks
 
 MODEL = Path(__file__).parents[1] / "specmesh" / "models" / "target.gguf"
-VOCABULARY = Llama(str(MODEL), vocab_only=True, verbose=False)
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -40,6 +40,12 @@ LACKING = {"adaptive_target": -1.0, "adaptive_decay": 0.9}
 SAMPLING = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """llama-server's defaults."""
 ENDS = {"length": "limit", "stop": "eos"}
+
+
+@cache
+def vocabulary() -> Llama:
+    """What turns ids into text."""
+    return Llama(str(MODEL), vocab_only=True, verbose=False)
 
 
 def options() -> argparse.Namespace:
@@ -106,6 +112,7 @@ class Handler(BaseHTTPRequestHandler):
         """llama-server's own paths, or as it came."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         body = {"seed": self.chosen.seed, "temperature": float(self.chosen.temp)} | SAMPLING | body
+        self.upstream = Upstream(self.verifier)
         try:
             match self.path:
                 case "/completion":
@@ -168,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def text(self, ids: list[int]) -> str:
         """The text of ids, with special tokens."""
-        return VOCABULARY.detokenize(ids, special=True).decode("utf-8", "replace")
+        return vocabulary().detokenize(ids, special=True).decode("utf-8", "replace")
 
     def chat_ids(self, body: dict[str, Any]) -> list[int]:
         """What a chat becomes by its template."""

@@ -3,6 +3,7 @@
 python bench/masks.py
 """
 
+import argparse
 import json
 import random
 import string
@@ -64,6 +65,7 @@ def spelt(known: Vocabulary, text: str) -> list[int]:
 
 def main() -> None:
     """Print a table."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     known = vocabulary()
     grammars = Grammars(known)
     row = np.random.default_rng(1).normal(0, 4, N_VOCAB).astype(np.float32)

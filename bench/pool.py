@@ -6,8 +6,8 @@ A real verifier whose engine sleeps for MS per step, and drafters that sleep too
 has one text with the best drafter alone, and one with the pool: the best, one that is slower and less often right, and
 a liar. In the middle of the second text the best is killed, and started again; then the other one is. A ratio is of the
 two texts of one repeat. The liar is always wrong; with `echo` it also sends late drafts that are always right, as they
-are copied from the text that it is told. Printed are the medians, the lowest ratio, why sessions got their drafters,
-and whether every text is the target's own.
+are copied from the text that it is told. Printed are the medians, the lowest ratio, and whether every text is the
+target's own.
 """
 
 import argparse
@@ -181,7 +181,7 @@ def main() -> None:
         return
     print(f"the best alone: {told['best_alone']} tokens/s")
     print(f"the pool: {told['ratio']} times that, lowest {told['lowest']}")
-    print(f"sessions got drafters: {told['changes']}; every text the target's own: {told['texts_equal']}")
+    print(f"every text the target's own: {told['texts_equal']}")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class _World:
         return None if luck == 255 else right if luck < 160 else luck % N_VOCAB
 
     def proposal(self, guess: int) -> Proposal | None:
-        """What a guess was sampled from: of each position another law; now and then it is not known."""
+        """What a guess was sampled from: of each position another distribution; now and then it is not known."""
         if self.tape.byte() == 0:
             return None
         at = len(self.memory.held)
@@ -149,7 +149,7 @@ class _World:
                     proposals = unflattened(told) if told is not None else ()
                     assert len(proposals) in (0, len(ids) * self.samples)
                     for at, one in enumerate(proposals, base):
-                        assert one is None or one == self.made[at], "the law of another draft"
+                        assert one is None or one == self.made[at], "the distribution of another draft"
                     self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])

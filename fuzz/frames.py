@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from zlib import crc32
 
 from fuzz.oracle import N_VOCAB
 from specmesh.core.prefix import Prefix
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import decode, encode
+from specmesh.wire.codec import CRC, decode, encode
 
 WILD_IDS = (-1, -(2**31), N_VOCAB, 2**31 - 1)
 STEPS = (0, 0, 0, 0, 1, 2, 4, 8, -1, -2, -4, -8)
@@ -60,7 +61,12 @@ def frame_of(tape: Tape, truth: Prefix, session: int, frontier: int) -> bytes:
     frame = bytearray(encode(_message(kind, session, base, crc, tuple(ids), tape)))
     if flaws & 16:
         frame[tape.byte() % len(frame)] ^= tape.byte()
-    return bytes(frame)
+    return repaired(bytes(frame)) if flaws & 32 else bytes(frame)
+
+
+def repaired(frame: bytes) -> bytes:
+    """The frame with the right checksum: nobody guesses 32 bits, and behind them is a parser."""
+    return frame[: -CRC.size] + CRC.pack(crc32(frame[: -CRC.size]))
 
 
 def decoded(frame: bytes, seen: Counter[str]) -> m.Message | None:
@@ -77,14 +83,14 @@ def _message(
 ) -> m.TokenMessage:
     number = tape.choice((0, 0, 1, 4, 16, 255))
     if kind is m.DraftProbs:
-        return _with_laws(session, base, crc, ids, number)
-    rest = {m.Nack: (), m.Truth: (ids, number), m.Sync: (ids, number)}.get(kind, (ids,))
+        return _with_probs(session, base, crc, ids, number)
+    rest = {m.Nack: (), m.Truth: (ids, number, tape.byte()), m.Sync: (ids, number)}.get(kind, (ids,))
     made: Callable[..., m.TokenMessage] = kind
     return made(session, base, crc, *rest)
 
 
-def _with_laws(session: int, base: int, crc: int, ids: tuple[int, ...], number: int) -> m.DraftProbs:
-    """Laws of up to three tokens, the draft's own last; of some drafts none. `number` 4 and 16 stand for wrong ones."""
+def _with_probs(session: int, base: int, crc: int, ids: tuple[int, ...], number: int) -> m.DraftProbs:
+    """Distributions of up to three tokens, the draft's own last; of some drafts none. `number`: 4 and 16 are wrong."""
     sizes = tuple(token % 4 for token in ids)
     support = tuple(
         token if after == size - 1 and number != 4 else (token + after + 1) % N_VOCAB

@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 
 from fuzz import CORPUS
-from fuzz.codec import REASONS, repaired
+from fuzz.codec import REASONS
+from fuzz.frames import repaired
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, decode, encode

@@ -18,6 +18,7 @@ N_VOCAB = 16
 END = 0
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 MAX_TOKENS = 24
+MOST_HELD = 256  # drafts that a session keeps at most, whatever its drafter sends
 PIECES = (b"", *(bytes([97 + token]) for token in range(1, N_VOCAB)))
 """The bytes of each id, for stop strings: b to p."""
 

@@ -1,6 +1,6 @@
 """What a step of a probabilistic text must say: block verification once more, by the text of core.block.
 
-Dictionaries and sums in their order: slow, and with nothing in common with the machine but laws and noise.
+Dictionaries and sums in their order: slow, and with nothing in common with the machine but distributions and noise.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers:
     """
     ids, tokens = prefix[0 : len(prefix)], [offer.token for offer in offers]
     samplers = [Sampler(params).after([*ids, *tokens[:i]]) for i in range(len(offers) + 1)]
-    laws = [samplers[i].distribution(rows[i]).tolist() for i in range(len(offers))]
+    distributions = [samplers[i].distribution(rows[i]).tolist() for i in range(len(offers))]
     asked = [_shares(offer) for offer in offers]
-    kept = list(accumulate(zip(laws, asked, tokens, strict=True), _kept, initial=1.0))
+    kept = list(accumulate(zip(distributions, asked, tokens, strict=True), _kept, initial=1.0))
     left = [
-        [max(kept[i] * share - asked[i].get(token, 0.0), 0.0) for token, share in enumerate(laws[i])]
+        [max(kept[i] * share - asked[i].get(token, 0.0), 0.0) for token, share in enumerate(distributions[i])]
         for i in range(len(offers))
     ]
     coins = uniform(derived(params.seed, NoiseStream.COINS), len(ids), np.arange(len(offers)))
@@ -47,8 +47,8 @@ def _shares(offer: SampledDraft) -> dict[int, float]:
 
 
 def _kept(before: float, draft: tuple[list[float], dict[int, float], int]) -> float:
-    law, asked, token = draft
-    return min(before * law[token] / asked[token], 1.0)
+    probs, asked, token = draft
+    return min(before * probs[token] / asked[token], 1.0)
 
 
 def _height(kept: Sequence[float], left: Sequence[Sequence[float]], i: int) -> float:

@@ -4,7 +4,7 @@ from collections import Counter
 from functools import cache
 
 from fuzz.frames import Tape, decoded, frame_of
-from fuzz.oracle import END, MAX_TOKENS, N_VOCAB, PIECES, PROMPT, Memory, alone
+from fuzz.oracle import END, MAX_TOKENS, MOST_HELD, N_VOCAB, PIECES, PROMPT, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
@@ -15,7 +15,6 @@ from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.wire import messages as m
 
 SESSION = 7
-MOST_HELD = 256  # drafts that a session keeps, at most
 BEGUN = 3  # numbers up to this one stand for a session that begins with its prompt, others for one with more ids
 SAMPLING = (
     SamplingParams(),

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import structlog
@@ -47,12 +46,6 @@ def _logging_as_before() -> Iterator[None]:
         root.handlers[:] = handlers
         root.setLevel(level)
         structlog.reset_defaults()
-
-
-@pytest.fixture(scope="session")
-def snapshots() -> ModuleType:
-    """Snapshots of daemons that have worked: tests/harness/snapshots.py."""
-    return import_module("harness.snapshots")
 
 
 @pytest.fixture(scope="session")

@@ -93,17 +93,16 @@ def test_verbose_tells_the_report_on_stderr(pair: dict[str, Daemon]):
 
 def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
     """--show-drafts tells accepted drafts apart; without its marks the text is the same."""
-    daemon = pair["verifier"]
+    options: dict[str, object] = {}
 
-    def marked() -> Done | None:
-        done = generate(daemon, PROMPT, "--max-tokens", N, "--draft-n", 4, "--show-drafts")
-        return done if "\x1b[32m" in done.out else None
+    def marked(mark: str) -> Done | None:
+        done = generate(pair["verifier"], PROMPT, "--max-tokens", N, "--draft-n", 4, "--show-drafts", **options)
+        return done if mark in done.out else None
 
-    done = until(marked, "drafts are marked")
+    done = until(lambda: marked("\x1b[32m"), "drafts are marked")
     assert done.out.replace("\x1b[32m", "").replace("\x1b[39m", "") == sim_text(PROMPT, N) + "\n"
-    plain = generate(daemon, PROMPT, "--max-tokens", N, "--show-drafts", "--draft-n", 4, env={"NO_COLOR": "1"})
-    assert "[[" in plain.out
-    assert "\x1b" not in plain.out
+    options["env"] = {"NO_COLOR": "1"}
+    assert "\x1b" not in until(lambda: marked("[["), "they are marked without colours").out
 
 
 @pytest.mark.fault("E7.84")

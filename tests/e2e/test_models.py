@@ -80,19 +80,25 @@ def test_sampled_text_repeats_with_its_seed(pair: dict[str, Daemon]):
     assert texts[0] == texts[1] == texts[2]
 
 
+def logprobs(daemon: Daemon, prompt: str, draft_n: int) -> list[Any]:
+    """Each token's, and those of the three likeliest in its place."""
+    chunks = daemon.client.complete(body(prompt, N, draft_n=draft_n, logprobs=3))
+    return [one for chunk in chunks for one in chunk["specmesh"].get("logprobs", [])]
+
+
+def margin(one: Any) -> float:
+    """By how much the likeliest is ahead."""
+    first, second, _ = (top["logprob"] for top in one["top_logprobs"])
+    return float(first - second)
+
+
 def test_logprobs_are_the_targets_own(pair: dict[str, Daemon]):
     """With drafts, at both sockets: those of the verifier alone, of each token and of the likeliest in its place, as
     far as llama.cpp computes the same in a step of one row and in one of several."""
-
-    def told(role: str, draft_n: int) -> list[dict[str, object]]:
-        request = body(PROMPTS[0], N, draft_n=draft_n, logprobs=3)
-        chunks = pair[role].client.complete(request)
-        return [one for chunk in chunks for one in chunk["specmesh"].get("logprobs", [])]
-
-    alone = told("verifier", 0)
+    alone = logprobs(pair["verifier"], PROMPTS[0], 0)
     assert len(alone) == N
-    for role in pair:
-        drafted = told(role, 4)
+    for daemon in pair.values():
+        drafted = logprobs(daemon, PROMPTS[0], 4)
         assert [one["id"] for one in drafted] == [one["id"] for one in alone]
         assert [one["logprob"] for one in drafted] == pytest.approx([one["logprob"] for one in alone], abs=KERNELS)
         for one, other in zip(drafted, alone, strict=True):
@@ -104,20 +110,26 @@ def test_logprobs_are_the_targets_own(pair: dict[str, Daemon]):
 @pytest.mark.parametrize("arch", ["mamba", "lfm2"])
 @pytest.mark.fault("E7.79")
 def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh, arch: str):
-    """Targets with recurrent layers speculate, by the way their log names: greedy ids are those without drafts."""
+    """Targets with recurrent layers speculate, by the way their log names: greedy ids are those without drafts, up to
+    a near tie, as their steps have no constant width."""
     target = make_gguf(f"target-{arch}", arch=arch, seed=1)
     verifier = mesh.verifier(target, *SMALL, engine="llama")
     mesh.drafter(target, *SMALL, engine="llama")
-    alone = [complete(verifier, body(prompt, N, draft_n=0)).ids for prompt in PROMPTS]
-    drafted = accepted = 0
-    for draft_n in ("auto", 4, 4, 4):  # few drafts may come in time, and a near tie ends a chain
-        for prompt, ids in zip(PROMPTS, alone, strict=True):
-            stream = complete(verifier, body(prompt, N, draft_n=draft_n))
-            assert stream.ids == ids
-            drafted += stream.result["report"]["drafted"]
-            accepted += sum(stream.accepted)
-    assert drafted > 0
-    assert accepted > 0.8 * drafted
+    alone = [logprobs(verifier, prompt, 0) for prompt in PROMPTS]
+    drafted, accepted = [0], [0]
+
+    def mostly() -> bool:
+        for draft_n in ("auto", 4):
+            for prompt, truth in zip(PROMPTS, alone, strict=True):
+                stream = complete(verifier, body(prompt, N, draft_n=draft_n))
+                apart = [one for token, one in zip(stream.ids, truth, strict=True) if token != one["id"]]
+                assert not apart or margin(apart[0]) < 2 * KERNELS, "before the first near tie"
+                drafted.append(stream.result["report"]["drafted"])
+                accepted.append(sum(stream.accepted))
+        return sum(drafted) > N
+
+    until(mostly, "drafts are verified")
+    assert sum(accepted) > 0.8 * sum(drafted)
     ready = verifier.events("ready")[0]
     assert ready["trimming"] == "restore"
 

@@ -1,14 +1,12 @@
 """The daemons under a service manager: what it hears, through a socket as systemd's is."""
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from manager import Manager
-from processes import PATIENCE, SPECMESH, Mesh, body, complete, generate, generating, until
+from processes import Mesh, generate, generating, until
 
 
 @pytest.fixture
@@ -51,20 +49,3 @@ def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     manager.until("WATCHDOG")
     assert verifier.live() == 1
     assert running.end().code == 0
-
-
-@pytest.mark.fault("E8.91")
-def test_no_heartbeats_from_a_stopped_process(mesh: Mesh, manager: Manager):
-    """What does not run tells nothing; it goes on where it was."""
-    verifier = mesh.verifier("step_ms=1", program=SPECMESH, ready=False)  # of this process, which waits for its stop
-    manager.until("WATCHDOG")
-    verifier.signal(signal.SIGSTOP)
-    os.waitpid(verifier.pid, os.WUNTRACED)
-    manager.drain()
-    manager.socket.settimeout(2.0)
-    with pytest.raises(TimeoutError):
-        manager.until("WATCHDOG")
-    verifier.signal(signal.SIGCONT)
-    manager.socket.settimeout(PATIENCE)
-    manager.until("WATCHDOG")
-    assert len(complete(verifier, body("a text", 5)).ids) == 5

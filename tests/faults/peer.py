@@ -35,7 +35,7 @@ class Wire:
             (self._folder.path / Listing.DRAFTERS).write_text(listing)
             (self._folder.path / Listing.DRAFTERS).chmod(0o600)
         options = ("--keys", self._folder.path) if self._folder is not None else ()
-        self.verifier: Daemon = mesh.verifier("step_ms=2", *options, name="keyed" if keyed else "open")
+        self.verifier: Daemon = mesh.verifier("step_ms=2,n_ctx=65536", *options, name="keyed" if keyed else "open")
 
     def identity(self) -> Identity | None:
         """The keys of another peer that is let in; None where there are no keys."""

@@ -1,4 +1,4 @@
-"""E3: processes die, freeze, come late and come back, and clocks jump: the text stays the target's own."""
+"""E3: processes die, freeze, come late and come back: the text stays the target's own."""
 
 import signal
 

@@ -52,7 +52,7 @@ def test_a_peer_that_leaves_without_a_word(wire: Wire, verifier: Daemon, step: s
 @pytest.mark.slow
 @fault("E3.33")
 def test_a_peer_that_hangs(wire: Wire, verifier: Daemon, chosen: Peer):
-    with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
+    with Stream(verifier, body(PROMPT, 60_000, draft_n=4)) as stream:
         chosen.opened()
         stream.read(while_=lambda: bool(wire.peers()))
     assert stream.ids == sim_ids(PROMPT, len(stream.ids))
@@ -72,7 +72,7 @@ def test_two_hundred_peers_that_die(wire: Wire, verifier: Daemon):
             peer.expect(m.Truth)
             peer.die()
 
-    with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
+    with Stream(verifier, body(PROMPT, 60_000, draft_n=4)) as stream:
         deaths(20)
         usage = Usage(verifier.pid)
         deaths(180)

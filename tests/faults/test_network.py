@@ -20,6 +20,7 @@ fault = pytest.mark.fault
 def drafted_again(stream: Stream, accepted: int = 8) -> None:
     known = len(stream.accepted)
     stream.read(while_=lambda: sum(stream.accepted[known:]) < accepted)
+    assert sum(stream.accepted[known:]) >= accepted, "drafting does not resume"
 
 
 @pytest.fixture(scope="module")

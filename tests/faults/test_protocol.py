@@ -134,9 +134,8 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
             while not isinstance(heard := chosen.on_event(), m.Done):
                 nacks += isinstance(heard, m.Nack)
                 at = len(chosen.truth) + ahead
-                chosen.say(
-                    m.Draft(session, at, Prefix(WHOLE[:at]).crc if crc is None else crc, tuple(WHOLE[at : at + 4]))
-                )
+                right = Prefix(WHOLE[:at]).crc
+                chosen.say(m.Draft(session, at, right if crc is None else crc, tuple(WHOLE[at : at + 4])))
             stream.read()
         assert stream.ids == sim_ids(PROMPT, 300)
         assert sum(stream.accepted) == 0
@@ -150,8 +149,8 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
 
 
 def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
-    """Wrong ids, wild ids, bases and CRCs, right prefixes with wrong continuations, laws of any kind: the sampled text
-    is the target's own."""
+    """Wrong ids, wild ids, bases and CRCs, right prefixes with wrong continuations, any distributions: the sampled
+    text is the target's own."""
     rng = random.Random(1)
     with Stream(verifier, body(PROMPT, N, draft_n=4) | {"temperature": 3, "seed": 5}) as stream:
         session, said = chosen.opened(), 0

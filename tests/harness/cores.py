@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
+from fuzz.oracle import MOST_HELD
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
@@ -29,7 +30,6 @@ from specmesh.wire import messages as m
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
 MAX_DRAFTS = 8
 N_SEQ = 64  # most sessions
-MAX_HELD = 256  # drafts that a session holds at most, whatever its drafter sends
 
 # --- effects, and what the engines are to do
 
@@ -148,7 +148,7 @@ class Verifier:
         identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
         event = vev.FromDrafter(identity, message)
         effects = self._effects(self._core.handle(event, now), now)
-        assert session is None or len(session.machine.drafts) <= MAX_HELD
+        assert session is None or len(session.machine.drafts) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
         return effects

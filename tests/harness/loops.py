@@ -25,7 +25,7 @@ from specmesh.core import link
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Snapshot, as_json
@@ -52,11 +52,8 @@ class Hearing:
         self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
         self.ids: list[int] = []
         self.accepted = 0
-        self.began = 0.0
 
     def on_event(self, event: ClientEvent) -> None:
-        if isinstance(event, Started):
-            self.began = time.monotonic()
         self._events.put(event)
 
     def empty(self) -> bool:
@@ -253,11 +250,8 @@ class Running:
             return False
         return True
 
-    def begin_to_stop(self) -> None:
-        self._loop.stop()
-
     def stop(self) -> None:
-        self.begin_to_stop()
+        self._loop.stop()
         self._loop.mailbox.put(api.Cancel(Hearing()))
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the loop does not end"
@@ -278,59 +272,21 @@ def bear_silence(monkeypatch: pytest.MonkeyPatch, seconds: float, pings: float |
 class Scripted:
     """A ROUTER under the test's control; `peer` is who spoke last."""
 
-    def __init__(self, router: "zmq.Socket[bytes]") -> None:
-        self.socket = router
-        self.peer = b""
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self.socket = socket
+        self.peer: list[bytes] = []
 
-    def expect(self, kind: type) -> Any:
-        """The next message of this kind; others are skipped."""
-        return until(lambda: self.soon(kind), f"no {kind.__name__} came")
-
-    def soon(self, kind: type) -> Any:
-        """The next message, if it is of this kind; None where another, or none, comes soon."""
-        if not self.socket.poll(100):
-            return None
-        self.peer, frame = self.socket.recv_multipart()
-        message = decode(frame)
-        return message if isinstance(message, kind) else None
-
-    def say(self, *messages: m.Message) -> None:
-        for message in messages:
-            self.raw(encode(message))
-
-    def raw(self, *parts: bytes) -> None:
-        self.socket.send_multipart([self.peer, *parts])
-
-
-class ScriptedDrafter:
-    """A DEALER under the test's control; `truth` is the text as far as it was told, prompt included."""
-
-    def __init__(self, dealer: "zmq.Socket[bytes]") -> None:
-        self.socket = dealer
-        self.truth: list[int] = []
-
-    def connected(self) -> None:
-        assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
-
-    def hello(self, name: str = "scripted") -> None:
-        self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
-
-    def on_event(self, seconds: float = PATIENCE, *, pong: bool = True) -> m.Message | None:
-        """The next message, a PING answered unless that is not wanted; None where none comes."""
+    def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
+        """The next message; None where none comes."""
         if not self.socket.poll(max(int(1e3 * seconds), 0)):
             return None
-        message = decode(self.socket.recv())
-        match message:
-            case m.Ping(number) if pong:
-                self.say(m.Pong(number))
-            case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
-                self.truth[base:] = ids
-        return message
+        *self.peer, frame = self.socket.recv_multipart()
+        return decode(frame)
 
-    def expect(self, *kinds: type[M], pong: bool = True) -> M:
+    def expect(self, *kinds: type[M]) -> M:
         """The next message of these kinds; others are skipped."""
         deadline = time.monotonic() + PATIENCE
-        while (message := self.on_event(deadline - time.monotonic(), pong=pong)) is not None:
+        while (message := self.on_event(deadline - time.monotonic())) is not None:
             if isinstance(message, kinds):
                 return message
         raise AssertionError(f"none of {kinds} came")
@@ -340,7 +296,32 @@ class ScriptedDrafter:
             self.raw(encode(message))
 
     def raw(self, *parts: bytes) -> None:
-        self.socket.send_multipart(parts)
+        self.socket.send_multipart([*self.peer, *parts])
+
+
+class ScriptedDrafter(Scripted):
+    """A DEALER under the test's control; `truth` is the text as far as it was told, prompt included. Where `answers`,
+    it answers each PING."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        super().__init__(socket)
+        self.truth: list[int] = []
+        self.answers = True
+
+    def connected(self) -> None:
+        assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
+
+    def hello(self, name: str = "scripted") -> None:
+        self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
+
+    def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
+        message = super().on_event(seconds)
+        match message:
+            case m.Ping(number) if self.answers:
+                self.say(m.Pong(number))
+            case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
+                self.truth[base:] = ids
+        return message
 
 
 def attach(verifier: Running, drafter: Running) -> None:

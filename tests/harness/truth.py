@@ -42,10 +42,10 @@ def simulated(prompt: Sequence[int], count: int, params: SamplingParams | None =
     return continued(SimVerifier(SimSettings()), prompt, count, params or SamplingParams())
 
 
-def place(law: NDArray[np.float64], liked: NDArray[np.float32], token: int, luck: float) -> float:
-    """A number for a token, uniform where it has this law: the share of the law below it, and a part of its own. Below
-    is what is liked less."""
-    return float(law[liked < liked[token]].sum() + luck * law[liked == liked[token]].sum())
+def place(probs: NDArray[np.float64], liked: NDArray[np.float32], token: int, luck: float) -> float:
+    """A number for a token, uniform where it is as likely as this: the share of what is below it, and a part of its
+    own. Below is what is liked less."""
+    return float(probs[liked < liked[token]].sum() + luck * probs[liked == liked[token]].sum())
 
 
 def surprise(numbers: Sequence[float], bins: int) -> float:

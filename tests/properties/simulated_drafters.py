@@ -85,8 +85,8 @@ class HonestDrafter:
         return None if luck[1] < 16 else (right + 1 + luck[1] % (N_VOCAB - 1)) % N_VOCAB, None
 
     def proposed(self, prefix):
-        """A draft after a prefix, always the same there, and its proposal: of a law that is the less the target's the
-        less accurate the drafter is; sampled as drafters do, or from two tokens in thirds, or certain."""
+        """A draft after a prefix, always the same there, and its proposal: the less accurate the drafter is, the less
+        it is the target's distribution; sampled as drafters do, or from two tokens in thirds, or certain."""
         ids, blur = prefix[0 : len(prefix)], (1 - self.setup.accuracy) * 2
         logits = row(prefix.crc, end_bias=self.world.end_bias) + blur * row(prefix.crc ^ 1, end_bias=0.0)
         sampler, luck = self.sampler.after(ids), random.Random(prefix.crc ^ self.world.seed)
@@ -161,13 +161,14 @@ class HostileDrafter:
         self.up.send_raw(frame)
 
     def lie(self, base, crc, ids):
-        """Drafts with laws that they were not sampled from, or that are none."""
+        """Drafts with distributions that they were not sampled from, or that are none."""
         rng = self.world.rng
-        laws = [rng.sample(range(N_VOCAB), rng.randrange(4)) for _ in ids]
+        tokens = [rng.sample(range(N_VOCAB), rng.randrange(4)) for _ in ids]
         if rng.random() < 0.7:
-            laws = [law and list(dict.fromkeys((token, *law))) for token, law in zip(ids, laws, strict=True)]
-        if rng.random() < 0.1 and laws:
-            laws[rng.randrange(len(laws))] = rng.choice([[-1], [N_VOCAB], [2**31 - 1, *ids[:1]], [*ids[:1], *ids[:1]]])
-        support = tuple(token for law in laws for token in law)
+            tokens = [some and list(dict.fromkeys((token, *some))) for token, some in zip(ids, tokens, strict=True)]
+        if rng.random() < 0.1 and tokens:
+            wild = [[-1], [N_VOCAB], [2**31 - 1, *ids[:1]], [*ids[:1], *ids[:1]]]
+            tokens[rng.randrange(len(tokens))] = rng.choice(wild)
+        support = tuple(token for some in tokens for token in some)
         weights = tuple(rng.choice([1, 1, 7, 65535, *([0] if rng.random() < 0.02 else [])]) for _ in support)
-        return m.DraftProbs(self.session, base, crc, ids, tuple(map(len, laws)), support, weights)
+        return m.DraftProbs(self.session, base, crc, ids, tuple(map(len, tokens)), support, weights)

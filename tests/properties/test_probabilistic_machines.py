@@ -1,7 +1,7 @@
 """Texts of the strategy `probabilistic`, over the links and with the drafters of the simulated worlds.
 
-Such texts depend on the drafts, and only their law does not. Of each step a referee says what must come of it, by its
-drafts and what they were sampled from. Of many texts the tokens are held against the target's law.
+Such texts depend on the drafts, and only their distribution does not. Of each step a referee says what must come of it,
+by its drafts and what they were sampled from. Of many texts the tokens are held against the target's distribution.
 """
 
 import random
@@ -29,7 +29,7 @@ class Refereed(World):
     """A world in which the referee looks at each step."""
 
     def finished(self, step, rows, seconds):
-        """Each session says what its drafts lead to, by drafts and laws that its drafter has made."""
+        """Each session says what its drafts lead to, by drafts and distributions that its drafter has made."""
         shall = {span.seq: self.refereed(span, logits) for span, logits in zip(step.spans, rows, strict=True)}
         before = {key: len(self.core.prefix(key)) for key in shall}
         super().finished(step, rows, seconds)
@@ -57,8 +57,8 @@ def possible(world, key):
     prefix, shown = Prefix(served.prompt), world.core.prefix(key)[len(served.prompt) :]
     sampler = Sampler(served.params.sampling)
     for token in shown:
-        law = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
-        assert law[token] > 0, "what the filters leave out"
+        probs = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
+        assert probs[token] > 0, "what the filters leave out"
         prefix.extend([token])
     if END in shown:
         assert shown.index(END) == len(shown) - 1 < served.params.max_tokens
@@ -70,8 +70,8 @@ def possible(world, key):
 @settings(PROFILE, max_examples=60)
 @given(worlds_of(Refereed), st.lists(st.tuples(probabilistic, st.lists(drafters, max_size=3)), min_size=1, max_size=2))
 def test_probabilistic_steps_say_what_their_drafts_lead_to(world, opened):
-    """Any drafters over any link, also such as lie about their laws: each step is block verification of the drafts in
-    hand, as they were sampled, and nothing is said that the target's filters leave out."""
+    """Any drafters over any link, also such as lie about their distributions: each step is block verification of the
+    drafts in hand, as they were sampled, and nothing is said that the target's filters leave out."""
     for number, (params, attached) in enumerate(opened):
         world.open(params, attached, (*PROMPT, number + 1))
     check(world.run(), possible)
@@ -81,25 +81,25 @@ def test_probabilistic_steps_say_what_their_drafts_lead_to(world, opened):
 @given(worlds_of(Refereed), probabilistic, drafters, drafters, st.sampled_from([0.05, 0.3, 1.0]))
 def test_probabilistic_steps_with_two_drafters(world, params, first, second, swaps):
     """The same where two drafters change places all the time: drafts of the one are never held against the other's
-    laws."""
+    distributions."""
     world.open(params, [first])
     world.share(1, second, swaps)
     check(world.run(), possible)
 
 
 def ranks(world, luck):
-    """A number for each token of the world's texts, uniform where they have the target's law, by what an inaccurate
-    drafter likes."""
+    """A number for each token of the world's texts, uniform where they have the target's distribution, by what an
+    inaccurate drafter likes."""
     for key, served in world.sessions.items():
         prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
         for token in world.core.prefix(key)[len(served.prompt) :]:
-            law = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
+            probs = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
             liked = row(prefix.crc ^ 1, end_bias=0.0)
-            yield place(law, liked, token, luck.random())
+            yield place(probs, liked, token, luck.random())
             prefix.extend([token])
 
 
-def test_probabilistic_texts_over_bad_links_have_the_targets_law():
+def test_probabilistic_texts_over_bad_links_have_the_targets_distribution():
     """Frames that are lost, late and doubled, drafters that die and change places, steps and drafts in any order: the
     tokens come as often as the target alone says them."""
     found, seen, accepted, luck = list[float](), Counter(), 0, random.Random(1)

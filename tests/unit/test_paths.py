@@ -1,4 +1,4 @@
-"""Where sockets live and who may share their folder."""
+"""Where sockets live, and what a verifier says of its model file."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from specmesh import paths
+from specmesh.config import ModelSettings
+from specmesh.daemons.serve import BLOCK, HASHED_BLOCKS, model_hash
 from specmesh.errors import Busy, ConfigError
 
 
@@ -62,3 +64,16 @@ def test_one_instance_per_socket(tmp_path: Path):
             paths.instance_lock(tmp_path / "s"),
         ):
             pass
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK + 1, 3 * BLOCK * HASHED_BLOCKS])
+def test_the_hash_of_a_model_file(tmp_path: Path, size: int):
+    """Copies have the same, files of another size or with another beginning or end have not."""
+    contents = [bytes(size), bytes(size), bytes(size + 1), b"x" + bytes(size)[1:], bytes(size)[:-1] + b"x"]
+    hashes = []
+    for number, content in enumerate(contents):
+        (path := tmp_path / str(number)).write_bytes(content)
+        hashes.append(model_hash(ModelSettings("llama", str(path))))
+    assert hashes[0] == hashes[1]
+    assert hashes[0] not in hashes[2:]
+    assert model_hash(ModelSettings("llama", str(tmp_path))) == ""

@@ -1,11 +1,11 @@
 """Many at once: requests before the sessions, peers that flood, drafters that stand still."""
 
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, ask_for, request, truth, until
+from harness.loops import PROMPT, Bench, Flaky, ask_for, request, until
 
 from specmesh.core import link
 from specmesh.core.peer_limits import RATES, Cost, PeerLimits, Rate
-from specmesh.core.requests import Failed, Finished
+from specmesh.core.requests import Failed, Started
 from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 
@@ -15,14 +15,14 @@ def test_requests_wait_in_order(bench: Bench):
     others are told to try again, exit code 75, and nobody's text is another."""
     verifier = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=10)), max_queue=5)
     clients = [verifier.ask(request(20)) for _ in range(1000)]
-    ends = [client.end() for client in clients]
-    served = [number for number, end in enumerate(ends) if isinstance(end, Finished)]
-    assert served == sorted(served, key=lambda number: clients[number].began)
-    assert served[:6] == list(range(6))
-    for number in served:
-        assert clients[number].ids == truth(20)
-    refused = [end.error for end in ends if isinstance(end, Failed)]
-    assert len(refused) + len(served) == 1000
+    firsts = [client.next() for client in clients]
+    began = {number: first.session for number, first in enumerate(firsts) if isinstance(first, Started)}
+    assert list(began)[:6] == list(range(6))
+    assert list(began.values()) == sorted(began.values())
+    for number in began:
+        clients[number].whole(20)
+    refused = [first.error for first in firsts if isinstance(first, Failed)]
+    assert len(refused) + len(began) == 1000
     assert len(refused) > 900
     assert {error.exit_code for error in refused} == {75}
     assert "--max-queue" in str(refused[0])

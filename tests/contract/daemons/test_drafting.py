@@ -54,8 +54,8 @@ def test_a_session_ends_up_with_the_best(bench: Bench):
 
 def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
     """It is told that the session is not its concern any more, and the next one is tried."""
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
-    bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.9)))
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=20)))
+    bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.5)))
     until(lambda: len(peers(verifier)) == 1, "the first is attached")
     client = verifier.ask(LONG)
     until(lambda: drafting(verifier) == [1], "it drafts")
@@ -68,7 +68,7 @@ def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
 
 
 def test_sessions_are_shared_out(bench: Bench):
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=20)))
     for _ in range(2):
         bench.dealer()
     clients = [verifier.ask(LONG) for _ in range(4)]

@@ -2,27 +2,15 @@
 
 from dataclasses import replace
 
-from harness.loops import (
-    PATIENCE,
-    PROMPT,
-    Bench,
-    Flaky,
-    Hearing,
-    Running,
-    Scripted,
-    ScriptedDrafter,
-    truth,
-    until,
-    welcome,
-    welcomed,
-)
+from harness import PATIENCE
+from harness.loops import PROMPT, Bench, Hearing, Running, Scripted, ScriptedDrafter, truth, until, welcome, welcomed
+from named_texts import slow
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
-from specmesh.engines.sim import SimSettings
 from specmesh.wire import messages as m
 
 NAME = "cmpl-" + 32 * "b"
@@ -63,7 +51,7 @@ def frames(peer: ScriptedDrafter) -> dict[int, m.Logprobs]:
 
 def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
     """The session keeps them: SYNC is followed by them too."""
-    verifier, first = bench.verifier(Flaky(SimSettings(step_ms=2))), bench.dealer()
+    verifier, first = bench.verifier(slow()), bench.dealer()
     options: dict[str, object] = {"max_tokens": COUNT, "temperature": 0, "draft_n": 0, "logprobs": 1}
     order = m.Open(1, "", options, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT))
     first.say(order)

@@ -48,7 +48,7 @@ def reuse(running: Running) -> dict[str, int]:
 
 @pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
 def test_turns_of_a_chat(bench: Bench, socket_of: str):
-    """Each turn finds all of the one before but its last id, at both sides, and says what it would alone."""
+    """Each turn finds all of the one before but its last id, and says what it would alone."""
     engine = Counting(SimSettings())
     verifier, drafter = bench.pair(engine)
     ids: tuple[int, ...] = SYSTEM
@@ -65,7 +65,6 @@ def test_turns_of_a_chat(bench: Bench, socket_of: str):
     assert reuse(verifier)["hits"] == 3
     assert reuse(verifier)["tokens_saved"] > 3 * len(SYSTEM)
     assert reuse(verifier)["kept_tokens"] == len(ids) - 1
-    assert reuse(drafter)["hits"] <= 3  # it may have been too slow to read a prompt at all
 
 
 def test_a_system_prompt_of_a_session_that_lives(bench: Bench):

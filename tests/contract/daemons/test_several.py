@@ -128,9 +128,9 @@ def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):
     two.refuse(two.b, "request")
     two.a.expect(m.Hello)
     two.a.say(welcome(verifier="c", model_hash=FILE))
-    while (order := two.a.soon(m.Open)) is None:
-        again = two.b.soon(m.Open)  # it may be asked until the other is back
-        if again is not None:
+    while not isinstance(order := two.a.on_event(0.1), m.Open):
+        again = two.b.on_event(0.1)  # it may be asked until the other is back
+        if isinstance(again, m.Open):
             two.b.say(m.Error("request", "no", again.ref))
     Told(two.a, order).rest()
     client.whole(20)

@@ -4,18 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from harness.engine_contract import (
-    N_BATCH,
-    N_SEQ,
-    TINY,
-    llama_settings,
-    model_params,
-    pick_gguf,
-    sim_settings,
-    span,
-    step,
-    text_ids,
-)
+from harness import engine_contract as contract
 from numpy.typing import NDArray
 
 from specmesh.engines.base import VerifyEngine
@@ -26,20 +15,24 @@ from specmesh.errors import LocalProtocolError
 
 @pytest.fixture(
     scope="module",
-    params=["sim", *model_params(*TINY)],
+    params=["sim", *contract.model_params(*contract.TINY)],
 )
 def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine: VerifyEngine
     if request.param == "sim":
-        engine = SimVerifier(sim_settings())
+        engine = SimVerifier(contract.sim_settings())
     else:
-        engine = LlamaVerifier(llama_settings(pick_gguf(request.param, request)), n_batch=N_BATCH)
+        engine = LlamaVerifier(
+            contract.llama_settings(contract.pick_gguf(request.param, request)), n_batch=contract.N_BATCH
+        )
     yield engine
     engine.close()
 
 
 def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0) -> NDArray[np.float32]:
-    return np.concatenate([step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)])
+    return np.concatenate(
+        [contract.step(engine, contract.span(seq, position + index, [token]))[0] for index, token in enumerate(ids)]
+    )
 
 
 def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
@@ -56,81 +49,81 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 
 class TestVerifier:
     def test_shape(self, verifier: VerifyEngine) -> None:
-        wanted, unwanted = verifier.decode([span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)])
+        wanted, unwanted = verifier.decode([contract.span(0, 0, [40, 41, 42]), contract.span(1, 0, [40], logits=False)])
         assert wanted is not None
         assert (wanted.shape, wanted.dtype) == ((3, len(verifier.vocabulary)), np.float32)
         assert unwanted is None
 
     def test_rows_at_once_equal_one_at_a_time(self, verifier: VerifyEngine) -> None:
-        ids = text_ids(12)
-        assert_same_logits(step(verifier, span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
+        ids = contract.text_ids(12)
+        assert_same_logits(contract.step(verifier, contract.span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
 
     def test_sequences_in_one_step_are_independent(self, verifier: VerifyEngine) -> None:
-        texts = [text_ids(7, seed) for seed in range(N_SEQ)]
-        together = step(verifier, *(span(seq, 0, ids) for seq, ids in enumerate(texts)))
+        texts = [contract.text_ids(7, seed) for seed in range(contract.N_SEQ)]
+        together = contract.step(verifier, *(contract.span(seq, 0, ids) for seq, ids in enumerate(texts)))
         for seq, ids in enumerate(texts):
             verifier.trim(seq, 0)
-            assert_same_logits(together[seq], step(verifier, span(seq, 0, ids))[0])
+            assert_same_logits(together[seq], contract.step(verifier, contract.span(seq, 0, ids))[0])
 
     def test_prefill_and_last_row_in_one_step(self, verifier: VerifyEngine) -> None:
-        """A sequence may have two spans in a step, as a prefill that wants logits of its last id only."""
-        ids = text_ids(10)
-        full = step(verifier, span(0, 0, ids))[0]
-        (last,) = step(verifier, span(1, 0, ids[:9], logits=False), span(1, 9, ids[9:]))
+        """A sequence may have two spans in a contract.step, as a prefill that wants logits of its last id only."""
+        ids = contract.text_ids(10)
+        full = contract.step(verifier, contract.span(0, 0, ids))[0]
+        (last,) = contract.step(verifier, contract.span(1, 0, ids[:9], logits=False), contract.span(1, 9, ids[9:]))
         assert_same_logits(last, full[9:])
 
     def test_trim_before_the_last_step(self, verifier: VerifyEngine) -> None:
         """Far back an engine holds what it says, and goes on from there."""
-        ids = text_ids(20)
-        straight = step(verifier, span(0, 0, ids))[0]
+        ids = contract.text_ids(20)
+        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
         for start, end in ((0, 8), (8, 12), (12, 16)):
-            step(verifier, span(1, start, ids[start:end]))
+            contract.step(verifier, contract.span(1, start, ids[start:end]))
         held = verifier.trim(1, 6)
         assert held == 6 if verifier.info.trimming == "removal" else held == 0
-        assert_same_logits(step(verifier, span(1, held, ids[held:]))[0], straight[held:])
+        assert_same_logits(contract.step(verifier, contract.span(1, held, ids[held:]))[0], straight[held:])
 
     def test_rejected_drafts_leave_no_trace(self, verifier: VerifyEngine) -> None:
         """Steps of several sequences with right and wrong drafts, of any widths: logits as without drafts."""
         rng = np.random.default_rng(3)
-        texts = [text_ids(70, seed) for seed in range(N_SEQ)]
+        texts = [contract.text_ids(70, seed) for seed in range(contract.N_SEQ)]
         straight = [one_by_one(verifier, seq, ids) for seq, ids in enumerate(texts)]
-        for seq in range(N_SEQ):
+        for seq in range(contract.N_SEQ):
             verifier.trim(seq, 0)
-        seen: list[list[NDArray[np.float32]]] = [[] for _ in range(N_SEQ)]
-        held = [0] * N_SEQ
+        seen: list[list[NDArray[np.float32]]] = [[] for _ in range(contract.N_SEQ)]
+        held = [0] * contract.N_SEQ
         while min(held) < 60:
             spans, right = [], []
-            for seq in rng.permutation(N_SEQ).tolist()[: rng.integers(1, N_SEQ + 1)]:
+            for seq in rng.permutation(contract.N_SEQ).tolist()[: rng.integers(1, contract.N_SEQ + 1)]:
                 drafts, good = int(rng.integers(0, 7)), int(rng.integers(0, 10))
                 kept = 1 + min(good, drafts)
                 if held[seq] + drafts < 70:
                     wrong = rng.integers(33, 126, size=1 + drafts - kept).tolist()
-                    spans.append(span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong))
+                    spans.append(contract.span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong))
                     right.append(kept)
-            for part, kept, rows in zip(spans, right, step(verifier, *spans), strict=True):
+            for part, kept, rows in zip(spans, right, contract.step(verifier, *spans), strict=True):
                 seen[part.seq].append(rows[:kept])
                 held[part.seq] += kept
                 if kept < len(part.ids):
                     verifier.trim(part.seq, held[part.seq])
-        for seq in range(N_SEQ):
+        for seq in range(contract.N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
     def test_gone_on_with_long_after(self, verifier: VerifyEngine) -> None:
-        ids = text_ids(30)
-        straight = step(verifier, span(0, 0, ids))[0]
-        step(verifier, span(1, 0, ids[:8]))
-        step(verifier, span(1, 8, [*ids[8:10], 51, 52]))
+        ids = contract.text_ids(30)
+        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
+        contract.step(verifier, contract.span(1, 0, ids[:8]))
+        contract.step(verifier, contract.span(1, 8, [*ids[8:10], 51, 52]))
         verifier.trim(1, 10)
         verifier.trim(0, 0)
         for seq in (2, 0):
-            step(verifier, span(seq, 0, text_ids(20, seed=4), logits=False))
-            step(verifier, span(seq, 20, [60, 61, 62]))
+            contract.step(verifier, contract.span(seq, 0, contract.text_ids(20, seed=4), logits=False))
+            contract.step(verifier, contract.span(seq, 20, [60, 61, 62]))
             verifier.trim(seq, 0)
-        assert_same_logits(step(verifier, span(1, 10, ids[10:]))[0], straight[10:])
+        assert_same_logits(contract.step(verifier, contract.span(1, 10, ids[10:]))[0], straight[10:])
 
     def test_copies(self, verifier: VerifyEngine) -> None:
-        ids = text_ids(20)
-        straight = step(verifier, span(0, 0, ids))[0]
+        ids = contract.text_ids(20)
+        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
         if verifier.info.reuse != "copied":
             with pytest.raises(LocalProtocolError):
                 verifier.copy(1, 0, 6)
@@ -138,24 +131,25 @@ class TestVerifier:
         assert verifier.info.trimming == "removal"
         verifier.copy(1, 0, 6)
         verifier.copy(2, 1, 6)
-        step(verifier, span(1, 6, text_ids(9, seed=4), logits=False))
+        contract.step(verifier, contract.span(1, 6, contract.text_ids(9, seed=4), logits=False))
         verifier.trim(0, 3)
         verifier.trim(0, 0)
-        step(verifier, span(0, 0, text_ids(N_BATCH, seed=5), logits=False))
-        assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
+        contract.step(verifier, contract.span(0, 0, contract.text_ids(contract.N_BATCH, seed=5), logits=False))
+        assert_same_logits(contract.step(verifier, contract.span(2, 6, ids[6:]))[0], straight[6:])
         verifier.trim(1, 6)
-        assert_same_logits(step(verifier, span(1, 6, ids[6:]))[0], straight[6:])
+        assert_same_logits(contract.step(verifier, contract.span(1, 6, ids[6:]))[0], straight[6:])
 
     @pytest.mark.parametrize(
-        ("seq", "source", "length"), [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, N_SEQ, 2), (-1, 0, 2)]
+        ("seq", "source", "length"),
+        [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, contract.N_SEQ, 2), (-1, 0, 2)],
     )
     def test_bad_copies(self, verifier: VerifyEngine, seq: int, source: int, length: int) -> None:
         """Into a sequence that is not empty, of more or less than there is, or of none: refused, with nothing done."""
-        ids = text_ids(6)
-        straight = step(verifier, span(1, 0, ids))[0]
+        ids = contract.text_ids(6)
+        straight = contract.step(verifier, contract.span(1, 0, ids))[0]
         verifier.trim(1, 0)
-        step(verifier, span(0, 0, ids[:4]), span(2, 0, ids[:1]))
+        contract.step(verifier, contract.span(0, 0, ids[:4]), contract.span(2, 0, ids[:1]))
         with pytest.raises(LocalProtocolError):
             verifier.copy(seq, source, length)
-        assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
-        step(verifier, span(1, 0, ids))
+        assert_same_logits(contract.step(verifier, contract.span(0, 4, ids[4:]))[0], straight[4:])
+        contract.step(verifier, contract.span(1, 0, ids))

@@ -5,22 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from harness.engine_contract import (
-    GREEDY,
-    MLX_KINDS,
-    N_BATCH,
-    N_CTX,
-    N_SEQ,
-    SAMPLED,
-    TINY,
-    llama_settings,
-    mlx_drafter,
-    model_params,
-    pick_gguf,
-    predict,
-    sim_settings,
-    text_ids,
-)
+from harness import engine_contract as contract
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -35,20 +20,22 @@ from specmesh.errors import LocalProtocolError
     scope="module",
     params=[
         *("sim", "ngram"),
-        *model_params(*TINY),
-        *(pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in MLX_KINDS),
+        *contract.model_params(*contract.TINY),
+        *(pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in contract.MLX_KINDS),
     ],
 )
 def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     engine: DraftEngine
     if request.param == "sim":
-        engine = SimDrafter(sim_settings())
+        engine = SimDrafter(contract.sim_settings())
     elif request.param == "ngram":
-        engine = NgramDrafter(N_CTX, N_SEQ)
+        engine = NgramDrafter(contract.N_CTX, contract.N_SEQ)
     elif request.param.startswith("mlx"):
-        engine = mlx_drafter(request.param, request.getfixturevalue("make_hf"))
+        engine = contract.mlx_drafter(request.param, request.getfixturevalue("make_hf"))
     else:
-        engine = LlamaDrafter(llama_settings(pick_gguf(request.param, request)), n_batch=N_BATCH)
+        engine = LlamaDrafter(
+            contract.llama_settings(contract.pick_gguf(request.param, request)), n_batch=contract.N_BATCH
+        )
     yield engine
     engine.close()
 
@@ -66,53 +53,58 @@ class Recording(Sampler):
 
 
 class TestDrafter:
-    @pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+    @pytest.mark.parametrize("sampler", [contract.GREEDY, contract.SAMPLED], ids=["greedy", "sampled"])
     def test_guess_is_a_function_of_the_prefix(self, drafter: DraftEngine, sampler: Sampler) -> None:
-        ids = text_ids(24)
-        at_once = predict(drafter, 0, ids, sampler)
+        ids = contract.text_ids(24)
+        at_once = contract.predict(drafter, 0, ids, sampler)
         for token in ids[:-1]:
-            assert predict(drafter, 1, [token], None) is None
-        assert predict(drafter, 1, ids[-1:], sampler) == at_once
+            assert contract.predict(drafter, 1, [token], None) is None
+        assert contract.predict(drafter, 1, ids[-1:], sampler) == at_once
 
     @pytest.mark.parametrize("length", [0, 1, 12, 19])
     def test_trim_then_feed_again(self, drafter: DraftEngine, length: int) -> None:
-        ids = text_ids(20)
-        fresh = predict(drafter, 0, ids, GREEDY)
-        predict(drafter, 1, ids[:19], None)
-        predict(drafter, 1, [50, 51], GREEDY)
+        ids = contract.text_ids(20)
+        fresh = contract.predict(drafter, 0, ids, contract.GREEDY)
+        contract.predict(drafter, 1, ids[:19], None)
+        contract.predict(drafter, 1, [50, 51], contract.GREEDY)
         held = drafter.trim(1, length)
         assert held == length if drafter.info.trimming == "removal" else 0 <= held <= length
-        assert predict(drafter, 1, ids[held:], GREEDY) == fresh
+        assert contract.predict(drafter, 1, ids[held:], contract.GREEDY) == fresh
 
     def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
-        texts = [text_ids(20, seed) for seed in range(N_SEQ)]
+        texts = [contract.text_ids(20, seed) for seed in range(contract.N_SEQ)]
         alone = []
         for ids in texts:
-            alone.append(predict(drafter, 0, ids, GREEDY))
+            alone.append(contract.predict(drafter, 0, ids, contract.GREEDY))
             drafter.trim(0, 0)
         for start, end in pairwise([0, 7, 19]):
             for seq, ids in enumerate(texts):
-                predict(drafter, seq, ids[start:end], None)
+                contract.predict(drafter, seq, ids[start:end], None)
         drafter.trim(0, 0)
-        assert [predict(drafter, seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
+        assert [contract.predict(drafter, seq, texts[seq][19:], contract.GREEDY) for seq in (1, 2)] == alone[1:]
 
     def test_several_at_once(self, drafter: DraftEngine) -> None:
         """Guesses for several sequences in one go are those that each gets alone, whatever else is taken in."""
         if not drafter.info.batches:
             return
-        texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
+        texts = [contract.text_ids(9), contract.text_ids(15)[3:], contract.text_ids(9)[1:]]
         alone = []
         for ids in texts:
-            alone.append([predict(drafter, 0, ids, GREEDY), predict(drafter, 0, [44], GREEDY)])
+            alone.append(
+                [
+                    contract.predict(drafter, 0, ids, contract.GREEDY),
+                    contract.predict(drafter, 0, [44], contract.GREEDY),
+                ]
+            )
             drafter.trim(0, 0)
-        first = drafter.predict([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
-        second = drafter.predict([Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)])
+        first = drafter.predict([Ask(seq, tuple(ids), contract.GREEDY) for seq, ids in enumerate(texts)])
+        second = drafter.predict([Ask(2, (44,), contract.GREEDY), Ask(0, (44,), None), Ask(1, (44,), contract.GREEDY)])
         assert first == [guesses[0] for guesses in alone]
         assert second == [alone[2][1], None, alone[1][1]]
 
     def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
         assert drafter.trim(0, 10) == 0
-        predict(drafter, 0, text_ids(6), None)
+        contract.predict(drafter, 0, contract.text_ids(6), None)
         assert drafter.trim(0, 10) == 6
         assert drafter.trim(0, 6) == 6
 
@@ -121,32 +113,32 @@ class TestDrafter:
         if drafter.info.backend == "prompt lookup":
             return
         sampler = Recording(SamplingParams(temperature=1.0))
-        predict(drafter, 0, text_ids(7), sampler)
-        predict(drafter, 0, [40], sampler)
+        contract.predict(drafter, 0, contract.text_ids(7), sampler)
+        contract.predict(drafter, 0, [40], sampler)
         assert sampler.positions == [7, 8]
 
     def test_guess_with_a_full_context(self, drafter: DraftEngine) -> None:
         """The id after the last one that fits can be guessed but not taken in."""
-        ids = text_ids(N_CTX)
-        for start in range(0, N_CTX - N_BATCH, N_BATCH):
-            predict(drafter, 0, ids[start : start + N_BATCH], None)
-        assert predict(drafter, 0, ids[N_CTX - N_BATCH :], GREEDY) is not None
+        ids = contract.text_ids(contract.N_CTX)
+        for start in range(0, contract.N_CTX - contract.N_BATCH, contract.N_BATCH):
+            contract.predict(drafter, 0, ids[start : start + contract.N_BATCH], None)
+        assert contract.predict(drafter, 0, ids[contract.N_CTX - contract.N_BATCH :], contract.GREEDY) is not None
         with pytest.raises(LocalProtocolError, match="at most 96"):
-            predict(drafter, 0, [40], GREEDY)
+            contract.predict(drafter, 0, [40], contract.GREEDY)
 
     @pytest.mark.parametrize(
         ("seq", "ids"),
-        [(0, []), (0, [-1]), (0, [2**31]), (N_SEQ, [40]), (-1, [40]), (0, [40] * (N_CTX + 1))],
+        [(0, []), (0, [-1]), (0, [2**31]), (contract.N_SEQ, [40]), (-1, [40]), (0, [40] * (contract.N_CTX + 1))],
     )
     def test_bad_ids(self, drafter: DraftEngine, seq: int, ids: list[int]) -> None:
-        text = text_ids(20)
-        fresh = predict(drafter, 1, text, GREEDY)
-        predict(drafter, 0, text[:19], None)
+        text = contract.text_ids(20)
+        fresh = contract.predict(drafter, 1, text, contract.GREEDY)
+        contract.predict(drafter, 0, text[:19], None)
         with pytest.raises(LocalProtocolError):
-            predict(drafter, seq, ids, GREEDY)
-        assert predict(drafter, 0, text[19:], GREEDY) == fresh
+            contract.predict(drafter, seq, ids, contract.GREEDY)
+        assert contract.predict(drafter, 0, text[19:], contract.GREEDY) == fresh
 
-    @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
+    @pytest.mark.parametrize(("seq", "length"), [(0, -1), (contract.N_SEQ, 0), (-1, 0)])
     def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
         with pytest.raises(LocalProtocolError):
             drafter.trim(seq, length)

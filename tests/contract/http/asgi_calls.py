@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+from harness import PATIENCE
+
 from specmesh.api import requests as r
 from specmesh.api.app import create_app
 from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
@@ -111,7 +113,7 @@ async def call(
     scope: dict[str, object] = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
     scope["state"] = {"connection": connection or SimpleNamespace(behind=False)}
     app: Callable[..., Awaitable[None]] = create_app(daemon)
-    await asyncio.wait_for(app(scope, receive, answer.send), 20)
+    await asyncio.wait_for(app(scope, receive, answer.send), PATIENCE)
     return answer
 
 

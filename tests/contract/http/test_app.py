@@ -6,10 +6,12 @@ from dataclasses import asdict
 
 import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
+from harness import PATIENCE
 
 from specmesh import errors
+from specmesh.api import app
 from specmesh.api.app import MAX_HTTP_BODY
-from specmesh.api.requests import Cancel, Submit
+from specmesh.api.requests import Cancel, ClientOrder, Peer, PingPeers, Submit
 from specmesh.core.requests import Failed
 
 
@@ -132,7 +134,7 @@ def test_client_that_leaves_cancels(stream: bool, at: str):
             assert not daemon.cancelled.is_set()
             answer.gone.set()
         await task
-        await asyncio.wait_for(daemon.cancelled.wait(), 20)
+        await asyncio.wait_for(daemon.cancelled.wait(), PATIENCE)
         return answer
 
     answer = asyncio.run(leave())
@@ -140,3 +142,26 @@ def test_client_that_leaves_cancels(stream: bool, at: str):
     assert isinstance(submit, Submit)
     assert cancel == Cancel(submit.client)
     assert answer.status == (200 if at == "part" else 0)
+
+
+NEAR, FAR = Peer("near:1", "tcp://192.0.2.1"), Peer("far:2", "tcp://192.0.2.2")
+
+
+@pytest.mark.parametrize("peers", [(NEAR, FAR), (FAR,), ()])
+def test_each_peer_has_a_time(peers: tuple[Peer, ...], monkeypatch: pytest.MonkeyPatch):
+    """A PING without an answer is lost once its time is up; where there are no peers, that is said."""
+    monkeypatch.setattr(app, "PING_TIMEOUT_S", 0.05)
+
+    class Pinged(FakeDaemon):
+        def submit(self, order: ClientOrder) -> None:
+            assert isinstance(order, PingPeers)
+            order.sent(peers)
+            if FAR in peers:
+                order.answered(FAR, 0.1)
+
+    answer = asyncio.run(call(Pinged(), "POST", "/ping"))
+    if peers:
+        told = [{"peer": one.name, "address": one.address, "time_ms": 100.0 if one is FAR else None} for one in peers]
+        assert answer.json() == {"peers": told}
+    else:
+        assert (answer.status, "no drafter is attached" in answer.json()["error"]["message"]) == (502, True)

@@ -1,4 +1,4 @@
-"""Several answers to one request, and one that begins with its prompt."""
+"""Several answers to one request."""
 
 import asyncio
 import json
@@ -40,9 +40,12 @@ def test_who_leaves_leaves_all(stream: bool):
 
     async def left() -> None:
         answer = Answer()
-        asyncio.get_running_loop().call_later(0.05, answer.gone.set)
         body = json.dumps({"prompt": "hi", "n": 2, "stream": stream}).encode()
-        await call(daemon, "POST", "/v1/completions", [body], answer)
+        task = asyncio.ensure_future(call(daemon, "POST", "/v1/completions", [body], answer))
+        while len(daemon.orders) < 2:
+            await asyncio.sleep(0)
+        answer.gone.set()
+        await task
 
     asyncio.run(left())
     assert daemon.left == {0, 1}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from asgi_calls import FakeDaemon
-from harness.loops import until
+from harness.loops import PATIENCE, until
 
 from specmesh.api import server
 from specmesh.api.server import ApiConnection, serving_api
@@ -44,7 +44,7 @@ STATS = b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 def said(path: Path, raw: bytes) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
-    made.settimeout(20)
+    made.settimeout(PATIENCE)
     made.connect(str(path))
     made.sendall(raw)
     return made

@@ -51,13 +51,13 @@ def control(cls):
     return st.builds(cls, **{field.name: _BY_ANNOTATION[hints[field.name]] for field in fields(cls)})
 
 
-_law = st.lists(st.tuples(int32, u16), max_size=m.MAX_SUPPORT)
+_probs = st.lists(st.tuples(int32, u16), max_size=m.MAX_SUPPORT)
 
 
-def _with_laws(session, base, crc, drafts):
-    """DRAFT_PROBS of drafts as (id, law)."""
-    entries = [entry for _, law in drafts for entry in law]
-    ids, sizes = tuple(token for token, _ in drafts), tuple(len(law) for _, law in drafts)
+def _with_probs(session, base, crc, drafts):
+    """DRAFT_PROBS of drafts as (id, distribution)."""
+    entries = [entry for _, probs in drafts for entry in probs]
+    ids, sizes = tuple(token for token, _ in drafts), tuple(len(probs) for _, probs in drafts)
     return m.DraftProbs(session, base, crc, ids, sizes, tuple(t for t, _ in entries), tuple(w for _, w in entries))
 
 
@@ -66,7 +66,7 @@ messages = st.one_of(
     st.builds(m.Truth, u32, u32, u32, _ids, u8, u8),
     st.builds(m.Sync, u32, u32, u32, _ids, u8),
     st.builds(m.Nack, u32, u32, u32),
-    st.builds(_with_laws, u32, u32, u32, st.lists(st.tuples(int32, _law), max_size=6)),
+    st.builds(_with_probs, u32, u32, u32, st.lists(st.tuples(int32, _probs), max_size=6)),
     *(control(cls) for cls in get_args(m.ControlMessage)),
 )
 
@@ -135,12 +135,8 @@ def test_largest_messages_fit_a_frame():
     "message",
     [
         *(m.Draft(-1, 0, 0, ()), m.Draft(1, 2**32, 0, ()), m.Draft(1, 0, 2**32, ()), m.Draft(1, 0, 0, (2**31,))),
-        *(
-            m.Draft(1, 0, 0, (-(2**31) - 1,)),
-            m.Truth(1, 0, 0, (), 2**8),
-            m.Truth(1, 0, 0, (), 0, 2**8),
-            m.Nack(2**32, 0, 0),
-        ),
+        *(m.Draft(1, 0, 0, (-(2**31) - 1,)), m.Truth(1, 0, 0, (), 2**8), m.Truth(1, 0, 0, (), 0, 2**8)),
+        m.Nack(2**32, 0, 0),
         m.DraftProbs(1, 0, 0, (1,), (1,), (1,), (2**16,)),
     ],
     ids=repr,
@@ -155,7 +151,7 @@ def test_field_out_of_range_is_a_value_error(message):
     [((), (), ()), ((2,), (1,), (1,)), ((1,), (1,), ()), ((129,), (1,) * 129, (1,) * 129)],
     ids=["no size", "too few tokens", "too few weights", "too many"],
 )
-def test_laws_that_are_none_are_a_value_error(sizes, support, weights):
+def test_distributions_that_are_none_are_a_value_error(sizes, support, weights):
     with pytest.raises(ValueError, match="distribution"):
         encode(m.DraftProbs(1, 0, 0, (1,), sizes, support, weights))
 

@@ -1,4 +1,4 @@
-"""The commands: what they ask for, and how they end."""
+"""The commands: what they ask for, what they find, and how they end."""
 
 import os
 import shutil
@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from specmesh import client as client_module
 from specmesh.cli import main
 from specmesh.client import Json
+from specmesh.doctor import judge_reach
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 
 HEAVY = ["numpy", "zmq", "llama_cpp", "starlette", "uvicorn", "structlog", "rich", "mlx", "specmesh.engines"]
@@ -144,3 +145,23 @@ def test_completion_in_bash(tmp_path: Path):
     folders = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", OFFERS], env=kept | folders, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "verifier\n", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "macos", "found", "fix"),
+    [
+        (None, False, "answers", None),
+        (ConnectionRefusedError(111, "Connection refused"), False, "Connection refused", "specmesh verifier --bind"),
+        (TimeoutError("timed out"), False, "timed out", "firewall"),
+        (OSError(113, "no route"), False, "no route", "VPN"),
+        (OSError(65, "no route"), True, "no route", "Security > Local Network"),
+        (ValueError("it is no address"), False, "is no address", "config show drafter"),
+    ],
+)
+@pytest.mark.fault("E4.49")
+def test_reach(error: Exception | None, macos: bool, found: str, fix: str | None):
+    """Each way that a connection may end, told apart."""
+    check = judge_reach("tcp://192.168.1.5:7071", error, macos)
+    assert check.status == ("ok" if error is None else "fail")
+    assert found in check.found
+    assert (fix is None and check.fix is None) or (fix is not None and fix in str(check.fix))

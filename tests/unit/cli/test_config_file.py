@@ -1,5 +1,6 @@
-"""Settings in files: which file, what beats what, and what every mistake is answered with."""
+"""Settings: in which file, what beats what, and what every mistake is answered with."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from click.testing import CliRunner, Result
 
 from specmesh import paths
 from specmesh.cli import main
-from specmesh.config import DrafterSettings, VerifierSettings
+from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.daemons import serve
+from specmesh.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -152,3 +154,25 @@ def test_bad_files(role: str, content: bytes, named: list[str], tmp_path: Path):
     [told] = done.stderr.splitlines()
     assert told.startswith(f"specmesh: {file}:")
     assert all(part in told for part in named), told
+
+
+GOOD = ModelSettings("llama", "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": None}, "no model: give --model FILE"),
+        ({"model": ""}, "no model: give --model FILE"),
+        ({"rpc": ("box",), "gpu_layers": -1}, "--rpc 'box' is not an address"),
+        ({"rpc": ("192.0.2.1:1",), "gpu_layers": -1}, "--insecure-rpc"),
+        ({"rpc": ("127.0.0.1:1",), "gpu_layers": 0}, "--gpu-layers 0"),
+    ],
+    ids=str,
+)
+@pytest.mark.fault("E7.81")
+def test_impossible_settings(change: dict[str, object], words: str):
+    """A value that no engine can use is a ConfigError that names the option and the value."""
+    with pytest.raises(ConfigError) as caught:
+        dataclasses.replace(GOOD, **change)
+    assert words in str(caught.value)

@@ -1,6 +1,7 @@
 """`stats --watch`: in any size, whatever the snapshot says."""
 
 import pytest
+from harness import snapshots
 
 from specmesh.cli import status
 from specmesh.core.snapshot import as_json
@@ -10,7 +11,7 @@ from specmesh.errors import DaemonUnreachable
 @pytest.mark.parametrize("sessions", [0, 20])
 @pytest.mark.parametrize("drafters", [0, 9])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (12, 3)])
-def test_fits(snapshots, slept, monkeypatch, capsys, sessions, drafters, width, height):
+def test_fits(slept, monkeypatch, capsys, sessions, drafters, width, height):
     """No line is longer or wrapped, and there are no more than fit."""
     monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(status.shutil, "get_terminal_size", lambda: (width, height))
@@ -22,7 +23,7 @@ def test_fits(snapshots, slept, monkeypatch, capsys, sessions, drafters, width, 
     assert max(map(len, shown)) < width
 
 
-def test_peers_cannot_steer_the_terminal(snapshots):
+def test_peers_cannot_steer_the_terminal():
     """A drafter's name with escapes or newlines is shown as harmless text."""
     snapshot = as_json(snapshots.verifier())
     snapshot["peers"][0]["drafter"] = "\x1b[2J\nmac[red]"
@@ -50,7 +51,7 @@ def slept(monkeypatch):
     return naps
 
 
-def test_lines_where_there_is_no_terminal(snapshots, slept, capsys):
+def test_lines_where_there_is_no_terminal(slept, capsys):
     """The rows, each interval; a daemon that goes away is waited for, and shown again."""
     snapshot = as_json(snapshots.verifier())
     client = FakeClient(snapshot, DaemonUnreachable("gone"), as_json(snapshots.LOADING))

@@ -55,11 +55,11 @@ def test_threshold_is_the_least_probability(least, stands):
 
 @st.composite
 def offered(draw):
-    """A draft that a peer may send, honest or not: any token in any law, or in none."""
+    """A draft that a peer may send, honest or not: any token in any distribution, or in none."""
     ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True))
     weights = draw(st.lists(st.sampled_from([1, 2, 300, HEAVIEST]), min_size=len(ids), max_size=len(ids)))
-    law = draw(st.sampled_from([Proposal(tuple(ids), tuple(weights)), None]))
-    return SampledDraft(draw(st.sampled_from(ids)), law)
+    proposal = draw(st.sampled_from([Proposal(tuple(ids), tuple(weights)), None]))
+    return SampledDraft(draw(st.sampled_from(ids)), proposal)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -71,8 +71,8 @@ def offered(draw):
     st.booleans(),
 )
 def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters, more):
-    """Whatever laws a drafter claims: each token is one that the target's filters leave, what stands was drafted, and
-    what replaces a draft is not it."""
+    """Whatever distributions a drafter claims: each token is one that the target's filters leave, what stands was
+    drafted, and what replaces a draft is not it."""
     params = replace(HOT, seed=seed, strategy="probabilistic", **filters)
     drafts = max(len(offers) - more, 0)
     rows = np.array([[1.0, *logits]] * (drafts + 1), np.float32)
@@ -80,8 +80,8 @@ def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters
     tokens = [offer.token for offer in offers]
     verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
     assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]
-    law = Sampler(params).distribution(rows[0])
-    assert all(law[token] > 0 for token in verdict.committed)
+    probs = Sampler(params).distribution(rows[0])
+    assert all(probs[token] > 0 for token in verdict.committed)
     if verdict.accepted < drafts:
         assert verdict.committed[-1] != tokens[verdict.accepted]
 

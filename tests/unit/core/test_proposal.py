@@ -1,4 +1,4 @@
-"""What drafts are sampled from: as little as carries the law, and exactly that."""
+"""What drafts are sampled from: as little as carries the distribution, and exactly that."""
 
 import numpy as np
 import pytest
@@ -14,19 +14,19 @@ scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
 
 @PROFILE
 @given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
-def test_a_proposal_is_the_likeliest_of_the_law(scores, top_k, temperature):
+def test_a_proposal_is_the_likeliest_of_the_distribution(scores, top_k, temperature):
     logits = np.array(scores, np.float32)
     sampler = Sampler(SamplingParams(temperature, top_k))
     proposing = ProposalSampler(sampler, 7)
     token = proposing.choose(logits, 3)
-    made, law = proposing.proposal, sampler.distribution(logits)
+    made, probs = proposing.proposal, sampler.distribution(logits)
     assert made.fits(token, len(logits))
     assert made.weights[0] == HEAVIEST
     ids, shares = made.shares()
-    carried = law[ids].sum()
+    carried = probs[ids].sum()
     assert carried >= MASS - MAX_PROPOSAL / HEAVIEST or len(ids) == MAX_PROPOSAL
-    assert carried - law[ids[-1]] < MASS
-    assert np.abs(shares - law[ids] / carried).max() < 2 / HEAVIEST
+    assert carried - probs[ids[-1]] < MASS
+    assert np.abs(shares - probs[ids] / carried).max() < 2 / HEAVIEST
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""Which sessions share a step, and with what rows."""
+"""Which sessions share a step, and with what rows and threads."""
 
 import math
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.scheduling.batch import Scheduler
+from specmesh.core.scheduling.threads import ThreadShare
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -85,6 +87,12 @@ def test_every_step(sessions, n_batch, prefill_rows):
     assert sum(len(filled[key]) < len(sessions[key].wants.ids) for key in filled) <= 1
 
 
+def test_the_oldest_and_the_shortest_prompt_in_turn():
+    scheduler, prompts = Scheduler(8, prefill_rows=8), {0: prefilling(60), 1: prefilling(3)}
+    first = [scheduler.next_batch(prompts, 0.0).parts[0][0] for _ in range(4)]
+    assert first in ([0, 1, 0, 1], [1, 0, 1, 0])
+
+
 @PROFILE
 @given(
     st.lists(st.builds(prefilling, st.integers(1, 60), st.integers(0, 3).map(lambda cut: 16 * cut)), min_size=1),
@@ -104,3 +112,17 @@ def test_prompts_are_cut_where_they_always_are(prompts, verifying_rows, waits):
         wants = sessions[key].wants
         assert part.ids == wants.ids[:16]
         assert part.position == wants.position
+
+
+HERE = SimpleNamespace(host="h", cpu_threads=2)
+ELSEWHERE = SimpleNamespace(host="other", cpu_threads=8)
+
+
+def test_default_threads_follow_who_computes_here():
+    share = ThreadShare(8, 8, "h", drafts=False, follows=True)
+    assert share.beside([ELSEWHERE]) is None
+    assert share.threads == 8
+    assert share.beside([HERE, ELSEWHERE]).name == "cpu_threads"
+    assert share.threads == 6
+    assert share.beside([]).name == "cpu_threads"
+    assert share.threads == 8

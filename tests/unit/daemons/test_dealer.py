@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
+from harness import PATIENCE
 from harness.ports import free_address
 
 from specmesh.daemons.link.dealer import Dealer, Route
 from specmesh.daemons.link.sockets import bind_router
 from specmesh.wire import messages as m
 
-FULL_MS = 500
+FULL_MS = 2000
 """Milliseconds in which a queue that takes nothing is full, and not on its way into the network's buffers."""
 
 
@@ -20,7 +21,7 @@ def full() -> Iterator[Dealer]:
     context, address = zmq.Context[zmq.Socket[bytes]](), free_address()
     router = bind_router(context, address, insecure=False)
     dealer = Dealer(Route(context, address))
-    assert dealer.socket.poll(20_000, zmq.POLLOUT), "no connection"
+    assert dealer.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
     while dealer.socket.poll(FULL_MS, zmq.POLLOUT):
         assert dealer.send(m.Draft(1, 0, 0, (0,) * 4000))
     yield dealer

@@ -83,12 +83,12 @@ def test_sampling_crosses_the_wire(params: SamplingParams):
     assert wire_params(decode_one(m.Open(9, "hi", asked.named())).options) == asked
 
 
-def test_the_largest_law_fits_a_frame():
+def test_the_largest_distribution_fits_a_frame():
     """What a drafter may sample from is what a frame may say: as many tokens, as heavy."""
     assert m.MAX_SUPPORT == MAX_PROPOSAL
-    law = Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL)
-    drafts = decode(encode(m.DraftProbs(7, 3, 9, (5,) * 32, *flattened((law,) * 32))))
-    assert unflattened((drafts.sizes, drafts.support, drafts.weights)) == (law,) * 32
+    proposal = Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL)
+    drafts = decode(encode(m.DraftProbs(7, 3, 9, (5,) * 32, *flattened((proposal,) * 32))))
+    assert unflattened((drafts.sizes, drafts.support, drafts.weights)) == (proposal,) * 32
 
 
 def test_the_largest_session_fits_a_frame():

@@ -1,13 +1,16 @@
-"""What wakes a daemon's loop."""
+"""What wakes a daemon's loop, and what ends its process where it makes no progress."""
 
 import asyncio
 import itertools
 import select
+from queue import SimpleQueue
 from typing import Any
 
+import pytest
 from harness import PATIENCE
 
 from specmesh.daemons.runtime.loops import DaemonLoop, Mailbox
+from specmesh.daemons.runtime.process import STUCK, Notifier, watchdog
 from specmesh.errors import Busy
 
 
@@ -57,3 +60,20 @@ def test_a_loop_dozes_while_items_come_fast():
     asyncio.run(asyncio.wait_for(use(), PATIENCE))
     assert taken == list(range(next(numbers)))
     daemon.mailbox.close()
+
+
+@pytest.mark.fault("E6.63")
+@pytest.mark.fault("E8.91")
+def test_a_stuck_process_ends_itself():
+    """Without a manager that watches: after so many checks in a row without progress, and not before."""
+    ended: SimpleQueue[int] = SimpleQueue()
+    told = iter([1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3])
+    left = [0]
+
+    def progress() -> int:
+        left[0] += 1
+        return next(told)
+
+    with watchdog(progress, Notifier({}), interval=0.001, checks=3, end=ended.put):
+        assert ended.get(timeout=PATIENCE) == STUCK
+        assert left[0] == 8

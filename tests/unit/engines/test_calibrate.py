@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from harness.clock import virtual_time
 
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.engines import load, sim
@@ -11,9 +10,25 @@ from specmesh.engines.load import WIDTHS, calibrate
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 
+class Clock:
+    """Stands in for the module `time`; each sleep takes a microsecond at least."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-6)
+
+
 @pytest.fixture(autouse=True)
 def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    virtual_time(monkeypatch, sim, load)
+    clock = Clock()
+    monkeypatch.setattr(sim, "time", clock)
+    monkeypatch.setattr(load, "time", clock)
 
 
 class Target(SimVerifier):

@@ -148,7 +148,7 @@ def test_what_is_ambiguous_is_limited(grammars: Grammars):
     with pytest.raises(RequestError, match=r"takes too much to go on with: .*; ask for a simpler grammar"):
         text.allowed()
     assert drafted.count_allowed([97] * 400) < 400
-    assert "processor time" in str(drafted.exhausted)
+    assert drafted.exhausted is not None
     assert (drafted.count_allowed([97]), drafted.allows(97), other.allows(98)) == (0, True, True)
 
 

@@ -1,4 +1,4 @@
-"""MLX as drafter: the same model as llama.cpp's, and models that cannot be used."""
+"""MLX as drafter: the vocabulary of a model is llama.cpp's of the same, and models that cannot be used are refused."""
 
 from collections.abc import Callable
 from contextlib import closing

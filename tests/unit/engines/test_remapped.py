@@ -26,7 +26,6 @@ class Scripted:
         self.vocabulary = vocabulary
         self.logits: NDArray[np.float32] = np.zeros(len(vocabulary), np.float32)
         self.fed: list[int] = []
-        self.closed = False
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         [ask] = asks
@@ -36,9 +35,6 @@ class Scripted:
     def trim(self, seq: int, length: int) -> int:
         del self.fed[length:]
         return len(self.fed)
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:

@@ -81,7 +81,7 @@ def untrimmed(*step, stepped=core_verifier.VerifierSession.stepped):
 
 
 def exchanged(self, *due, sent=DrafterSession._send):
-    """Drafts go out with another law than theirs."""
+    """Drafts go out with another distribution than theirs."""
     return [
         replace(effect, support=(0,) * len(effect.support)) if isinstance(effect, m.DraftProbs) else effect
         for effect in sent(self, *due)
@@ -96,7 +96,7 @@ BREAKS = [
     pytest.param("verifier_session", (core_verifier, "accept", believing), id="drafts are believed"),
     pytest.param("verifier_session", (core_verifier.VerifierSession, "stepped", untrimmed), id="nothing is trimmed"),
     pytest.param("verifier_session", (held_drafts, "MOST_HELD", 10**9), id="drafts without bound"),
-    pytest.param("drafter_session", (DrafterSession, "_send", exchanged), id="laws of other drafts"),
+    pytest.param("drafter_session", (DrafterSession, "_send", exchanged), id="distributions of other drafts"),
     pytest.param("drafter_session", (Prefix, "holds", lambda *_: True), id="any prefix is taken for ours"),
     pytest.param("drafter_session", (DrafterSession, "_credit", endless), id="drafts beyond the credit"),
     pytest.param("codec", (wire_codec, "MAX_DEPTH", 10**9), id="reports of any depth"),

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from harness import snapshots
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
@@ -31,7 +32,7 @@ def _values(families):
     return values
 
 
-def test_operations_names_them(snapshots):
+def test_operations_names_them():
     """The table of docs/operations.md has each metric, and none besides."""
     text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
     table = text.partition("\n### Metrics\n")[2].partition("\n### ")[0]
@@ -42,7 +43,7 @@ def test_operations_names_them(snapshots):
     assert sorted(told) == sorted(there)
 
 
-def test_no_label_names_a_peer_or_a_session(snapshots):
+def test_no_label_names_a_peer_or_a_session():
     """Nothing that a peer says of itself, and no session, is in the metrics; its busy share is brought into range."""
     peer = snapshots.peer()
     for told, busy in ((1e9, 1.0), (-5.0, 0.0), (float("nan"), 0.0)):
@@ -52,7 +53,7 @@ def test_no_label_names_a_peer_or_a_session(snapshots):
     assert not any(word in text for word in ("mac:", "5088330", "big.gguf"))
 
 
-def test_what_is_not_there_is_left_out(snapshots):
+def test_what_is_not_there_is_left_out():
     """A daemon that loads its model has no more than that."""
     told = scraped(snapshots.LOADING, "loading")
     assert (told.pop(("specmesh_engine_healthy",)), told.pop(("specmesh_loading_ratio",))) == (0, 0.43)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ pytest.importorskip("llama_cpp")
 gguf = pytest.importorskip("gguf")
 tokenizers = pytest.importorskip("tokenizers")
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 from pair import data, measure  # noqa: E402
 
 MODELS = Path(__file__).resolve().parents[3] / "specmesh" / "models"

@@ -1,9 +1,9 @@
-"""The law of texts by the real daemons, with the bundled pair: each token as likely as the target alone makes it.
+"""Texts by the real daemons, with the bundled pair: each token is as likely as the target alone makes it.
 
-Every token of a text is held against the target's law at its place, computed by an engine of the test's own: the share
-of the law below it, and a uniform part of its own share. Of texts that have the target's law these numbers are uniform
-and independent. "Below" is in the order of what the drafter likes more than the target does, so that a leaning towards
-drafts would fill the upper bins.
+Every token of a text is held against the target's distribution at its place, computed by an engine of the test's own:
+the share of what is below it, and a uniform part of its own share. Of texts that have the target's distribution these
+numbers are uniform and independent. "Below" is in the order of what the drafter likes more than the target does, so
+that a leaning towards drafts would fill the upper bins.
 """
 
 import threading
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from harness.truth import place, surprise
 from numpy.typing import NDArray
-from processes import Daemon, Mesh, complete
+from processes import Daemon, Mesh, complete, until
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
@@ -70,7 +70,7 @@ def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float3
 def ranks(
     pair: Pair, prompt: list[int], said: list[int], params: SamplingParams, rng: np.random.Generator
 ) -> list[float]:
-    """A number for each token of a text: uniform where the text has the target's law."""
+    """A number for each token of a text: uniform where the text has the target's distribution."""
     ids = [*prompt, *said]
     sampler, found = Sampler(params), []
     both = (rows(engine, ids[:-1], len(said)) for engine in (pair.target, pair.drafter))
@@ -103,22 +103,30 @@ def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[
     return found, accepted
 
 
+def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[float]:
+    """The numbers of `sampled`, of texts in which drafts stood: on a busy machine they may all be late."""
+
+    def numbers() -> list[float]:
+        found, accepted = sampled(pair, params, total, seed)
+        return found if accepted > len(found) / 10 else []
+
+    return until(numbers, "drafts stand")
+
+
 @pytest.mark.parametrize(
     "params",
     [SamplingParams(0.8, strategy="probabilistic"), SamplingParams(1.2, 40, 0.95, strategy="probabilistic")],
     ids=["all tokens", "filtered"],
 )
-def test_exact_strategies_have_the_targets_law(pair: Pair, params: SamplingParams):
-    """Tokens come as often as the target's law has them, with drafts that stand."""
-    numbers, accepted = sampled(pair, params, 1000, 1000)
-    assert accepted > len(numbers) / 10
-    assert abs(surprise(numbers, BINS)) < 4
+def test_exact_strategies_have_the_targets_distribution(pair: Pair, params: SamplingParams):
+    """Tokens come as often as the target's distribution has them, with drafts that stand."""
+    assert abs(surprise(drafted(pair, params, 1000, 1000), BINS)) < 4
 
 
 def test_a_lossy_strategy_is_seen(pair: Pair):
     """What leans towards the drafter shows, the sooner the more drafts come in time."""
-    numbers, _ = sampled(pair, SamplingParams(1.0, strategy="threshold", threshold=0.005), 3000, 2000)
-    assert surprise(numbers, BINS) > 4
+    params = SamplingParams(1.0, strategy="threshold", threshold=0.005)
+    until(lambda: surprise(sampled(pair, params, 3000, 2000)[0], BINS) > 4, "it is seen")
 
 
 @pytest.mark.slow
@@ -127,6 +135,5 @@ def test_a_lossy_strategy_is_seen(pair: Pair):
 @pytest.mark.parametrize("temperature", [0.5, 0.8, 1.0, 1.5])
 def test_a_hundred_thousand_tokens(pair: Pair, strategy: str, temperature: float):
     """25,000 tokens at each of several temperatures, 100,000 for each strategy that is exact."""
-    numbers, accepted = sampled(pair, SamplingParams(temperature, strategy=strategy), 25_000, 10_000)
-    assert accepted > len(numbers) / 10
-    assert abs(surprise(numbers, BINS)) < 4
+    params = SamplingParams(temperature, strategy=strategy)
+    assert abs(surprise(drafted(pair, params, 25_000, 10_000), BINS)) < 4

@@ -1,8 +1,8 @@
-"""The law of whole texts, by each strategy that claims to keep the target's: enumerated exactly, then with real noise.
+"""The distribution of whole texts, by each strategy that claims to keep the target's, enumerated exactly.
 
 Everything random is integrated out: what the drafter samples, by its proposals; the coins, by the heights that they are
 held against; the corrections, by their weights. What is left is a probability for each text, which must be the
-target's. Real noise is held against it in tests/properties, and by `make law`.
+target's. Real noise is held against it in tests/properties, and by `make distribution`.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 
 PROMPT = (2, 1)
 LENGTH = 3
-"""Ids of a text whose law is looked at."""
+"""Ids of a text whose distribution is looked at."""
 
 SAMPLING = {
     "plain": SamplingParams(1.0),
@@ -53,7 +53,7 @@ class Target:
 
 
 class Drafter:
-    """What a drafter samples from after some ids: another model's law, cut and rounded as `form` says."""
+    """What a drafter samples from after some ids: another model's distribution, cut and rounded as `form` says."""
 
     def __init__(self, form, n_vocab):
         self.form, self.n_vocab = form, n_vocab
@@ -105,8 +105,8 @@ def stepped(target, said, chain, drafts):
     """What a step may say that verifies so many drafts of a chain: (ids, what is left of the chain, probability)."""
     offers = chain[: drafts + 1]
     tokens = tuple(one.token for one in offers)
-    laws = [target.distribution((*said, *tokens[:i])) for i in range(len(offers))]
-    block = Block.of(laws, offers)
+    distributions = [target.distribution((*said, *tokens[:i])) for i in range(len(offers))]
+    block = Block.of(distributions, offers)
     for stood, share in endings(block) if offers else [(0, 1.0)]:
         if share < 1e-15:
             continue
@@ -124,7 +124,7 @@ def stepped(target, said, chain, drafts):
             yield (*tokens[:stood], int(token)), (), share * float(weights[token] / weights.sum())
 
 
-def text_law(target, drafter, schedule):
+def text_probs(target, drafter, schedule):
     """The probability of each text where step i begins with at least schedule[i][0] drafts in hand and verifies
     schedule[i][1] of them."""
     states, texts = {((), ()): 1.0}, defaultdict(float)
@@ -167,11 +167,11 @@ SCHEDULES = {
         ("bias", "coarse", "blocks of three"),
     ],
 )
-def test_probabilistic_texts_have_the_targets_law(sampling, form, schedule):
+def test_probabilistic_texts_have_the_targets_distribution(sampling, form, schedule):
     """Whatever the drafter samples from, however many drafts a step verifies or finds beyond them: each text is exactly
     as likely as from the target alone."""
     target = Target(SAMPLING[sampling], 3)
-    found = text_law(target, Drafter(form, 3), SCHEDULES[schedule])
+    found = text_probs(target, Drafter(form, 3), SCHEDULES[schedule])
     assert sum(found.values()) == pytest.approx(1, abs=1e-12)
     for text, share in target.texts():
         assert found[text] == pytest.approx(share, abs=1e-12), text
@@ -179,16 +179,16 @@ def test_probabilistic_texts_have_the_targets_law(sampling, form, schedule):
 
 def test_more_stands_than_draft_by_draft():
     """A block accepts at least as many drafts, on the average, as min(1, p/q) for each; with one draft just as many,
-    1 less the total variation of the two laws."""
+    1 less the total variation of the two distributions."""
     target, drafter = Target(SAMPLING["plain"], 4), Drafter("fine", 4)
     blocks = singles = 0.0
     for chain, drawn in drafter.chains((), (), 3):
         tokens = [one.token for one in chain]
-        laws = [target.distribution(tokens[:i]) for i in range(3)]
-        blocks += drawn * sum(stood * share for stood, share in endings(Block.of(laws, chain)))
+        distributions = [target.distribution(tokens[:i]) for i in range(3)]
+        blocks += drawn * sum(stood * share for stood, share in endings(Block.of(distributions, chain)))
         alive = 1.0
-        for law, offer in zip(laws, chain, strict=True):
-            alive *= Block.of([law], [offer]).heights[0]
+        for probs, offer in zip(distributions, chain, strict=True):
+            alive *= Block.of([probs], [offer]).heights[0]
             singles += drawn * alive
     assert blocks > singles + 1e-4
     first = [target.distribution(())]
