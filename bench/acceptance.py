@@ -38,11 +38,9 @@ Probs = NDArray[np.float64]
 
 
 def coupled(p: Probs, q: Probs) -> float:
-    """How likely both distributions have the same largest of log probability and noise, the noise being the same.
-
-    The sum over tokens i of 1 / sum over j of max(p_j / p_i, q_j / q_i), after Daliri, Musco and Suresh (2408.07978);
-    of tokens in the order of q / p those up to i have the first, the others the second.
-    """
+    """How likely both distributions have the same largest of log probability and noise, the noise being the same. The
+    sum over tokens i of 1 / sum over j of max(p_j / p_i, q_j / q_i), after Daliri, Musco and Suresh (2408.07978); of
+    tokens in the order of q / p those up to i have the first, the others the second."""
     both = np.flatnonzero((p > 0) & (q > 0))
     ratio = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
     order = np.argsort(ratio, kind="stable")

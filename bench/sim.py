@@ -39,10 +39,8 @@ MIN_PROXY_RTT_S = 0.5e-3
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Seconds of a step with 0, 1, ... drafts, of a draft, of the round trip and its jitter.
-
-    alphas: probability that a draft is accepted, each for PERIOD tokens in turn.
-    """
+    """Seconds of a step with 0, 1, ... drafts, of a draft, of the round trip and its jitter. alphas: probability that a
+    draft is accepted, each for PERIOD tokens in turn."""
 
     steps: tuple[float, ...]
     draft: float

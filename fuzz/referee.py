@@ -15,11 +15,9 @@ from specmesh.core.sampling.sampler import Logits, Sampler, SamplingParams
 
 
 def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[SampledDraft]) -> list[int]:
-    """The drafts that stand and what follows them, after a text `prefix`, whatever ends it.
-
-    rows: one for the place after it and one after each draft that was verified. offers: these drafts; one more where
-    another was in hand for the last row.
-    """
+    """The drafts that stand and what follows them, after a text `prefix`, whatever ends it. rows: one for the place
+    after it and one after each draft that was verified. offers: these drafts; one more where another was in hand for
+    the last row."""
     ids, tokens = prefix[0 : len(prefix)], [offer.token for offer in offers]
     samplers = [Sampler(params).after([*ids, *tokens[:i]]) for i in range(len(offers) + 1)]
     distributions = [samplers[i].distribution(rows[i]).tolist() for i in range(len(offers))]

@@ -35,10 +35,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Megabytes and descriptors that a process gains in an hour, as found in so many seconds.
-
-    Descriptors by the medians of the first and the last fifth: a client may just have come or left.
-    """
+    """Megabytes and descriptors that a process gains in an hour, as found in so many seconds. Descriptors by the
+    medians of the first and the last fifth: a client may just have come or left."""
 
     memory_mb_per_h: float
     descriptors_per_h: float

@@ -86,9 +86,7 @@ def faults(seed: str, seconds: float, kinds: dict[Lane, tuple[Kind, ...]]) -> li
 @dataclass(frozen=True, slots=True)
 class Order:
     """What a client asks for: which text by its number, how much of it, where and how; when it leaves, if it does.
-
-    waits: whether it waits for a daemon that goes away, and goes on then.
-    """
+    waits: whether it waits for a daemon that goes away, and goes on then."""
 
     text: int
     max_tokens: int

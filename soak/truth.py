@@ -23,10 +23,8 @@ class Text:
 
 @dataclass(slots=True)
 class Told:
-    """What a client got: ids, their text, and how it ended: a finish reason, an error, or its own leaving.
-
-    begun, ended: seconds after the start of the soak. opened: a session was.
-    """
+    """What a client got: ids, their text, and how it ended: a finish reason, an error, or its own leaving. begun,
+    ended: seconds after the start of the soak. opened: a session was."""
 
     begun: float = 0.0
     ended: float = 0.0
@@ -66,11 +64,9 @@ class Alone:
 
 
 def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, waits: bool) -> Verdict:
-    """Compare an answer with the first `max_tokens` of what the verifier alone says.
-
-    shown: the text of the ids that came; excused: a fault may have ended it; waits: whether its client waits for
-    daemons that went away, so that what was opened must be complete.
-    """
+    """Compare an answer with the first `max_tokens` of what the verifier alone says. shown: the text of the ids that
+    came; excused: a fault may have ended it; waits: whether its client waits for daemons that went away, so that what
+    was opened must be complete."""
     shall = list(text.ids[:max_tokens])
     if told.ids != shall[: len(told.ids)] or not shown.startswith(told.text):
         return Verdict.MISMATCH

@@ -63,9 +63,7 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Writes a tiny Hugging Face directory for MLX: make_hf("name", "hybrid", seed=1), kinds as tiny_hf.KINDS has.
-
-    make_hf("name", gguf=path) writes the weights of a tiny GGUF.
-    """
+    make_hf("name", gguf=path) writes the weights of a tiny GGUF."""
     pytest.importorskip("mlx_lm")
     pytest.importorskip("mlx.core")
     writer = import_module("harness.tiny_hf")

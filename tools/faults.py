@@ -43,10 +43,8 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def filled(document: str) -> str:
-    """Return the document with the tests of each case.
-
-    Raise ValueError for a case that no test shows and no reason excuses, and for one that the document does not have.
-    """
+    """Return the document with the tests of each case. Raise ValueError for a case that no test shows and no reason
+    excuses, and for one that the document does not have."""
     links = tests_of_cases()
 
     def row(match: re.Match[str]) -> str:

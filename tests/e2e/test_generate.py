@@ -69,10 +69,7 @@ def test_json_has_sane_values(daemon: Daemon, role: str):
     assert r["drafter"] is not None
 
 
-@pytest.mark.parametrize(
-    ("options", "most"),
-    [(("--draft-n", 0), 0), (("--draft-n", 3), 3), ((), 64)],
-)
+@pytest.mark.parametrize(("options", "most"), [(("--draft-n", 0), 0), (("--draft-n", 3), 3), ((), 64)])
 def test_draft_n(pair: dict[str, Daemon], options: tuple[object, ...], most: int):
     """--draft-n N verifies at most N drafts a round and changes nothing else; without options drafts are accepted."""
     report: Any = drafting(pair["drafter"], *options, least=min(most, 1))

@@ -8,20 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import PATIENCE
-from processes import (
-    Daemon,
-    Mesh,
-    Stream,
-    body,
-    command,
-    complete,
-    drafted,
-    edited,
-    generate,
-    sim_ids,
-    sim_text,
-    until,
-)
+from processes import Daemon, Mesh, Stream, body, command, complete, drafted, edited, generate, sim_ids, sim_text, until
 from proxy import Proxy
 
 from specmesh.client import Json

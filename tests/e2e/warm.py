@@ -20,10 +20,8 @@ FORKS.set_forkserver_preload(["specmesh.cli", "specmesh.daemons.serve", "specmes
 
 
 class Forked:
-    """`specmesh WORDS` as a process, which is waited for and sent signals as a `subprocess.Popen` is.
-
-    streams: descriptors of its standard input, output and error.
-    """
+    """`specmesh WORDS` as a process, which is waited for and sent signals as a `subprocess.Popen` is. streams:
+    descriptors of its standard input, output and error."""
 
     def __init__(self, words: list[str], env: dict[str, str], streams: Sequence[int], cwd: str = ".") -> None:
         passed = [Connection(os.dup(one)) for one in streams]

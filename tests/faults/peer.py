@@ -53,10 +53,8 @@ class Wire:
 
 
 class Peer(ScriptedDrafter):
-    """A drafter with a connection of its own, and a key where the verifier has one.
-
-    identity: the keys that it shows, else some of its own. address: what it has the verifier call its connection.
-    """
+    """A drafter with a connection of its own, and a key where the verifier has one. identity: the keys that it shows,
+    else some of its own. address: what it has the verifier call its connection."""
 
     def __init__(self, wire: Wire, identity: Identity | None = None, address: bytes = b"") -> None:
         self._context = zmq.Context()

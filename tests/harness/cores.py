@@ -65,12 +65,9 @@ class _Session:
 
 
 class Verifier:
-    """A verifier's core. Who drafts for which session is decided outside: a drafter without room in its model
-    keeps its session, and the core offers it no other.
-
-    prefill_rows: of a prompt, in a step in which others verify. seen: counts what happens. first: number of its first
-    session.
-    """
+    """A verifier's core. Who drafts for which session is decided outside: a drafter without room in its model keeps its
+    session, and the core offers it no other. prefill_rows: of a prompt, in a step in which others verify. seen: counts
+    what happens. first: number of its first session."""
 
     def __init__(
         self,
@@ -234,11 +231,8 @@ class Verifier:
 
 
 class Drafter:
-    """One session at a drafter.
-
-    n_ctx, n_batch: of its draft model. can_trim: False where that has to begin anew to be cut. round_trip: to the
-    verifier, in seconds.
-    """
+    """One session at a drafter. n_ctx, n_batch: of its draft model. can_trim: False where that has to begin anew to be
+    cut. round_trip: to the verifier, in seconds."""
 
     def __init__(
         self,

@@ -180,8 +180,4 @@ class _Weights:
         self._writer.add_tensor(name, values)
 
 
-_LAYERS = {
-    "llama": _add_llama,
-    "mamba": _add_mamba,
-    "lfm2": _add_lfm2,
-}
+_LAYERS = {"llama": _add_llama, "mamba": _add_mamba, "lfm2": _add_lfm2}

@@ -198,13 +198,7 @@ class World:
 
     def left(self) -> list[Any]:
         clients, core = self.clients, self.core
-        parts = (
-            clients.sessions,
-            clients._requests,
-            core.sessions,
-            core._waiting.openings,
-            core._kept.sessions,
-        )
+        parts = (clients.sessions, clients._requests, core.sessions, core._waiting.openings, core._kept.sessions)
         return [part for part in parts if part]
 
 

@@ -51,11 +51,8 @@ class Engine:
         return ids
 
     def decode(self, ids: list[int]) -> bytes:
-        """Raw bytes of token ids.
-
-        `Llama.detokenize` of llama-cpp-python drops tokens of more than 32 bytes, and deep
-        indentation is such a token, so this asks llama.cpp itself.
-        """
+        """Raw bytes of token ids. `Llama.detokenize` of llama-cpp-python drops tokens of more than 32 bytes, and deep
+        indentation is such a token, so this asks llama.cpp itself."""
         vocab = llama_cpp.llama_model_get_vocab(self.model.model)
         buffer = ctypes.create_string_buffer(256)
         out = b""
@@ -134,12 +131,10 @@ def agreement(drafter: Engine, prompt: list[int], text: list[int]) -> NDArray[np
 
 
 def windows(same: NDArray[np.bool_], drafts: int) -> tuple[int, int, int]:
-    """(accepted, verified, drafted) of greedy speculation with windows of `drafts` ids.
-
-    A draft counts as verified when everything before it in its window was accepted. Until the
-    first mismatch a window's own context is the target's text, so `same` says all there is to
-    know; after a window the target's own id follows, as in speculative decoding.
-    """
+    """(accepted, verified, drafted) of greedy speculation with windows of `drafts` ids. A draft counts as verified when
+    everything before it in its window was accepted. Until the first mismatch a window's own context is the target's
+    text, so `same` says all there is to know; after a window the target's own id follows, as in speculative
+    decoding."""
     at = accepted = verified = drafted = 0
     while at + drafts < len(same):
         window = same[at : at + drafts]
@@ -191,11 +186,9 @@ def real_text_agreement(target: Engine, drafter: Engine, files: list[list[int]])
 
 
 def sampled_report(target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings) -> dict[str, float]:
-    """Variety of sampled text, and the overlap of the two models' distributions along it.
-
-    The overlap, the sum of min(p, q), is the chance that a sampled draft is accepted under the
-    best coupling (Leviathan et al. 2023, arXiv:2211.17192).
-    """
+    """Variety of sampled text, and the overlap of the two models' distributions along it. The overlap, the sum of
+    min(p, q), is the chance that a sampled draft is accepted under the best coupling (Leviathan et al. 2023,
+    arXiv:2211.17192)."""
     random = np.random.default_rng(settings.seed)
     grams, overlaps = [], []
     for prompt in prompts:

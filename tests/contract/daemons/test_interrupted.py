@@ -74,10 +74,7 @@ def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
     begun.ends()
 
 
-@pytest.mark.parametrize(
-    "now",
-    [{"model": "another", "model_hash": "x"}, {"model_hash": ""}, {"model_hash": "y"}],
-)
+@pytest.mark.parametrize("now", [{"model": "another", "model_hash": "x"}, {"model_hash": ""}, {"model_hash": "y"}])
 def test_another_model_does_not_go_on(bench: Bench, now: dict[str, object]):
     """Equal ids would mean another text."""
     begun = Begun(bench, model_hash="x")

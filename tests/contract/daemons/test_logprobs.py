@@ -78,10 +78,7 @@ class TestAtTheDrafter:
 
     def opened(self, router: Scripted, session: int) -> m.Open:
         order = router.expect(m.Open)
-        router.say(
-            m.Opened(session, order.ref, len(PROMPT), order.options),
-            m.Sync(session, 0, 0, tuple(order.ids), 0),
-        )
+        router.say(m.Opened(session, order.ref, len(PROMPT), order.options), m.Sync(session, 0, 0, tuple(order.ids), 0))
         return order
 
     def say(self, router: Scripted, session: int, begin: int, end: int, *, logprobs: bool = True) -> None:

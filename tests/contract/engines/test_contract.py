@@ -13,10 +13,7 @@ from specmesh.engines.sim import SimVerifier
 from specmesh.errors import LocalProtocolError
 
 
-@pytest.fixture(
-    scope="module",
-    params=["sim", *contract.model_params(*contract.TINY)],
-)
+@pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.TINY)])
 def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine: VerifyEngine
     if request.param == "sim":

@@ -18,11 +18,9 @@ PROMPTS = ("a", "b", "c")
 
 
 class Daemon:
-    """Answers as a pair would whose target has random logits; with drafts they differ by up to `noise`.
-
-    quiet: prompts after which they do not. wrong: positions at which its texts with drafts have another token than the
-    best, whatever the logits; `second`: the next best.
-    """
+    """Answers as a pair would whose target has random logits; with drafts they differ by up to `noise`. quiet: prompts
+    after which they do not. wrong: positions at which its texts with drafts have another token than the best, whatever
+    the logits; `second`: the next best."""
 
     def __init__(
         self, noise: float = 0.0, wrong: frozenset[int] = frozenset(), quiet: str = "", *, second: bool = False

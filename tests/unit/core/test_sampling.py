@@ -100,11 +100,7 @@ def test_coupled_sampling_is_exact(logits, params, seed):
     rows,
     st.fixed_dictionaries(
         {},
-        optional={
-            "top_k": st.integers(0, 30),
-            "top_p": st.floats(0.01, 1.0),
-            "min_p": st.floats(0.0, 1.0),
-        },
+        optional={"top_k": st.integers(0, 30), "top_p": st.floats(0.01, 1.0), "min_p": st.floats(0.0, 1.0)},
     ),
     positions,
     seeds,

@@ -29,10 +29,7 @@ REACHED = {
         *("Truth", "Sync", "Nack", "Emit", "Trim", "Finish"),
         *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
     },
-    "drafter_session": {
-        *("Draft", "DraftProbs", "Nack", "Trim", "Learned", "accepted", "no event"),
-        "sampled",
-    },
+    "drafter_session": {*("Draft", "DraftProbs", "Nack", "Trim", "Learned", "accepted", "no event"), "sampled"},
 }
 """What the inputs of a corpus make happen."""
 
