@@ -226,7 +226,7 @@ def test_flood_leaves_the_api_and_the_text_alone(wire: Wire, verifier: Daemon, c
 def test_sessions_of_a_hostile_owner_end_with_it(verifier: Daemon, chosen: Peer):
     for order in (
         m.Open(12, "", {"max_tokens": 5}, ids=[256]),
-        m.Open(13, "x" * 9000, {"max_tokens": 5}),
+        m.Open(13, "x" * 66_000, {"max_tokens": 5}),
         m.Open(15, "many", {"stop": ["a"] * 100_000}),
         m.Open(16, "larger than can be", {"seed": 2**32, "draft_n": 2**32}),
         m.Open(17, "of another kind", {"temperature": [{}], "logit_bias": "x"}),
