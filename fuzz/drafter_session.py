@@ -57,7 +57,7 @@ class _World:
             case 13 if not self.honest:
                 self.hear(self.tape.take(self.tape.byte()))
             case 14:
-                known = self.session._known
+                known = self.session.known
                 base = self.tape.byte() % (len(known) + 2)
                 crc = known.crc_at(min(base, len(known))) if self.tape.byte() & 1 else self.tape.number(4)
                 self.handle(m.Nack(SESSION, base, crc))
@@ -89,7 +89,7 @@ class _World:
             return
         held = len(self.memory.held)
         assert 0 < len(plan.ids) <= self.n_batch
-        assert list(plan.ids) == self.session._known[held : held + len(plan.ids)], "not where the memory ends"
+        assert list(plan.ids) == self.session.known[held : held + len(plan.ids)], "not where the memory ends"
         self.memory.append(plan.ids)
         began, guesses = self.now, list[int]()
         while plan.sampler is not None and len(guesses) < plan.drafts and (guess := self.guess()) is not None:
@@ -131,15 +131,15 @@ class _World:
             self.seen["Trim"] += 1
             self.memory.trim(session.held if self.can_trim else 0)
             session.cut_to(len(self.memory.held))
-        assert len(session._known) - session.n_truth <= MAX_CREDIT
+        assert len(session.known) - session.n_truth <= MAX_CREDIT
         assert 0 <= session.draft_n <= MAX_CREDIT
-        assert self.memory.held[0 : len(self.memory.held)] == session._known[0 : len(self.memory.held)]
+        assert self.memory.held[0 : len(self.memory.held)] == session.known[0 : len(self.memory.held)]
         if self.honest:
-            assert session._known[0 : session.n_truth] == list(TEXT[: session.n_truth]), "not the verifier's text"
+            assert session.known[0 : session.n_truth] == list(TEXT[: session.n_truth]), "not the verifier's text"
 
     def perform(self, effects: list[ev.DrafterEffect]) -> None:
         assert len(effects) <= 4
-        known = self.session._known
+        known = self.session.known
         for effect in effects:
             self.seen[type(effect).__name__] += 1
             match effect:

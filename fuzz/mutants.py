@@ -84,13 +84,9 @@ def outcomes(count: int, seed: int) -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    found = outcomes(args.frames, args.seed)
-    refused = sum(count for reason, count in found.items() if reason in REASONS)
-    print(f"{args.frames} damaged frames: {args.frames - refused} messages, nothing but FrameError")
-    for reason, count in found.most_common():
-        print(f"  {reason:<12}{count:>9}")
+    frames = parser.parse_args().frames
+    for reason, count in outcomes(frames, 1).most_common():
+        print(f"{'refused' if reason in REASONS else 'message'}  {reason:<12}{count:>9}")
 
 
 if __name__ == "__main__":

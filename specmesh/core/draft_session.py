@@ -61,8 +61,8 @@ class DrafterSession:
         self.draft_seconds = 0.0
         self._interval = 0.0  # seconds of a draft, as of late
         self._chunk = min(CHUNK, limits.n_batch)
-        self._known = Prefix()  # the truth, then the chain
-        self._ids = self._known.ids
+        self.known = Prefix()  # the truth, then the chain
+        self._ids = self.known.ids
         self._proposals: dict[int, Proposal] = {}  # by position, what drafts beyond the truth were sampled from
         self.n_truth = 0
         self._learned = 0  # how much of the truth has been reported
@@ -120,7 +120,7 @@ class DrafterSession:
                 return self.guided.sampler(sampler, end - self.asked.n_prompt, lambda count: self._before(end, count))
             except SpecmeshError:
                 self.guided = None  # drafts go on without
-        return ProposalSampler(sampler, self._known.crc_at(end)) if self._samples else sampler
+        return ProposalSampler(sampler, self.known.crc_at(end)) if self._samples else sampler
 
     def _before(self, end: int, most: int) -> list[int]:
         return self._ids[0 if most < 0 else max(end - most, 0) : end]
@@ -134,7 +134,7 @@ class DrafterSession:
     def _told(self, truth: m.Truth | m.Sync, now: float) -> list[ev.DrafterEffect]:
         base, ids, known, sync = truth.base, truth.ids, self._ids, isinstance(truth, m.Sync)
         impossible = ids and (min(ids) < 0 or max(ids) >= self.asked.n_vocab)
-        if impossible or not self._known.holds(base, truth.prefix_crc):
+        if impossible or not self.known.holds(base, truth.prefix_crc):
             return self._nack(now)
         end = base + len(ids)
         agreed = base + common_length(ids, known[base:end])
@@ -148,7 +148,7 @@ class DrafterSession:
             self._judge(right, corrected=self.n_truth <= agreed < min(end, len(known)))
         if agreed < end:
             self._cut(agreed)
-            self._known.extend(ids[agreed - base :])
+            self.known.extend(ids[agreed - base :])
         self.n_truth = end
         if self._proposals:
             self._proposals = {at: one for at, one in self._proposals.items() if at >= end}
@@ -158,7 +158,7 @@ class DrafterSession:
         return self._learn(truth, right) + self._send(now)
 
     def _cut(self, length: int) -> None:
-        self._known.truncate(length)
+        self.known.truncate(length)
         self._proposals = {at: one for at, one in self._proposals.items() if at < length}
         self._sent = min(self._sent, length)
         self.n_truth = min(self.n_truth, length)
@@ -177,10 +177,10 @@ class DrafterSession:
         if self._nacked[1] == self.n_truth and now - self._nacked[0] < NACK_INTERVAL:
             return []
         self._nacked = (now, self.n_truth)
-        return [m.Nack(self.asked.session, self.n_truth, self._known.crc_at(self.n_truth))]
+        return [m.Nack(self.asked.session, self.n_truth, self.known.crc_at(self.n_truth))]
 
     def _send_again(self, nack: m.Nack, now: float) -> list[ev.DrafterEffect]:
-        if nack.base < self.n_truth or not self._known.holds(nack.base, nack.prefix_crc):
+        if nack.base < self.n_truth or not self.known.holds(nack.base, nack.prefix_crc):
             return self._nack(now)
         self._sent = nack.base
         return self._send(now)
@@ -232,7 +232,7 @@ class DrafterSession:
         self.held, new = self.fed, made[agreed:]  # without what was told meanwhile
         if new and isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
             self._proposals[len(self._ids)] = row.sampler.proposal
-        self._known.extend(new)
+        self.known.extend(new)
         self._stuck = len(tokens) < row.drafts
         return self._send(now)
 
@@ -244,7 +244,7 @@ class DrafterSession:
         if base >= end or (more and now - self._sent_at < (ASKED if base < wanted else AHEAD)):
             return []
         self._sent, self._sent_at = end, now
-        place = self.asked.session, base, self._known.crc_at(base), tuple(self._ids[base:end])
+        place = self.asked.session, base, self.known.crc_at(base), tuple(self._ids[base:end])
         if self._proposals:
             return [m.DraftProbs(*place, *flattened([self._proposals.get(at) for at in range(base, end)]))]
         return [m.Draft(*place)]

@@ -24,7 +24,7 @@ class DrafterCore:
     def __init__(self, limits: DraftLimits, slots: KVSlots) -> None:
         self.slots = slots
         self._limits = limits
-        self._sessions: dict[int, DrafterSession] = {}  # those who were served last come last
+        self.sessions: dict[int, DrafterSession] = {}  # those who were served last come last
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
         self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
@@ -36,21 +36,21 @@ class DrafterCore:
     def handle(self, event: ev.CoreEvent, now: float) -> list[ev.CoreEffect]:
         match event:
             case ev.Heard(key, said):
-                session = self._sessions.get(key)
+                session = self.sessions.get(key)
                 return [] if session is None else self._heard(session, said, now)
             case ev.DraftFor(key, upstream):
                 round_trip = self._round_trips.get(upstream, 0.0)
-                self._sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
+                self.sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
             case ev.Aside(key):
-                if (session := self._sessions.get(key)) is not None:
+                if (session := self.sessions.get(key)) is not None:
                     event = replace(event, drafted=session.drafted, draft_seconds=session.draft_seconds)
                 return [(key, event)]
             case ev.Dropped(key):
-                if (session := self._sessions.pop(key, None)) is not None:
+                if (session := self.sessions.pop(key, None)) is not None:
                     self._release(session)
                 return self._worked(now)
             case ev.CompiledGrammar(key, constraint):
-                if (session := self._sessions.get(key)) is not None:
+                if (session := self.sessions.get(key)) is not None:
                     session.guided = DraftConstraint(constraint, session.asked.end_ids)
             case ev.UpstreamChanged():
                 return self._changed(event, now)
@@ -78,7 +78,7 @@ class DrafterCore:
 
     def _changed(self, event: ev.UpstreamChanged, now: float) -> list[ev.CoreEffect]:
         self._round_trips[event.upstream] = event.round_trip
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             if session.asked.upstream == event.upstream:
                 session.set_round_trip(event.round_trip)
         if event.speaks:
@@ -103,14 +103,14 @@ class DrafterCore:
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
         """Return the step that begins now, for sessions that drafts are asked for; the others read nothing."""
         upstream, rows = self._rows()
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             if session.seq is not None and session.held < session.fed:
                 self._cut(session.seq, session.held)
         cuts, threads = self._cuts, self._threads
         if not rows and not cuts and threads is None:
             return ev.Wait(inf)
         for row in rows:
-            self._sessions[row.key] = self._sessions.pop(row.key)  # the others come first next time
+            self.sessions[row.key] = self.sessions.pop(row.key)  # the others come first next time
         self._cuts, self._threads = {}, None
         orders = tuple([KVCut(*cut) for cut in cuts.items()]) if cuts else ()
         return ev.DraftStep(upstream, orders, tuple(rows), threads)
@@ -118,7 +118,7 @@ class DrafterCore:
     def _rows(self) -> tuple[int, list[ev.DraftRow]]:
         """What the first session with work does, and others of its verifier that guess in the same step."""
         upstream, rows, room = -1, list[ev.DraftRow](), self._limits.n_batch
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             theirs = session.asked.upstream
             if not session.draft_n or theirs not in self._speaks or (rows and theirs != upstream):
                 continue
@@ -143,7 +143,7 @@ class DrafterCore:
             self._kept(seq, held)
         effects, work, drafts = list[ev.CoreEffect](), self._work, 0
         for row, tokens in zip(step.rows, result.tokens, strict=True):
-            session = self._sessions.get(row.key)
+            session = self.sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
             session.alone = session.alone and not tokens
@@ -159,7 +159,7 @@ class DrafterCore:
 
     def _kept(self, seq: int, held: int) -> None:
         """Note what a sequence that was cut holds."""
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             if session.seq == seq:
                 session.cut_to(held)
                 return
@@ -171,7 +171,7 @@ class DrafterCore:
         alone."""
         told, alone = list[ev.CoreEffect](), len(step.rows) == 1
         for row in step.rows:
-            session = self._sessions.get(row.key)
+            session = self.sessions.get(row.key)
             if session is None:
                 continue  # it has ended meanwhile
             self._release(session, broken=True)
@@ -194,7 +194,7 @@ class DrafterCore:
         if session.undraftable or session.n_truth < max(n_prompt, 1):
             return False
         if not self.slots:
-            idle = (one for one in self._sessions.values() if one.seq is not None and not one.draft_n)
+            idle = (one for one in self.sessions.values() if one.seq is not None and not one.draft_n)
             if (spare := next(idle, None)) is None:
                 return False
             self._release(spare)

@@ -100,7 +100,7 @@ class VerifierSession:
         self._strategy = strategy_of(params.sampling)
         self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
-        self._end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
+        self.end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
         self.cached = min(held, self.n_prompt)
         self.state = SessionState.PREFILLING  # changed by `move` only
         if held >= len(ids) - 1:
@@ -114,7 +114,7 @@ class VerifierSession:
         ends = [token in self._limits.end_ids or self._stops_with(token) for token in before]
         if any(ends):
             return "stop"
-        return "length" if len(self.prefix) >= self._end else None
+        return "length" if len(self.prefix) >= self.end else None
 
     # --- what happened
 
@@ -243,7 +243,7 @@ class VerifierSession:
 
     def _max_drafts(self) -> int:
         """Most drafts of a step: one row is the target's own."""
-        return max(min(self._limits.max_drafts, self._end - len(self.prefix.ids) - 1), 0)
+        return max(min(self._limits.max_drafts, self.end - len(self.prefix.ids) - 1), 0)
 
     # --- steps
 
@@ -269,7 +269,7 @@ class VerifierSession:
                 drafts,
                 self._choices(drafts, logits),
                 end_ids=self._limits.end_ids,
-                room=self._end - base,
+                room=self.end - base,
                 stops=self._stops_with if self._stoppable else None,
             )
         except RequestError as error:  # the grammar's, when it is too late to refuse it
@@ -279,7 +279,7 @@ class VerifierSession:
             self.logprobs.take(logits, verdict.committed)
         self._commit(verdict, drafts, forced, now, seconds, sessions)
         length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
-        if verdict.ended or verdict.stopped or length >= self._end:
+        if verdict.ended or verdict.stopped or length >= self.end:
             self._finish("stop" if verdict.ended or verdict.stopped else "length")
         if self.pacing.arrivals is not None:
             idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None

@@ -50,7 +50,7 @@ class VerifierCore:
         self._batch: Batch | None = None  # of the step that runs
         self._late: list[vev.Change] = []  # what happened while the step ran
         self._effects: list[vev.Effect] = []
-        self._drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
+        self.drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
         self._waiting = WaitingRequests(n_seq)
         self._kept = DetachedSessions(grace)
         self._threads = CpuThreads(costs)
@@ -61,7 +61,7 @@ class VerifierCore:
     def _tell(self, effect: vev.Effect) -> None:
         self._effects.append(effect)
 
-    def _taken(self, now: float) -> list[vev.Effect]:
+    def take_effects(self, now: float) -> list[vev.Effect]:
         """Do what is due between two steps, and return all that is to be done."""
         if self._batch is None:
             if self._kept.sessions:
@@ -84,7 +84,7 @@ class VerifierCore:
             self._late.append(event)
         else:
             self._change(event, now)
-        return self._taken(now)
+        return self.take_effects(now)
 
     def _change(self, event: vev.Change, now: float) -> None:
         match event:
@@ -94,7 +94,7 @@ class VerifierCore:
                 if (live := self.sessions.get(session)) is not None:
                     live.machine.pacing.policy = policy
             case vev.RoundTrip(name, seconds):
-                self._drafters.round_trip(name, seconds)
+                self.drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
                 self._waiting.withdraw(lambda opening: opening.client == client)
                 for live in [live for live in self.sessions.values() if live.client == client]:
@@ -102,7 +102,7 @@ class VerifierCore:
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session)
             case vev.DrafterJoined(name, n_ctx):
-                self._drafters.join(name, n_ctx, now)
+                self.drafters.join(name, n_ctx, now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():
@@ -131,7 +131,7 @@ class VerifierCore:
             totals.add(counts)
         return vev.CoreReport(
             sessions=[session_row(live, now) for live in lives],
-            drafters=self._drafters.reports(),
+            drafters=self.drafters.reports(),
             kept=len(self._kept),
             stray_frames=self._stray_frames,
             stale=self._stale + sum(live.machine.drafts.stale for live in lives),
@@ -179,10 +179,10 @@ class VerifierCore:
         late, self._late = self._late, []
         for event in late:
             self._change(event, ended)
-        return self._taken(ended)
+        return self.take_effects(ended)
 
     def _stepped(self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float) -> None:
-        drafters, seconds = self._drafters.drafters, ended - started
+        drafters, seconds = self.drafters.drafters, ended - started
         asked = bool(drafters) and any(live.machine.drafting for live in self.sessions.values())
         self._meter.ended(batch, started, ended, cut=bool(step.orders))
         outcomes = list[tuple[SessionContext, list[ev.VerifierEffect]]]()
@@ -200,8 +200,8 @@ class VerifierCore:
             self._carry_out(live, effects)
         if drafters:
             for live, _ in outcomes:
-                self._drafters.reconsider(live, ended)
-                self._drafters.stepped(live, ended)
+                self.drafters.reconsider(live, ended)
+                self.drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
 
     def _failed(self, step: ev.Step, error: SpecmeshError) -> None:
@@ -289,9 +289,9 @@ class VerifierCore:
             self._tell(vev.RequestRefused(live.client, error))
         for identity in {live.owner} if owner is None else {live.owner, live.drafter}:
             if identity is not None and identity != owner:
-                self._drafters.release(live, identity)
+                self.drafters.release(live, identity)
                 if live.drafter == identity:
-                    self._drafters.detach(live)
+                    self.drafters.detach(live)
 
     def _hand_over(self, live: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False) -> None:
         """Give a session to the opening's client, with what that does not know of the text."""
@@ -299,16 +299,16 @@ class VerifierCore:
         machine.followed = opening.owner is not None
         self._tell(live.began(opening.request.known, adopted=adopted))
         if opening.owner is not None:
-            self._drafters.attach(live, opening.owner, now)
-        elif machine.finished is None and live.drafter is None and machine.may_draft and self._drafters.drafters:
-            self._drafters.find(live, now)
+            self.drafters.attach(live, opening.owner, now)
+        elif machine.finished is None and live.drafter is None and machine.may_draft and self.drafters.drafters:
+            self.drafters.find(live, now)
 
     # --- a drafter comes or goes
 
     def _left(self, drafter: vev.DrafterId, now: float, *, may_return: bool) -> None:
         """Keep the sessions of a lost drafter's own clients where it may return, give the others another drafter."""
         self._waiting.withdraw(lambda opening: opening.owner == drafter)
-        self._drafters.gone(drafter)
+        self.drafters.gone(drafter)
         for live in [live for live in self.sessions.values() if live.owner == drafter]:
             if may_return and live.name and self._kept.grace > 0:
                 self._kept.add(live, now)
@@ -316,7 +316,7 @@ class VerifierCore:
                 self._note("session_kept", live, seconds=self._kept.grace)
             else:
                 self._cancel(live)
-        self._drafters.find_all(now)
+        self.drafters.find_all(now)
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
         live = self.sessions.get(session) or self._kept.sessions.get(session)
@@ -380,7 +380,7 @@ class VerifierCore:
         self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
         self._over.add(machine.counts)
         self._stale += machine.drafts.stale
-        self._drafters.weigh()
+        self.drafters.weigh()
         report = session_report(machine, self._costs, now)
         live.end = live.ended(reason, error, report, now)
         self._tell(live.end)

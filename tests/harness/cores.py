@@ -105,8 +105,8 @@ class Verifier:
         """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
         live = self._core.sessions[number]
         assert live.drafter is None
-        self._core._drafters.attach(live, self._joined(peer, round_trip, rated=rated), now)
-        return self._effects(self._core._taken(now), now)
+        self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now)
+        return self._effects(self._core.take_effects(now), now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
         live = self._core.sessions.get(number)
@@ -119,12 +119,12 @@ class Verifier:
 
     def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
         """Another drafter, which perhaps was there before, for a session that may have one."""
-        pool, live = self._core._drafters, self._core.sessions[number]
+        pool, live = self._core.drafters, self._core.sessions[number]
         known = [one for one, other in self._peers.items() if other is peer]
         if live.drafter is not None:
             pool.release(live, live.drafter)
         pool.attach(live, known[0] if known else self._joined(peer, None, rated=False), now)
-        return self._effects(self._core._taken(now), now)
+        return self._effects(self._core.take_effects(now), now)
 
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
@@ -134,7 +134,7 @@ class Verifier:
             drafter.arrivals.record_round_trip(round_trip)
         if rated:
             drafter.acceptance.record(4, 3)
-        self._core._drafters.drafters[identity] = drafter
+        self._core.drafters.drafters[identity] = drafter
         return identity
 
     def receive(self, peer: Hashable, message: m.Message, now: float) -> list[Effect]:
@@ -227,7 +227,7 @@ class Verifier:
 
     def room(self, number: int) -> int:
         machine = self._sessions[number].machine
-        return machine._end - len(machine.prefix)
+        return machine.end - len(machine.prefix)
 
 
 class Drafter:
@@ -249,7 +249,7 @@ class Drafter:
         self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
         self._core.handle(ev.DraftFor(session, 0, session, n_vocab, 0, params), 0.0)
-        self._session = self._core._sessions[session]
+        self._session = self._core.sessions[session]
         self._held = 0  # ids in the draft model's memory
         self._step: ev.DraftStep | None = None
         self._cut = dict[int, int]()  # what its cuts have left
@@ -275,7 +275,7 @@ class Drafter:
                 held[cut.seq] = self._held
             if step.rows and step.rows[0].position == self._held:
                 [row] = step.rows
-                known = self._session._known[self._held : self._held + len(row.ids)]
+                known = self._session.known[self._held : self._held + len(row.ids)]
                 assert list(row.ids) == known, "the plan is not where the memory ends"
                 self._held += len(row.ids)
                 self._step, self._cut = step, held

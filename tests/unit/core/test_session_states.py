@@ -48,36 +48,29 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
         assert (made.prefix.ids, made.counts, made.finished) == before
 
 
-@pytest.mark.parametrize(("state", "to"), [*product(SessionState, SessionState)])
-def test_a_session_moves_as_listed(state: SessionState, to: SessionState):
-    made = session(PROMPT, SessionParams(SamplingParams(), 9), TargetLimits(64, 8, frozenset({7})))
-    made.state = state
-    if to in STATES[state][1]:
-        made.move(to)
-        assert made.state is to
-    else:
-        with pytest.raises(LocalProtocolError, match=f"{state.value} cannot become {to.value}"):
-            made.move(to)
-        assert made.state is state
+SESSIONS = {state: those for state, (_, those) in STATES.items()}
 
 
-@pytest.mark.parametrize(("state", "to"), [*product(RequestState, RequestState)])
-def test_a_request_moves_as_listed(state: RequestState, to: RequestState):
+@pytest.mark.parametrize(
+    ("state", "to"), [*product(SessionState, SessionState), *product(RequestState, RequestState)], ids=str
+)
+def test_what_moves_as_listed(state: SessionState | RequestState, to: SessionState | RequestState):
     """Each pair; a client is told of no end that is refused."""
     told: list[object] = []
-    request = Request("", None, SessionParams(SamplingParams(), 1))
-    made = DrafterRequest(request, SimpleNamespace(on_event=told.append))
+    params = SessionParams(SamplingParams(), 9)
+    request = DrafterRequest(Request("", None, params), SimpleNamespace(on_event=told.append))
+    made = request if isinstance(state, RequestState) else session(PROMPT, params, TargetLimits(64, 8, frozenset({7})))
     made.state = state
-    if to in TRANSITIONS[state]:
+    if to in (SESSIONS | TRANSITIONS)[state]:
         made.move(to)
         assert made.state is to
         return
     with pytest.raises(LocalProtocolError, match=f"that is {state.value} cannot become {to.value}"):
-        made.fail(LocalProtocolError(), to)
+        made.fail(LocalProtocolError(), to) if made is request else made.move(to)
     assert (made.state, told) == (state, [])
 
 
-@pytest.mark.parametrize("table", [TRANSITIONS, {state: those for state, (_, those) in STATES.items()}], ids=str)
+@pytest.mark.parametrize("table", [TRANSITIONS, SESSIONS], ids=["requests", "sessions"])
 def test_the_tables_are_drawn(table: dict[Enum, set[Enum]]):
     width = max(len(state.value) for state, those in table.items() if those)
     lines = [
