@@ -38,8 +38,8 @@ SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the d
 # piles up between two, and memory under load grew twice as fast
 COLLECT_EVERY = (2_000, 5, 5)
 
-# see mallopt(3): with lists of small freed blocks (M_MXFAST) and an arena per thread (M_ARENA_MAX), as glibc has them, a
-# drafter's memory grew by 66 bytes a text, of which nothing was in use any more; with these by 23
+# see mallopt(3): with lists of small freed blocks (M_MXFAST) and an arena per thread (M_ARENA_MAX), as glibc has them,
+# a drafter's memory grew by 66 bytes a text, of which nothing was in use any more; with these by 23
 MALLOC = {1: 0, -8: 1}
 
 HEARING = 1.0  # seconds after which a signal is heard at last
