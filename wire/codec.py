@@ -68,16 +68,16 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value.values()))
-
-
 def _is_json(value: object, depth: int) -> bool:
     """Whether numbers are finite, and containers, of which the value may be the first, fewer than `depth` deep."""
     if not isinstance(value, dict | list):
         return not isinstance(value, float) or math.isfinite(value)
     inner = value.values() if isinstance(value, dict) else value
     return depth > 1 and all(_is_json(one, depth - 1) for one in inner)
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict) and _is_json(value, MAX_DEPTH + 1)
 
 
 def _each(check: Check) -> Check:
@@ -92,8 +92,8 @@ _CHECKS: dict[object, Check] = {
     list[int]: _each(_is_u32),
     list[float]: _each(_is_number),
     list[str]: _each(_is_text),
-    list[dict[str, str]]: _each(_is_texts),
-    dict[str, object]: lambda value: isinstance(value, dict) and _is_json(value, MAX_DEPTH + 1),
+    list[dict[str, object]]: _each(_is_object),
+    dict[str, object]: _is_object,
 }
 
 

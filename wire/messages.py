@@ -129,11 +129,12 @@ class Open:
     prompt: str
     options: dict[str, object]
     ids: list[int] = field(default_factory=list)
-    messages: list[dict[str, str]] = field(default_factory=list)
+    messages: list[dict[str, object]] = field(default_factory=list)
     name: str = ""
     n_prompt: int = 0
     adopt: bool = False
     continued: bool = False
+    template: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

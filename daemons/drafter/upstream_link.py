@@ -301,4 +301,5 @@ def open_of(pending: DrafterRequest, ref: int) -> m.Open:
         n_prompt=len(prompt),
         adopt=request.named_only,
         continued=request.continued,
+        template=dict(request.template),
     )

@@ -15,6 +15,7 @@ from specmesh import logs
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.config import VerifierSettings
 from specmesh.core import verifier_events as vev
+from specmesh.core.chat import for_template, with_format
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
@@ -253,16 +254,20 @@ class PromptEncoder:
         return not under_way
 
     def _encoded(self, opening: vev.Opening) -> Encoded:
-        grammar = opening.request.params.grammar
+        request, engine = opening.request, self._engine
         try:
-            ids = tuple(prompt_ids(self._engine, opening.request))
+            ids = tuple(prompt_ids(engine, request))
+            if request.messages:
+                tail = b"".join(engine.vocabulary.pieces[one] for one in ids[-TAIL:]).decode("utf-8", "replace")
+                request = replace(request, params=with_format(request.params, engine.chat_template, tail))
+            grammar = request.params.grammar
             constraint = self._grammars.compile(grammar) if grammar is not None else None
         except SpecmeshError as error:
             return vev.RequestRefused(opening.client, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
             reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
             return vev.RequestRefused(opening.client, EngineError(reason))
-        return replace(opening, ids=ids, n_prompt=len(ids), constraint=constraint)
+        return replace(opening, request=request, ids=ids, n_prompt=len(ids), constraint=constraint)
 
 
 def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
@@ -273,4 +278,5 @@ def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
         return request.prompt_ids
     if not request.messages:
         return engine.encode(request.prompt or "") or sorted(engine.vocabulary.end_ids)[:1]
-    return engine.encode_chat(request.messages, continued=request.continued)
+    messages, variables = for_template(request, engine.chat_template)
+    return engine.encode(engine.chat_text(messages, variables, continued=request.continued))

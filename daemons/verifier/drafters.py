@@ -17,7 +17,7 @@ from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
 from specmesh.core.scheduling.threads import ThreadShare
-from specmesh.core.session_params import ChatMessage, TargetLimits, wire_params
+from specmesh.core.session_params import TargetLimits, message_of, wire_params
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
@@ -258,17 +258,14 @@ def requested(order: m.Open) -> Request:
     params = wire_params(order.options)
     if params.grammar is None and order.options.get("grammar_kind"):
         raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
-    chat = tuple(
-        ChatMessage(message.get("role", ""), message.get("content", ""), message.get("name", ""))
-        for message in order.messages
-    )
     n_prompt = order.n_prompt or len(order.ids)
     return Request(
         order.prompt,
         tuple(order.ids[:n_prompt]) or None,
         params,
-        messages=chat,
+        messages=tuple(map(message_of, order.messages)),
         continued=order.continued,
+        template=order.template,
         id=order.name,
         generated=tuple(order.ids[n_prompt:]),
         named_only=order.adopt,

@@ -6,11 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from specmesh.api.fields import grammar_of, ignored, prompts_of
+from specmesh.api.tools import tools_grammar
 from specmesh.core.fields import Fields, are_ids
 from specmesh.core.requests import Request
+from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
 from specmesh.core.sampling.sampler import FORBIDDEN
-from specmesh.core.session_params import MAX_TOKENS, ChatMessage, SessionParams, check_biases, session_params
+from specmesh.core.session_params import MAX_TOKENS, ChatMessage, SessionParams, check_biases, message_of, session_params
 from specmesh.errors import RequestError
 
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
@@ -36,6 +38,7 @@ class Body:
     stream: bool
     tells_usage: bool  # in a chunk of its own
     ignored: str  # names of fields that nobody reads
+    splits: bool  # thoughts are told apart from the answer
 
 
 def parse_body(value: object, *, chat: bool) -> Body:
@@ -56,6 +59,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
         resumable=fields.flag("resumable"),
         stream=fields.flag("stream"),
         tells_usage=Fields(options).flag("include_usage"),
+        splits=_splits(fields),
         ignored=ignored(fields),
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)
@@ -70,7 +74,8 @@ def parse_body(value: object, *, chat: bool) -> Body:
 def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
     logprobs = (_chat_logprobs if chat else _completion_logprobs)(fields)
-    params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar_of(fields))
+    grammar = _grammar(fields, chat=chat)
+    params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar)
     request = Request(
         None,
         None,
@@ -86,8 +91,20 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
         if not isinstance(said, list) or not said:
             raise RequestError("messages must be a list with at least one message", "messages")
         messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(said))
-        return (replace(request, messages=messages, continued=_continues(fields, messages)),), ""
+        continued, variables = _continues(fields, messages), fields.get("chat_template_kwargs", {})
+        if not isinstance(variables, dict):
+            raise RequestError("chat_template_kwargs must be an object", "chat_template_kwargs")
+        if effort := fields.text("reasoning_effort"):
+            variables = {"reasoning_effort": effort} | variables
+        return (replace(request, messages=messages, continued=continued, template=variables),), ""
     return tuple(replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts_of(said)), ""
+
+
+def _grammar(fields: Fields, *, chat: bool) -> Grammar | None:
+    form, tools = grammar_of(fields), tools_grammar(fields) if chat else None
+    if form is not None and tools is not None:
+        raise RequestError(f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools")
+    return tools or form
 
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:
@@ -107,6 +124,13 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
         why = "resume.prompt_token_ids and token_ids must be lists of token ids, each from 0 to 2147483647"
         raise RequestError(f"{why}, the first not empty", "resume")
     return replace(request, id=name, prompt_ids=tuple(prompt), generated=tuple(said), known=len(said)), model
+
+
+def _splits(fields: Fields) -> bool:
+    form = fields.text("reasoning_format", "auto")
+    if form not in ("auto", "none", "deepseek"):  # deepseek: llama-server's name for what auto does
+        raise RequestError("reasoning_format must be auto or none", "reasoning_format")
+    return form != "none"
 
 
 def _max_tokens(fields: Fields, *, chat: bool) -> int:
@@ -142,7 +166,7 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return top if wanted else None
 
 
-_CONTENT = ("audio", "function_call", "images", "refusal", "tool_call_id", "tool_calls")
+_CONTENT = ("audio", "function_call", "images", "refusal")
 """Fields of a message that say something, which would be lost; what else it has besides a text is left out."""
 
 
@@ -160,9 +184,7 @@ def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
 def _message(value: object, where: str) -> ChatMessage:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise RequestError(f"{where} must be an object with a role", where)
-    role, name, content = value["role"], value.get("name"), value.get("content")
-    if not isinstance(name, str | None):
-        raise RequestError(f"{where}.name must be a text", where)
+    role, content = value["role"], value.get("content")
     for key in _CONTENT:
         if value.get(key) not in (None, [], ""):
             raise RequestError(f"{where}.{key} is not supported yet", where)
@@ -172,7 +194,7 @@ def _message(value: object, where: str) -> ChatMessage:
     if not isinstance(parts, list):
         raise RequestError(f"{where}.content must be a text, or a list of text parts", where)
     texts = (_part(part, f"{where}.content[{index}]") for index, part in enumerate(parts))
-    return ChatMessage(role, "".join(texts), name or "")
+    return message_of({**value, "content": "".join(texts)}, where)
 
 
 _MEDIA = re.compile("image|audio|video|file")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from specmesh.api.deltas import Deltas, deltas_of
 from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent, written
 from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
@@ -33,8 +34,11 @@ class Choice:
     what the client knows, and ends before a stop string. heard: called once events have come. resumable: also say what
     is needed to go on with the text. end: the last event, once it came."""
 
-    def __init__(self, shape: Shape, request: Request, vocabulary: Vocabulary, *, resumable: bool = False) -> None:
-        self.shape, self.request = shape, request
+    def __init__(
+        self, shape: Shape, request: Request, vocabulary: Vocabulary, *, resumable: bool = False, splits: bool = False
+    ) -> None:
+        self.shape, self.request, self._splits = shape, request, splits
+        self._deltas: Deltas | None = None  # of a chat that thinks, or may call tools
         self.end: Finished | None = None
         self.heard: Callable[[], None] = nothing
         self._vocabulary, self._resumable = vocabulary, resumable
@@ -69,6 +73,7 @@ class Choice:
     def _begin(self, params: SessionParams) -> None:
         """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
         self._logprobs = params.logprobs is not None
+        self._deltas = deltas_of(params, splits=self._splits) if self.shape.chat else None
         self._filter = StopTextFilter(self._vocabulary, params.stop)
         self._new: list[int] = []  # ids that are decoded together, for the next chunk
         self._kept: list[int] = []  # ids that may be in a stop string, or end within a character
@@ -135,14 +140,28 @@ class Choice:
         if not (text or extra):
             return ""
         self._text, self._ids, self._tokens, self._extra = "", [], [], {}
+        if self._deltas is not None:
+            *deltas, last = self._deltas.feed(text, over=end is not None) or [{}]
+            before = "".join(server_sent(self.shape.chunk(delta, None, {})) for delta in deltas)
+            return before + server_sent(self.shape.chunk(last, self._reason(), extra, tokens))
         if text and not tokens and end is None:
             return f"data: {self._before}{written(text)}{self._between}{written(extra)}}}\n\n"
-        return server_sent(self.shape.chunk(text, end.reason if end is not None else None, extra, tokens))
+        return server_sent(self.shape.chunk(text, self._reason(), extra, tokens))
+
+    def _reason(self) -> str | None:
+        """Why the text has ended, if it has: a call of tools is a reason of its own."""
+        called = self._deltas is not None and self._deltas.calls
+        reason = self.end.reason if self.end is not None else None
+        return "tool_calls" if called and reason == "stop" else reason
 
     def whole(self) -> Json:
         assert self.end is not None
-        extra = self.result() | {"token_ids": self._ids}
-        return self.shape.whole(self._text, self.end.reason, extra, self._tokens if self._logprobs else None)
+        extra: Json = self.result() | {"token_ids": self._ids}
+        said: str | Json = self._text
+        if self._deltas is not None:
+            self._deltas.feed(self._text, over=True)
+            said = self._deltas.message
+        return self.shape.whole(said, self._reason() or "", extra, self._tokens if self._logprobs else None)
 
     def result(self) -> Json:
         assert self.end is not None

@@ -11,8 +11,8 @@ Prompt = tuple[str | None, tuple[int, ...] | None]
 """A text or ids."""
 
 _UNSUPPORTED = (
-    "audio documents echo functions prediction suffix tools top_logprobs web_search_options "
-    "chat_template chat_template_kwargs include_stop_str_in_output truncate_prompt_tokens "
+    "audio documents echo functions prediction suffix top_logprobs web_search_options "
+    "chat_template include_stop_str_in_output truncate_prompt_tokens "
     "dry_multiplier dynatemp_range lora min_keep mirostat smoothing_factor top_a xtc_probability "
     "allowed_token_ids bad_words logits_processors max_new_tokens min_tokens stop_token_ids "
     "ebnf guided_choice guided_grammar guided_json guided_regex regex structured_outputs "
@@ -24,7 +24,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "adaptive_target n_predict": (-1,),
     "t_max_predict_ms top_n_sigma": (-1, 0),
     "do_sample skip_special_tokens": (True,),
-    "function_call tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "samplers": (),
 }

@@ -84,11 +84,13 @@ class Shape:
     model: str
     index: int = 0
 
-    def chunk(self, text: str, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = ()) -> Json:
-        """A part of a streamed answer; the last one has a reason to `finish`, a chat's first says who speaks."""
+    def chunk(self, part: str | Json, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = ()) -> Json:
+        """A part of a streamed answer: of its text, or a chat's delta. The last one has a reason to `finish`, a chat's
+        first says who speaks."""
         begins = "session" in extra and not extra.get("known_tokens")
-        delta: Json = {"role": "assistant", "content": ""} if begins else {"content": text} if text else {}
-        content: Json = {"delta": delta} if self.chat else {"text": text}
+        delta = part if isinstance(part, dict) else {"content": part} if part else {}
+        content: Json = {"delta": {"role": "assistant", "content": ""} if begins else delta}
+        content = content if self.chat else {"text": part}
         return self._answer("chat.completion.chunk", content, finish, extra, tokens or None)
 
     def frame(self) -> tuple[str, str]:
@@ -97,9 +99,10 @@ class Shape:
         before, between = same.split(written(_MARK))
         return before, between
 
-    def whole(self, text: str, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None) -> Json:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        content: Json = {"message": message} if self.chat else {"text": text}
+    def whole(self, said: str | Json, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None) -> Json:
+        """An answer at once: its text, or a chat's message where that has more."""
+        message = {"role": "assistant", "refusal": None} | (said if isinstance(said, dict) else {"content": said})
+        content: Json = {"message": message} if self.chat else {"text": said}
         return self._answer("chat.completion", content, finish, extra, tokens)
 
     def _answer(

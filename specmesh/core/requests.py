@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
+from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.errors import (
@@ -32,6 +33,7 @@ class Request:
     rounds: bool = False  # each round is an event of its own
     messages: tuple[ChatMessage, ...] = ()
     continued: bool = False  # continue the last message instead of starting a new one
+    template: Mapping[str, object] = field(default_factory=dict)  # variables of the chat template's own
     id: str = ""  # unguessable name; whoever knows it may resume the text
     generated: tuple[int, ...] = ()  # tokens to resume after
     known: int = 0  # generated tokens that the client already has
@@ -44,7 +46,8 @@ class Request:
     def size(self) -> int:
         """Approximate bytes of memory."""
         said = (text for message in self.messages for text in (message.role, message.name, message.content))
-        texts = (self.prompt or "", *said)
+        called = (one.arguments for message in self.messages for one in message.tool_calls)
+        texts = (self.prompt or "", *said, *called)
         grammar = self.params.grammar
         ids = len(self.prompt_ids or ()) + len(self.generated)
         return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + (len(grammar.text) if grammar is not None else 0)
@@ -155,7 +158,10 @@ class DrafterRequest:
     def opened(self, params: SessionParams, by: m.Welcome | None, address: str) -> None:
         """Note that a verifier has a session for it; one that resumes by name learns its parameters here."""
         self.move(RequestState.OPEN)
-        params = params if self.request.named_only else self.request.params
+        mine = self.request.params
+        if not self.request.named_only:  # the verifier alone knows how its template thinks and calls tools
+            grammar = params.grammar if mine.grammar is not None and mine.grammar.kind is GrammarKind.TOOLS else mine.grammar
+            params = replace(mine, thinking=params.thinking, grammar=grammar)
         self.request = replace(self.request, params=params, named_only=False)
         self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None
 

@@ -1,5 +1,6 @@
 """What a client asked for, and what the target allows."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, 
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
 from specmesh.core.sampling.sampler import FORBIDDEN, MAX_BIASES, MOST, WINDOW, Penalties, SamplingParams
 from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
+from specmesh.core.tool_calls import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
 
 
@@ -18,9 +20,43 @@ class ChatMessage:
     role: str  # system, user, assistant, or what else the template knows
     content: str
     name: str = ""  # of who says it
+    tool_calls: tuple[ToolCall, ...] = ()  # an assistant's
+    tool_call_id: str = ""  # of the call that a tool answers
+    reasoning: str = ""  # before an assistant's content
 
-    def fields(self) -> dict[str, str]:
-        return {"role": self.role, "content": self.content} | ({"name": self.name} if self.name else {})
+    def fields(self) -> dict[str, object]:
+        """As a chat template reads it, and OPEN carries it: what is empty is left out."""
+        optional = {"name": self.name, "tool_calls": [*map(_call_fields, self.tool_calls)]}
+        optional |= {"tool_call_id": self.tool_call_id, "reasoning_content": self.reasoning}
+        return {"role": self.role, "content": self.content} | {name: one for name, one in optional.items() if one}
+
+
+def _call_fields(call: ToolCall) -> dict[str, object]:
+    """With its arguments as an object, which templates expect."""
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        arguments = call.arguments
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def message_of(value: object, where: str = "messages") -> ChatMessage:
+    """A message of OPEN, or of a body once its content is a text. Raises RequestError."""
+    fields = Fields(value)
+    calls = fields.get("tool_calls", [])
+    if not isinstance(calls, list):
+        raise RequestError(f"{where}.tool_calls must be a list", where)
+    said = (fields.text(name) for name in ("role", "content", "name"))
+    told = tuple(_call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls))
+    return ChatMessage(*said, told, fields.text("tool_call_id"), fields.text("reasoning_content"))
+
+
+def _call_of(value: object, where: str) -> ToolCall:
+    match value:
+        case {"function": {"name": str(name), "arguments": str() | dict() as arguments}, **others}:
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+            return ToolCall(str(others.get("id") or ""), name, written)
+    raise RequestError(f"{where} must have a function with a name and arguments", where)
 
 
 MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
@@ -36,6 +72,7 @@ class SessionParams:
     logprobs: int | None = None  # alternatives told with each id; None for no log-probabilities
     grammar: Grammar | None = None  # what the text must be; max_tokens may cut it
     cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
+    thinking: str = ""  # how the text thinks, as the target's template has it: see core.reasoning
 
     @property
     def drafts(self) -> int | None:
@@ -53,6 +90,7 @@ class SessionParams:
             "grammar": self.grammar.text if self.grammar is not None else None,
             "grammar_kind": self.grammar.kind.value if self.grammar is not None else None,
             "cache_prompt": self.cache_prompt,
+            "thinking": self.thinking,
         }
 
 
@@ -87,6 +125,7 @@ def session_params(
         logprobs=logprobs,
         grammar=check_grammar(grammar) if grammar is not None else None,
         cache_prompt=fields.flag("cache_prompt", True),
+        thinking=fields.text("thinking"),
     )
 
 

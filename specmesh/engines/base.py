@@ -20,6 +20,7 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVReuse
 from specmesh.core.session_params import ChatMessage, TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.sandbox import Json
 from specmesh.errors import LocalProtocolError
 
 Trimming = Literal["removal", "restore"]
@@ -97,9 +98,14 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt, with the model's special tokens at its start."""
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        """Return the ids of a chat up to the assistant's answer, or to the end of the last message if `continued`.
-        Raises RequestError where there is no template or it refuses the messages, EngineError where it fails."""
+    @property
+    def chat_template(self) -> str:
+        """The chat template's source; empty where there is none."""
+
+    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+        """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
+        variables: the template's, besides those that every template has. Raises RequestError where there is no template
+        or it refuses the messages, EngineError where it fails."""
 
 
 class VerifyEngine(Engine, Tokenizer, Protocol):

@@ -32,7 +32,7 @@ class ChatTemplate:
     """A Jinja template; `bos` is the text of the token that begins a sequence."""
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
-        self.bos = bos
+        self.source, self.bos = source, bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
         # The longest chat that the API takes needs a small part of them.
         self._child = Child(__name__, memory=2**29, seconds=3.0)
@@ -44,13 +44,13 @@ class ChatTemplate:
             self.close()
             raise ConfigError(f"the chat template cannot be used: {why}")
 
-    def render(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
+    def render(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
         Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it
         fails."""
         chat: Json = {"messages": [message.fields() for message in messages], "continued": continued}
         try:
-            answered = self._child.ask(self._request | chat)
+            answered = self._child.ask(self._request | chat | {"variables": variables})
         except ChildFailed as error:
             raise EngineError(f"the chat template failed ({error}): give the verifier another one") from None
         if "text" not in answered:
@@ -110,12 +110,14 @@ def _continued(template: Template, request: Json) -> str:
 
 
 def _rendered(template: Template, request: Json) -> str:
+    variables: Any = request.get("variables") or {}
     text = template.render(
+        dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+        **variables,
         messages=request["messages"],
         bos_token=request["bos"],
         eos_token=request["eos"],
         add_generation_prompt=not request["continued"],
-        **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
     )
     if len(text) > MAX_TEXT:
         raise TemplateError(f"its text has more than {MAX_TEXT} characters")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from specmesh.core.tool_calls import TOOL_MARKS
 from specmesh.errors import ConfigError
 
 _SPACE = "\u2581"
@@ -43,7 +44,8 @@ def token_bytes(tokenizer: dict[str, Any], size: int) -> tuple[bytes, ...]:
             known[unknown] = b""
         for token in tokenizer.get("added_tokens") or []:
             text = str(token["content"])
-            known[token["id"]] = b"" if token.get("special") or _LOOKS_SPECIAL.fullmatch(text) else _plain(text)
+            control = token.get("special") or _LOOKS_SPECIAL.fullmatch(text)
+            known[token["id"]] = b"" if control and text not in TOOL_MARKS else _plain(text)
         return tuple(known.get(number, b"") for number in range(size))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"its tokenizer is not one: {type(error).__name__}: {error}") from error

@@ -12,6 +12,7 @@ from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Sequences
+from specmesh.engines.sandbox import Json
 from specmesh.errors import ConfigError, RequestError
 
 END_ID = 255
@@ -113,9 +114,11 @@ class SimVerifier(_SimEngine):
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings, "sim-target")
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
+    chat_template = ""
+
+    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)
-        return self.encode(text[:-1] if continued else text + "assistant: ")
+        return text[:-1] if continued else text + "assistant: "
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Logits are 20.0 at the hashed token and 0.0 elsewhere."""

@@ -17,6 +17,7 @@ from specmesh.engines.chat_template import MAX_TEMPLATE
 from specmesh.engines.llama.cache import CacheSizes
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import open_cache
+from specmesh.engines.sandbox import Json
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 from specmesh.paths import read_text
 
@@ -158,8 +159,12 @@ class LlamaVerifier(LlamaEngine):
     def encode(self, text: str) -> list[int]:
         return self._model.encode(text)
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        return self.encode(self._model.chat_text(messages, continued=continued))
+    @property
+    def chat_template(self) -> str:
+        return self._model.template.source if self._model.template is not None else ""
+
+    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+        return self._model.chat_text(messages, variables, continued=continued)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         rows: list[NDArray[np.float32] | None] = []

@@ -12,10 +12,12 @@ import structlog
 
 from specmesh.config import ModelSettings
 from specmesh.core.session_params import ChatMessage
+from specmesh.core.tool_calls import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama.library import ERRORS, add_servers, gpu_devices, library, quoted_errors
+from specmesh.engines.sandbox import Json
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.models import check_files
 
@@ -39,7 +41,7 @@ class LlamaModel:
         gpus = gpu_devices() if settings.gpu_layers else ()
         self.handle = _load(self.lib, path, settings.gpu_layers, progress)
         self._lock = threading.Lock()
-        self._template: ChatTemplate | None = None
+        self.template: ChatTemplate | None = None
         self._begins = False
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
@@ -91,20 +93,19 @@ class LlamaModel:
         written = self._written(bos), self._written(eos)
         self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
         if chosen is not None:
-            self._template = ChatTemplate(chosen, *written)
+            self.template = ChatTemplate(chosen, *written)
             return
         own: bytes | None = self.lib.llama_model_chat_template(self.handle, None)
         try:
-            self._template = ChatTemplate(own.decode("utf-8", "replace"), *written) if own else None
+            self.template = ChatTemplate(own.decode("utf-8", "replace"), *written) if own else None
         except ConfigError as error:
             log.warning("chat_template_unusable", error=str(error))
 
-    def chat_text(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
-        """Return the text that `VerifyEngine.encode_chat` tokenizes; raises as that does."""
-        template = self._template
+    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+        template = self.template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
-        text = template.render(messages, continued=continued)
+        text = template.render(messages, variables, continued=continued)
         # The tokenizer begins with it anyway.
         return text.removeprefix(template.bos) if template.bos and self._begins else text
 
@@ -116,8 +117,8 @@ class LlamaModel:
         return _piece(self.lib, self.vocab, token, buffer, special=True).decode("utf-8", "replace")
 
     def close(self) -> None:
-        if self._template is not None:
-            self._template.close()
+        if self.template is not None:
+            self.template.close()
         with self._lock:
             handle, self.handle = self.handle, None
             if handle is not None:
@@ -146,9 +147,13 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
 
 def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:
     buffer = ctypes.create_string_buffer(_PIECE_BYTES)
-    pieces = tuple(_piece(lib, vocab, token, buffer) for token in range(n_vocab))
     ends = frozenset(token for token in range(n_vocab) if lib.llama_vocab_is_eog(vocab, token))
-    return Vocabulary(pieces, ends)
+    pieces = [_piece(lib, vocab, token, buffer) for token in range(n_vocab)]
+    for token in range(n_vocab):  # some models have control tokens for what begins a call of tools: that is text
+        if not pieces[token] and token not in ends:
+            mark = _piece(lib, vocab, token, buffer, special=True)
+            pieces[token] = mark if mark.decode("utf-8", "replace") in TOOL_MARKS else b""
+    return Vocabulary(tuple(pieces), ends)
 
 
 def _piece(lib: Any, vocab: Any, token: int, buffer: Any, special: bool = False) -> bytes:

@@ -1,0 +1,69 @@
+"""A chat's text as the deltas of OpenAI's chunks: its thoughts, its content, its calls of tools."""
+
+import secrets
+from collections.abc import Iterator
+
+from specmesh.api.shapes import Json
+from specmesh.core.chat import tools_of
+from specmesh.core.reasoning import Splitter
+from specmesh.core.session_params import SessionParams
+from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallParser, TextPart
+
+
+class Deltas:
+    """`message`: all deltas so far in one, as an answer at once has it. calls: how many have begun."""
+
+    def __init__(self, splitter: Splitter | None, parser: CallParser | None) -> None:
+        self._splitter, self._parser = splitter, parser
+        self._content, self._thought = "", ""
+        self._calls: list[tuple[Json, dict[str, str]]] = []
+
+    @property
+    def calls(self) -> int:
+        return len(self._calls)
+
+    @property
+    def message(self) -> Json:
+        said: Json = {"content": self._content if self._content or not self._calls else None}
+        if self._thought:
+            said["reasoning_content"] = self._thought
+        if self._calls:
+            said["tool_calls"] = [call | {"function": function} for call, function in self._calls]
+        return said
+
+    def feed(self, text: str, *, over: bool) -> list[Json]:
+        """Return what the next part of the text tells; over: it is the last."""
+        return [delta for part in self._split(text, over=over) for delta in part]
+
+    def _split(self, text: str, *, over: bool) -> Iterator[list[Json]]:
+        if self._splitter is not None:
+            thought, text = self._splitter.feed(text, over=over)
+            if thought:
+                self._thought += thought
+                yield [{"reasoning_content": thought}]
+        if self._parser is not None:
+            yield [self._told(event) for event in self._parser.feed(text, over=over)]
+        elif text:
+            yield [self._told(TextPart(text))]
+
+    def _told(self, event: TextPart | CallBegin | ArgumentsPart) -> Json:
+        match event:
+            case TextPart(text):
+                self._content += text
+                return {"content": text}
+            case CallBegin(name):
+                call: Json = {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
+                self._calls.append((call, {"name": name, "arguments": ""}))
+                begun = {"index": self.calls - 1, **call, "function": {"name": name, "arguments": ""}}
+                return {"tool_calls": [begun]}
+            case ArgumentsPart(text):
+                self._calls[-1][1]["arguments"] += text
+                return {"tool_calls": [{"index": self.calls - 1, "function": {"arguments": text}}]}
+
+
+def deltas_of(params: SessionParams, *, splits: bool) -> Deltas | None:
+    """What splits the text of an answer with these parameters; None where it is content from end to end."""
+    told = tools_of(params.grammar)
+    parser = CallParser(FORMATS[str(told["format"])], told["tools"]) if told is not None and told["format"] else None
+    splitter = Splitter(params.thinking) if splits and params.thinking else None
+    return Deltas(splitter, parser) if splitter is not None or parser is not None else None

@@ -1,0 +1,94 @@
+"""Calls of tools through the API as agents use it: at a verifier and at a drafter, in streams too."""
+
+import json
+from collections.abc import Iterator
+
+import openai
+import pytest
+from processes import Mesh
+from served import Served
+
+WEATHER = {
+    "type": "object",
+    "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}, "unit": {"enum": ["C", "F"]}},
+    "required": ["days", "unit"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "The forecast", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now"}},
+]
+ASKED = {"model": "any", "tools": TOOLS, "max_tokens": 400, "temperature": 0}
+CHAT = [{"role": "user", "content": "How will it be?"}]
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key or "none", max_retries=0) as made:
+        yield made
+
+
+def named(name: str) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def test_a_loop_of_two_steps(client: openai.OpenAI):
+    """The model calls, is told what came of it, and calls what it is to call next; its arguments fit their schema."""
+    answer = client.chat.completions.create(messages=CHAT, tool_choice=named("weather"), **ASKED)
+    [choice] = answer.choices
+    [call] = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content, call.function.name) == ("tool_calls", None, "weather")
+    arguments = json.loads(call.function.arguments)
+    assert set(arguments) == {"days", "unit"}
+    assert 1 <= arguments["days"] <= 9
+    assert arguments["unit"] in ("C", "F")
+    told = {"role": "tool", "tool_call_id": call.id, "content": "mild"}
+    chat = [*CHAT, choice.message.model_dump(exclude_none=True), told]
+    again = client.chat.completions.create(messages=chat, tool_choice="required", parallel_tool_calls=False, **ASKED)
+    assert [one.function.name in ("weather", "now") for one in again.choices[0].message.tool_calls] == [True]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
+    """The name first, then the arguments; the same with drafts and without, of which the grammar makes many."""
+    asked = ASKED | {"messages": CHAT, "tool_choice": "required", "temperature": temperature, "seed": 7}
+    whole = client.chat.completions.create(**asked, extra_body={"draft_n": 0})
+    calls: dict[int, list[str]] = {}
+    for chunk in client.chat.completions.create(**asked, stream=True, extra_body={"draft_n": 4}):
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            if delta.index not in calls:
+                assert delta.id
+                calls[delta.index] = [delta.function.name, ""]
+            calls[delta.index][1] += delta.function.arguments or ""
+        finish = chunk.choices[0].finish_reason
+    assert finish == "tool_calls"
+    expected = [[one.function.name, one.function.arguments] for one in whole.choices[0].message.tool_calls]
+    assert list(calls.values()) == expected
+    assert whole.model_extra["specmesh"]["report"]["forced_accepted"] > 10
+
+
+def test_free_text_may_be_all(client: openai.OpenAI, mesh: Mesh):
+    """A model that begins no call says what it says without tools; with `none` they are not even shown."""
+    plain = client.chat.completions.create(**ASKED | {"max_tokens": 30, "messages": CHAT, "tool_choice": "none"})
+    bare = client.chat.completions.create(model="any", messages=CHAT, max_tokens=30, temperature=0)
+    assert plain.choices[0].message.content == bare.choices[0].message.content
+    free = client.chat.completions.create(**ASKED | {"max_tokens": 30, "messages": CHAT})
+    assert (len(free.choices[0].message.content), free.choices[0].message.tool_calls) == (30, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tools": {}},
+        {"tools": [{"type": "function"}]},
+        {"tools": [{"type": "function", "function": {"name": 'a"b'}}]},
+        {"tools": [TOOLS[1], TOOLS[1]]},
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nothing"}}}]},
+        {"tool_choice": named("other")},
+        {"tool_choice": "required", "response_format": {"type": "json_object"}},
+    ],
+    ids=str,
+)
+def test_what_is_refused(client: openai.OpenAI, wrong: dict[str, object]):
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(**ASKED | {"messages": CHAT} | wrong)
