@@ -3,7 +3,6 @@
 A service manager is told: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
 """
 
-import ctypes
 import faulthandler
 import gc
 import os
@@ -37,10 +36,6 @@ SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the d
 # see gc.set_threshold: by default there are several a round; with 20,000 objects instead of 2,000 what sessions leave
 # piles up between two, and memory under load grew twice as fast
 COLLECT_EVERY = (2_000, 5, 5)
-
-# see mallopt(3): with lists of small freed blocks (M_MXFAST) and an arena per thread (M_ARENA_MAX), as glibc has them,
-# a drafter's memory grew by 66 bytes a text, of which nothing was in use any more; with these by 23
-MALLOC = {1: 0, -8: 1}
 
 HEARING = 1.0  # seconds after which a signal is heard at last
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
@@ -143,9 +138,6 @@ class DaemonProcess:
     def __init__(self, drain: float) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*COLLECT_EVERY)
-        if platform.libc_ver()[0] == "glibc":
-            for option, value in MALLOC.items():
-                ctypes.CDLL(None).mallopt(option, value)
         # Where a library ends the process, its last lines say in which call of ours. Other threads run on meanwhile: to
         # write their stacks too may end it by another signal.
         faulthandler.enable(all_threads=False)
