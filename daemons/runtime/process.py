@@ -53,8 +53,8 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        told = self._address[:1] in ("/", "\0")  # opened now: later there may be no descriptor left
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if told else None
+        spoken_to = self._address[:1] in ("/", "\0")  # opened now: later there may be no descriptor left
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if spoken_to else None
         watched, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
         ours = self._address and watched.isdecimal() and process in ("", str(os.getpid()))
         self.watchdog = (int(watched) / 1e6 or None) if ours else None
