@@ -136,8 +136,8 @@ def _serve(
     backend.loop = loop
     info, port = engine.info, settings.port
     http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys)} if port is not None else {}
-    told = address | {"socket": str(settings.socket), "backend": info.backend, "trimming": info.trimming} | http
-    log.info("ready", role=role, encrypted=keys is not None, model=info.model, **told)
+    facts = address | {"socket": str(settings.socket), "backend": info.backend, "trimming": info.trimming} | http
+    log.info("ready", role=role, encrypted=keys is not None, model=info.model, **facts)
     with process.watched(lambda: loop.progress, f"{info.model} at {', '.join(address.values())}"):
         process.idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))
     log.info("stopped", role=role)

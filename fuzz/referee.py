@@ -30,7 +30,7 @@ def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers:
     coins = uniform(derived(params.seed, NoiseStream.COINS), len(ids), np.arange(len(offers)))
     stood = max((i for i in range(1, len(offers) + 1) if coins[i - 1] <= _height(kept, left, i)), default=0)
     if stood < len(offers):
-        coin = uniform(derived(params.seed, NoiseStream.CORRECTIONS), len(ids), np.zeros(1, np.int64))[0]
+        coin = uniform(derived(params.seed, NoiseStream.RESIDUALS), len(ids), np.zeros(1, np.int64))[0]
         below = list(accumulate(left[stood]))
         return [*tokens[:stood], next(token for token, sum_ in enumerate(below) if sum_ > coin * below[-1])]
     if len(offers) == len(rows):

@@ -95,8 +95,8 @@ class Client:
         for path in filter(starting, self.tried):
             raise Starting(f"the daemon at {path} is starting")
         tried = ", ".join(str(path) for path in self.tried)
-        told = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
-        raise DaemonUnreachable(told + (f"; this user may not use {closed[0]}" if closed else ""))
+        meaning = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
+        raise DaemonUnreachable(meaning + (f"; this user may not use {closed[0]}" if closed else ""))
 
 
 def answer(

@@ -63,17 +63,17 @@ def _llama() -> Check:
     name, installed = "llama.cpp", _version("llama_cpp_python")
     if installed is None:
         return warn(name, "not installed; GGUF models need it", "pip install 'specmesh[llama]'")
-    told, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
+    state, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
     if installed != PINNED:
-        return fail(name, f"{told}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
+        return fail(name, f"{state}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
     try:
         gpus = gpu_devices()
     except ConfigError as error:
         return fail(name, str(error), reinstall)
-    told += f"; sees {', '.join(gpus) or 'no GPU'}"
+    state += f"; sees {', '.join(gpus) or 'no GPU'}"
     if not gpus and Path("/dev/nvidiactl").exists():
-        return warn(name, f"{told}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}")
-    return ok(name, told)
+        return warn(name, f"{state}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}")
+    return ok(name, state)
 
 
 def _mlx() -> list[Check]:
@@ -107,20 +107,20 @@ def _settings(role: str) -> Check:
 def judge_daemon(one: Found) -> Check:
     name, stats = one.role, one.stats
     if one.state == "does not answer":
-        told = f"takes connections at {one.socket} and does not answer"
-        return fail(name, told, f"kill $(cat '{one.socket}.lock')  # and see its log")
+        state = f"takes connections at {one.socket} and does not answer"
+        return fail(name, state, f"kill $(cat '{one.socket}.lock')  # and see its log")
     if one.state != "running":
         return ok(name, f"at {one.socket}, {one.state}")
-    told = printable(f"pid {stats['pid']}, {at(stats, 'model.name')} on {at(stats, 'model.backend')}")
+    state = printable(f"pid {stats['pid']}, {at(stats, 'model.name')} on {at(stats, 'model.backend')}")
     if (running := stats["version"]) != __version__:
-        told += f", of version {running}; installed is {__version__}"
-        return warn(name, told, f"specmesh service restart {name}  # or stop and start it by hand")
+        state += f", of version {running}; installed is {__version__}"
+        return warn(name, state, f"specmesh service restart {name}  # or stop and start it by hand")
     verifiers = stats.get("verifiers", [])
     if name == "drafter" and not any(one.get("name") for one in verifiers):
-        return warn(name, f"{told}, has no verifier", "specmesh stats  # and see below: network; then its log")
+        return warn(name, f"{state}, has no verifier", "specmesh stats  # and see below: network; then its log")
     if name == "verifier" and not stats.get("peers"):
-        return warn(name, f"{told}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
-    return ok(name, told)
+        return warn(name, f"{state}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
+    return ok(name, state)
 
 
 def _system_folder() -> list[Check]:

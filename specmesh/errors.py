@@ -77,8 +77,8 @@ class NoSuchText(RequestError):
     code = "text_not_found"
 
     def __init__(self, message: str = "") -> None:
-        told = "no text of that name is here: its time was over, it was cancelled, or it belongs to another key"
-        super().__init__(message or told, "resume")
+        meaning = "no text of that name is here: its time was over, it was cancelled, or it belongs to another key"
+        super().__init__(message or meaning, "resume")
 
 
 class DaemonUnreachable(SpecmeshError):

@@ -137,8 +137,8 @@ def encode(message: Message) -> bytes:
         raise ValueError(f"{len(ids)} ids exceed the {MAX_TOKENS} of one frame")
     place = message.session, message.base, message.prefix_crc
     try:
-        told = getattr(message, "draft_n", 0), getattr(message, "accepted", 0)
-        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), *told)
+        counts = getattr(message, "draft_n", 0), getattr(message, "accepted", 0)
+        header = HEADER.pack(MAGIC, PROTOCOL_VERSION, kind, *place, len(ids), *counts)
         frame = header + struct.pack(f"<{len(ids)}i", *ids)
         if isinstance(message, m.DraftProbs):
             frame += _encode_distributions(message)
@@ -215,5 +215,5 @@ def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -
         raise FrameError("count", max(sizes))
     if len(frame) != end + 6 * total + CRC.size:
         raise FrameError("length", len(frame))
-    told = struct.unpack_from(f"<{total}i{total}H", frame, end)
-    return m.DraftProbs(session, base, crc, ids, sizes, told[:total], told[total:])
+    counts = struct.unpack_from(f"<{total}i{total}H", frame, end)
+    return m.DraftProbs(session, base, crc, ids, sizes, counts[:total], counts[total:])

@@ -127,7 +127,7 @@ class UpstreamLink:
             case m.Bye():
                 self._lost("stopped", now)
             case m.Ping(number, busy):
-                self.link.told(busy)
+                self.link.heard_busy(busy)
                 upstream.load = message
                 if not self._core.stuck:
                     self.dealer.send(m.Pong(number, self._stats.busy.share(now)))

@@ -256,12 +256,12 @@ class Router:
         if not self._end_connection(identity, now):
             return
         self.gone[identity] = Departure.FLOODING
-        key, told = self.proved_key(), dict[str, object]()
+        key, whose = self.proved_key(), dict[str, object]()
         if self._guard is not None:
             self._guard.ban(key, now)
-            told = {"key": self.name_of(key) or key, "barred_s": BAN_SECONDS}
+            whose = {"key": self.name_of(key) or key, "barred_s": BAN_SECONDS}
         if self._logged.due("cut off", now):
-            log.warning("peer_cut_off", address=self.sender(), meaning="it sent too much", **told)
+            log.warning("peer_cut_off", address=self.sender(), meaning="it sent too much", **whose)
 
     def _end_connection(self, identity: bytes, now: float) -> bool:
         """Cut the sender's connection; return False if that was just done."""

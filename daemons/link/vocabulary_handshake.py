@@ -49,11 +49,11 @@ class VocabularyHandshake:
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
             return None
         self.vocabulary = self.engine = self.comparison = self._comparing = None
-        own, told = self._own.vocabulary, (welcome.vocab_fingerprint, welcome.n_vocab)
-        if own is not None and (self._fingerprint, len(own)) == told:
+        own, theirs = self._own.vocabulary, (welcome.vocab_fingerprint, welcome.n_vocab)
+        if own is not None and (self._fingerprint, len(own)) == theirs:
             self._compare(Vocabulary(own.pieces, frozenset(welcome.end_ids)), welcome)
             return None
-        self._fetch = VocabularyFetch(*told, welcome.end_ids)
+        self._fetch = VocabularyFetch(*theirs, welcome.end_ids)
         return self._ask(now)
 
     def answered(self, answer: Vocab, now: float) -> Vocab | None:

@@ -3,7 +3,6 @@
 A service manager is told: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
 """
 
-import ctypes
 import faulthandler
 import gc
 import os
@@ -38,10 +37,6 @@ SWITCH_INTERVAL = 2e-4  # seconds of a thread's turn while others wait: at the d
 # piles up between two, and memory under load grew twice as fast
 COLLECT_EVERY = (2_000, 5, 5)
 
-# see mallopt(3): with lists of small freed blocks (M_MXFAST) and an arena per thread (M_ARENA_MAX), as glibc has them,
-# a drafter's memory grew by 66 bytes a text, of which nothing was in use any more; with these by 23
-MALLOC = {1: 0, -8: 1}
-
 HEARING = 1.0  # seconds after which a signal is heard at last
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
 ENDING = 8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
@@ -58,8 +53,8 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        told = self._address[:1] in ("/", "\0")  # opened now: later there may be no descriptor left
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if told else None
+        spoken_to = self._address[:1] in ("/", "\0")  # opened now: later there may be no descriptor left
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if spoken_to else None
         watched, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
         ours = self._address and watched.isdecimal() and process in ("", str(os.getpid()))
         self.watchdog = (int(watched) / 1e6 or None) if ours else None
@@ -143,9 +138,6 @@ class DaemonProcess:
     def __init__(self, drain: float) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*COLLECT_EVERY)
-        if platform.libc_ver()[0] == "glibc":
-            for option, value in MALLOC.items():
-                ctypes.CDLL(None).mallopt(option, value)
         # Where a library ends the process, its last lines say in which call of ours. Other threads run on meanwhile: to
         # write their stacks too may end it by another signal.
         faulthandler.enable(all_threads=False)

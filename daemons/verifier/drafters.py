@@ -106,15 +106,15 @@ class Drafters:
         if due:
             self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
 
-    def send(self, told: vev.ToDrafter) -> None:
-        traffic, peer = self._clients.sessions.get(told.what.session), self.peers.get(told.drafter)
+    def send(self, order: vev.ToDrafter) -> None:
+        traffic, peer = self._clients.sessions.get(order.what.session), self.peers.get(order.drafter)
         if peer is None:
             return
-        size = self._router.send(told.drafter, told.what)
+        size = self._router.send(order.drafter, order.what)
         peer.link.unread += size
         if traffic is not None:
             traffic.bytes_sent += size
-            traffic.drafters.add(told.drafter)
+            traffic.drafters.add(order.drafter)
 
     def leave(self) -> None:
         for identity in self.peers:
@@ -165,7 +165,7 @@ class Drafters:
                 pieces = chunk(self._engine.vocabulary, start)
                 peer.link.unread += self._router.send(peer.identity, m.Vocab(start, pieces))
             case m.Ping(number, busy):
-                peer.link.told(busy)
+                peer.link.heard_busy(busy)
                 if not self._core.stuck:
                     self._router.send(peer.identity, m.Pong(number, *self._state(now)))
             case m.Pong(number, busy):

@@ -128,8 +128,8 @@ async def round_trips(backend: Backend) -> list[dict[str, object]]:
     times: dict[Peer, float | None] = {}
     complete = asyncio.Event()
 
-    def note(told: dict[Peer, float | None]) -> None:
-        times.update(told)
+    def note(given: dict[Peer, float | None]) -> None:
+        times.update(given)
         if None not in times.values():
             complete.set()
 
@@ -192,9 +192,9 @@ class ApiGuard:
 
     def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
         origin = headers.get("origin")
-        scheme, _, told = headers.get("authorization", "").partition(" ")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
         if self._keys:
-            if path == "/health" or (scheme.lower() == "bearer" and _is_key(told.strip(), self._keys)):
+            if path == "/health" or (scheme.lower() == "bearer" and _is_key(given.strip(), self._keys)):
                 return None
             error = errors.Refused("no valid API key: send Authorization: Bearer KEY")
             body = error_body(error, "authentication_error", "invalid_api_key")
@@ -213,9 +213,9 @@ def guarded(app: ASGIApp, port: Port) -> ASGIApp:
     return CORSMiddleware(app, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else app
 
 
-def _is_key(told: str, keys: tuple[str, ...]) -> bool:
+def _is_key(given: str, keys: tuple[str, ...]) -> bool:
     """Compares with every key, so that the time it takes tells nothing."""
-    raw = told.encode("utf-8", "replace")
+    raw = given.encode("utf-8", "replace")
     return True in [hmac.compare_digest(raw, key.encode()) for key in keys]
 
 

@@ -195,7 +195,7 @@ def usage_of(choices: Sequence[Choice]) -> Json:
 def whole(choices: Sequence[Choice]) -> Json:
     first, *others = (one.whole() for one in choices)
     if others:
-        told = [first, *others]
-        first["choices"] = [choice for one in told for choice in one["choices"]]  # type: ignore[attr-defined]
-        first["specmesh"] = {"choices": [one["specmesh"] for one in told]}
+        answers = [first, *others]
+        first["choices"] = [choice for one in answers for choice in one["choices"]]  # type: ignore[attr-defined]
+        first["specmesh"] = {"choices": [one["specmesh"] for one in answers]}
     return first | {"usage": usage_of(choices)}

@@ -32,7 +32,7 @@ _CHANGING = {name: values for names, values in _NEUTRAL.items() for name in name
 """Fields of OpenAI, llama-server, vLLM and others that would change the text, or what an answer is, with the values
 besides null that change nothing."""
 
-_TOLD = 300
+_LONGEST_HEADER = 300
 """Letters that a header has of the names of ignored fields."""
 
 
@@ -43,7 +43,7 @@ def ignored(fields: Fields) -> str:
     for name in unread:
         if name in _CHANGING and fields.given[name] not in _CHANGING[name]:
             raise RequestError(f"{name} is not supported yet", name)
-    return quote(", ".join(name for name in unread if name not in _CHANGING), ", []")[:_TOLD]
+    return quote(", ".join(name for name in unread if name not in _CHANGING), ", []")[:_LONGEST_HEADER]
 
 
 def grammar_of(fields: Fields) -> Grammar | None:

@@ -55,12 +55,12 @@ def _end(error: Exception) -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         raise SystemExit(128 + signal.SIGPIPE)
-    code, told = SYSTEM_REFUSED, str(error)
+    code, meaning = SYSTEM_REFUSED, str(error)
     if isinstance(error, MemoryError):
-        told = "not enough memory: end other programs, or raise the limit (ulimit -v)"
+        meaning = "not enough memory: end other programs, or raise the limit (ulimit -v)"
     elif isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
-        code, told = NOT_WRITTEN, f"cannot write the output: {error.strerror}"
-    click.echo(f"specmesh: {told}", err=True)
+        code, meaning = NOT_WRITTEN, f"cannot write the output: {error.strerror}"
+    click.echo(f"specmesh: {meaning}", err=True)
     raise SystemExit(code)
 
 

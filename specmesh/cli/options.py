@@ -76,7 +76,7 @@ def option(
     flag: str,
     kind: click.ParamType[object] | type[str],
     metavar: str | None,
-    told: str,
+    meaning: str,
     default: object = None,
     *,
     name: str | None = None,
@@ -86,17 +86,17 @@ def option(
     """Return an option with a value. name: of its parameter; shown: as its default, where that is none of click's."""
     names = (flag,) if name is None else (flag, name)
     return click.option(
-        *names, type=kind, metavar=metavar, help=told, default=default, show_default=shown, callback=callback
+        *names, type=kind, metavar=metavar, help=meaning, default=default, show_default=shown, callback=callback
     )
 
 
-def several(flag: str, metavar: str, told: str, default: Sequence[str] = ()) -> Decorator:
+def several(flag: str, metavar: str, meaning: str, default: Sequence[str] = ()) -> Decorator:
     """Return an option that may be given more than once, or with commas in between: each text once."""
 
-    def texts(_: click.Context, __: click.Parameter, told: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.strip() for text in told for one in text.split(",") if one.strip()))
+    def texts(_: click.Context, __: click.Parameter, meaning: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.strip() for text in meaning for one in text.split(",") if one.strip()))
 
-    return click.option(flag, metavar=metavar, help=told, default=default, multiple=True, callback=texts)
+    return click.option(flag, metavar=metavar, help=meaning, default=default, multiple=True, callback=texts)
 
 
 # --- asking a daemon
@@ -112,7 +112,7 @@ socket_option = click.option(
 json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
 
 
-def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool = False) -> Decorator:
+def counts_option(flag: str, default: str, meaning: str, most: int, *, auto: bool = False) -> Decorator:
     """Return an option for a list of numbers from 1 to `most`; `auto` is one too where it is allowed."""
 
     def counts(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
@@ -123,7 +123,7 @@ def counts_option(flag: str, default: str, told: str, most: int, *, auto: bool =
         return tuple(part if part == "auto" else int(part) for part in parts)
 
     metavar = "auto|N[,...]" if auto else "N[,N...]"
-    return option(flag, str, metavar, told, default, callback=counts)
+    return option(flag, str, metavar, meaning, default, callback=counts)
 
 
 draft_n_option = option(

@@ -67,8 +67,8 @@ def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -
     if verifier is not None:
         host_of(verifier, "--verifier")
     listing = Listing.DRAFTERS if verifier is None else Listing.VERIFIERS
-    told = parse_key(key)
-    folder.allow(listing, told, verifier or name or told[:8])
+    public = parse_key(key)
+    folder.allow(listing, public, verifier or name or public[:8])
 
 
 @keys.command()

@@ -109,7 +109,7 @@ class Probabilistic:
     they are for (see `ProposalSampler`)."""
 
     def __init__(self, seed: int) -> None:
-        self._coins, self._corrections = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.CORRECTIONS)
+        self._coins, self._residuals = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.RESIDUALS)
 
     def choices(self, rows: VerifiedRows) -> TokenChoice:
         offers = rows.offers
@@ -118,7 +118,7 @@ class Probabilistic:
             block = Block.of([rows.sampler(i).distribution(rows.logits[i]) for i in range(len(offers))], offers)
             stood, weights = block.outcome(uniform(self._coins, rows.base, np.arange(len(offers))))
             if weights is not None:
-                coin = float(uniform(self._corrections, rows.base, np.zeros(1, np.int64))[0])
+                coin = float(uniform(self._residuals, rows.base, np.zeros(1, np.int64))[0])
                 chosen[stood:] = [sample(weights, coin)]
         return lambda i: chosen[i] if i < len(chosen) else self._own(rows, i)
 

@@ -73,13 +73,13 @@ class ClientSession:
             self._send_waiting()
             self._waiting = CommittedIds(base, ids, news.accepted)
 
-    def add(self, told: m.Logprobs) -> None:
+    def add(self, logprobs: m.Logprobs) -> None:
         """Add log-probabilities of committed ids, and send these once all are here."""
         waiting = self._waiting
         if waiting is None:
             return
         positions = range(waiting.base, waiting.base + len(waiting.ids))
-        found = enumerate(unflattened((told.chosen, told.top_ids, told.top)), told.base)
+        found = enumerate(unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top)), logprobs.base)
         waiting.logprobs |= {at: one for at, one in found if at in positions}
         if len(waiting.logprobs) == len(waiting.ids):
             self._send_waiting()

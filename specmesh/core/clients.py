@@ -57,11 +57,11 @@ class Clients:
         self._encode, self._limits, self._n_seq, self._most, self._tell = encode, limits, n_seq, most, tell
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
-        self._requests: dict[int, ClientRequest] = {}
+        self.requests: dict[int, ClientRequest] = {}
         self._numbers = itertools.count(1)
 
     def __bool__(self) -> bool:
-        return bool(self._requests)
+        return bool(self.requests)
 
     @property
     def live(self) -> int:
@@ -71,7 +71,7 @@ class Clients:
     @property
     def waiting(self) -> list[ClientRequest]:
         """Requests that wait for a session; one by its name only is answered at once."""
-        return [asked for asked in self._requests.values() if not asked.session and not asked.request.named_only]
+        return [asked for asked in self.requests.values() if not asked.session and not asked.request.named_only]
 
     # --- what clients ask for
 
@@ -86,7 +86,7 @@ class Clients:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._requests[asked.number] = asked
+        self.requests[asked.number] = asked
         ids = () if request.named_only else request.prompt_ids or ()  # without ids no new session begins
         opening = vev.Opening(asked.number, request, ids, len(ids), None, owner, key)
         if request.named_only:  # the core answers at once
@@ -114,7 +114,7 @@ class Clients:
 
     def encoded(self, opening: vev.Opening) -> None:
         """Hand a request with its prompt to the core, unless it was withdrawn."""
-        asked, request = self._requests.get(opening.client), opening.request
+        asked, request = self.requests.get(opening.client), opening.request
         if asked is None:
             return
         known = (*opening.ids, *request.generated)
@@ -127,41 +127,41 @@ class Clients:
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> None:
         """Forget requests; those that have a session hear its end."""
-        for asked in [one for one in self._requests.values() if unwanted(one)]:
+        for asked in [one for one in self.requests.values() if unwanted(one)]:
             if not asked.session:
                 self._forget(asked)
             self._tell(vev.ClientLeft(asked.number))
 
     def abandon(self, owner: bytes) -> None:
         """Forget what a drafter's clients asked for: it is gone, and the core keeps or ends their sessions."""
-        for asked in [one for one in self._requests.values() if one.owner == owner]:
+        for asked in [one for one in self.requests.values() if one.owner == owner]:
             self._forget(asked)
 
     def stop(self, error: SpecmeshError) -> None:
         """Refuse those that wait, and whoever comes."""
         self._stopped = error
-        for asked in [one for one in self._requests.values() if not one.session]:
+        for asked in [one for one in self.requests.values() if not one.session]:
             self.refuse(asked.number, error)
             self._tell(vev.ClientLeft(asked.number))  # the core may be about to begin it
 
     def owners(self) -> list[bytes | None]:
         """Who asked for the sessions that run, without those that are kept, which give way."""
-        return [asked.owner for asked in self._requests.values() if asked.session]
+        return [asked.owner for asked in self.requests.values() if asked.session]
 
     def end(self, error: SpecmeshError) -> None:
         """Nobody hears more than this."""
-        for number in list(self._requests):
+        for number in list(self.requests):
             self.refuse(number, error)
 
     def _forget(self, asked: ClientRequest) -> None:
-        del self._requests[asked.number]
+        del self.requests[asked.number]
         if asked.encoding is not None:
             asked.encoding()
 
     # --- what the core says
 
     def refuse(self, number: int, error: SpecmeshError) -> None:
-        asked = self._requests.get(number)
+        asked = self.requests.get(number)
         if asked is not None:
             self._forget(asked)
             asked.client.on_event(Failed(error))
@@ -171,7 +171,7 @@ class Clients:
             self._take_away(began.session)
         else:
             self.sessions[began.session] = SessionTraffic(began.opened, began.name)
-        asked = self._requests.get(began.client)
+        asked = self.requests.get(began.client)
         if asked is None:
             return
         asked.session = began.session
@@ -181,7 +181,7 @@ class Clients:
 
     def committed(self, done: vev.Committed) -> SessionTraffic | None:
         """Give a round to its session's client; return what is counted of the session."""
-        asked = self._requests.get(done.client) if done.client is not None else None
+        asked = self.requests.get(done.client) if done.client is not None else None
         if asked is not None:
             emit = done.emit
             tokens = Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs)
@@ -190,15 +190,15 @@ class Clients:
 
     def _take_away(self, session: int) -> None:
         """Whoever had a session that somebody else has resumed hears no more of it."""
-        for asked in [one for one in self._requests.values() if one.session == session]:
-            del self._requests[asked.number]
+        for asked in [one for one in self.requests.values() if one.session == session]:
+            del self.requests[asked.number]
 
     def forgotten(self, session: int) -> None:
         self.sessions.pop(session, None)
 
     def ended(self, end: vev.SessionEnded) -> None:
         """Tell a session's client of its end, with the report."""
-        asked = self._requests.pop(end.client, None) if end.client is not None else None
+        asked = self.requests.pop(end.client, None) if end.client is not None else None
         traffic = self.sessions.get(end.session)
         if traffic is not None:
             traffic.over = True

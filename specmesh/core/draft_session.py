@@ -80,7 +80,7 @@ class DrafterSession:
         return tuple(self._ids[: self.n_truth])
 
     def handle(self, said: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.DrafterEffect]:
-        return self._send_again(said, now) if isinstance(said, m.Nack) else self._told(said, now)
+        return self._send_again(said, now) if isinstance(said, m.Nack) else self._grow(said, now)
 
     def plan(self, room: int | None = None) -> ev.DraftRow | None:
         """What the draft model should do next: take in what it has not seen, then guess. None: nothing, as where no
@@ -131,7 +131,7 @@ class DrafterSession:
 
     # --- the truth
 
-    def _told(self, truth: m.Truth | m.Sync, now: float) -> list[ev.DrafterEffect]:
+    def _grow(self, truth: m.Truth | m.Sync, now: float) -> list[ev.DrafterEffect]:
         base, ids, known, sync = truth.base, truth.ids, self._ids, isinstance(truth, m.Sync)
         impossible = ids and (min(ids) < 0 or max(ids) >= self.asked.n_vocab)
         if impossible or not self.known.holds(base, truth.prefix_crc):

@@ -15,7 +15,7 @@ from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KV
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
-TOLD_INTERVAL = 0.25  # seconds until it is told again what was done, while nothing is over
+REPORT_INTERVAL = 0.25  # seconds until it is told again what was done, while nothing is over
 
 
 class DrafterCore:
@@ -30,7 +30,7 @@ class DrafterCore:
         self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
         self._threads: int | None = None  # of the next step, where that changes
         self._work = ev.Worked()  # that nobody was told of
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._slots_changed = False
 
     def handle(self, event: ev.CoreEvent, now: float) -> list[ev.CoreEffect]:
@@ -92,11 +92,11 @@ class DrafterCore:
 
     def _worked(self, now: float) -> list[ev.CoreEffect]:
         """Tell what was done."""
-        told, self._work = self._work, ev.Worked()
+        report, self._work = self._work, ev.Worked()
         if self._slots_changed:
-            told.reuse = self.slots.snapshot()
-        self._told_at, self._slots_changed = now, False
-        return [told]
+            report.reuse = self.slots.snapshot()
+        self._reported_at, self._slots_changed = now, False
+        return [report]
 
     # --- steps
 
@@ -153,7 +153,7 @@ class DrafterCore:
         work.ended, work.seconds = ended, work.seconds + ended - started
         if drafts:
             work.drafts, work.draft_seconds = work.drafts + drafts, work.draft_seconds + ended - started
-        if self._slots_changed or ended - self._told_at > TOLD_INTERVAL:
+        if self._slots_changed or ended - self._reported_at > REPORT_INTERVAL:
             effects += self._worked(ended)
         return effects
 
@@ -169,7 +169,7 @@ class DrafterCore:
     def _failed(self, step: ev.DraftStep, error: SpecmeshError) -> list[ev.CoreEffect]:
         """Who had the rows of a failed step to itself gets no more drafts, and its verifier goes on alone. Others try
         alone."""
-        told, alone = list[ev.CoreEffect](), len(step.rows) == 1
+        report, alone = list[ev.CoreEffect](), len(step.rows) == 1
         for row in step.rows:
             session = self.sessions.get(row.key)
             if session is None:
@@ -177,10 +177,10 @@ class DrafterCore:
             self._release(session, broken=True)
             session.undraftable, session.alone = alone, True
             if alone:
-                told.append((row.key, ev.Noted("drafting_failed", {"error": str(error)}, "error")))
+                report.append((row.key, ev.Noted("drafting_failed", {"error": str(error)}, "error")))
         for cut in step.cuts:  # perhaps not carried out
             self._cut(cut.seq, cut.length)
-        return told
+        return report
 
     # --- KV slots of the draft model
 

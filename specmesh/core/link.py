@@ -48,7 +48,7 @@ class Link:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     _sent: dict[int, tuple[float, Callable[[float], None] | None]] = field(default_factory=dict)
 
-    def told(self, busy: float) -> None:
+    def heard_busy(self, busy: float) -> None:
         self.busy = min(max(0.0, busy), 1.0)  # its own word
 
     def ping(self, now: float, answer: Callable[[float], None] | None = None) -> int:
@@ -62,7 +62,7 @@ class Link:
 
     def pong(self, number: int, busy: float, now: float) -> float | None:
         """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a probe."""
-        self.told(busy)
+        self.heard_busy(busy)
         if number not in self._sent:
             return None
         sent, answer = self._sent.pop(number)

@@ -365,12 +365,12 @@ class SessionContext:
         whose = {"request": label} if self.owner is None else {"remote": True}
         return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
 
-    def logprobs(self, told: m.Truth | m.Sync) -> list[m.Logprobs]:
+    def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
         """Return those of the ids that a drafter is told, where its client asked for them."""
-        known, end = self.machine.logprobs, told.base + len(told.ids)
+        known, end = self.machine.logprobs, truth.base + len(truth.ids)
         if self.owner is None or known is None or end <= known.begin:
             return []
-        begin = max(told.base, known.begin)
+        begin = max(truth.base, known.begin)
         parts = flattened(known.between(begin, end), m.MAX_LOGPROBS)
         return [m.Logprobs(self.id, begin + at, *flat) for at, flat in parts]
 

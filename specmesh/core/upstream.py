@@ -55,7 +55,7 @@ class Upstream:
         self._out, self._stats = outlet, stats
         self._keys, self._refs = itertools.count(*place), itertools.count(1)
         self._sessions: dict[int, ClientSession] = {}  # by key; also those that are ending
-        self._told = ev.UpstreamChanged(self.number, 0.0, speaks=False)
+        self._spoken = ev.UpstreamChanged(self.number, 0.0, speaks=False)
 
     # --- what it is
 
@@ -87,8 +87,8 @@ class Upstream:
         """Note what is known of its vocabulary; ready: the draft model speaks its ids. The core hears of it."""
         self.vocabulary = vocabulary
         changed = ev.UpstreamChanged(self.number, self.round_trip, ready)
-        if changed != self._told:
-            self._told = changed
+        if changed != self._spoken:
+            self._spoken = changed
             self._out.tell(changed, now)
 
     def lost(self, reason: str, now: float) -> None:
@@ -192,11 +192,11 @@ class Upstream:
                 live.draft_n = said.draft_n
             self._out.tell(ev.Heard(live.key, said), now)
 
-    def logprobs(self, told: m.Logprobs, now: float) -> None:
+    def logprobs(self, logprobs: m.Logprobs, now: float) -> None:
         """Pass on those of committed ids, unless they name an id that is none."""
-        live, n_vocab = self.live.get(told.session), self.known.n_vocab if self.known is not None else 0
-        if live is not None and all(token < n_vocab for token in told.top_ids):
-            self._out.tell(ev.Aside(live.key, told), now)
+        live, n_vocab = self.live.get(logprobs.session), self.known.n_vocab if self.known is not None else 0
+        if live is not None and all(token < n_vocab for token in logprobs.top_ids):
+            self._out.tell(ev.Aside(live.key, logprobs), now)
 
     def done(self, done: m.Done, now: float) -> None:
         live = self.live.get(done.session)

@@ -51,8 +51,8 @@ class VerifierCore:
         self._late: list[vev.Change] = []  # what happened while the step ran
         self._effects: list[vev.Effect] = []
         self.drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
-        self._waiting = WaitingRequests(n_seq)
-        self._kept = DetachedSessions(grace)
+        self.waiting = WaitingRequests(n_seq)
+        self.kept = DetachedSessions(grace)
         self._threads = CpuThreads(costs)
         self._stray_frames = 0
         self._over, self._stale = RoundCounts(), 0  # rounds and stale drafts of sessions that have ended
@@ -64,10 +64,10 @@ class VerifierCore:
     def take_effects(self, now: float) -> list[vev.Effect]:
         """Do what is due between two steps, and return all that is to be done."""
         if self._batch is None:
-            if self._kept.sessions:
-                for live in self._kept.expire(now):
+            if self.kept.sessions:
+                for live in self.kept.expire(now):
                     self._drop(live)
-            if self._waiting.openings:
+            if self.waiting.openings:
                 self._admit(now)
         effects, self._effects = self._effects, []
         return effects
@@ -96,7 +96,7 @@ class VerifierCore:
             case vev.RoundTrip(name, seconds):
                 self.drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
-                self._waiting.withdraw(lambda opening: opening.client == client)
+                self.waiting.withdraw(lambda opening: opening.client == client)
                 for live in [live for live in self.sessions.values() if live.client == client]:
                     self._cancel(live)
             case vev.SessionClosed(drafter, session):
@@ -108,8 +108,8 @@ class VerifierCore:
             case vev.ThreadsShared():
                 self._threads.shared(event)
             case vev.Signal.STOPPING:
-                self._kept.grace = 0.0
-                while (kept := self._kept.running()) is not None:
+                self.kept.grace = 0.0
+                while (kept := self.kept.running()) is not None:
                     self._drop(kept)
             case vev.Signal.REPORT_ASKED:
                 self._tell(self._report(now))
@@ -132,7 +132,7 @@ class VerifierCore:
         return vev.CoreReport(
             sessions=[session_row(live, now) for live in lives],
             drafters=self.drafters.reports(),
-            kept=len(self._kept),
+            kept=len(self.kept),
             stray_frames=self._stray_frames,
             stale=self._stale + sum(live.machine.drafts.stale for live in lives),
             draft_n=lives[-1].machine.draft_n if lives else None,
@@ -150,7 +150,7 @@ class VerifierCore:
             self._meter.idle()
         batch = self._scheduler.next_batch(self.sessions, now)
         if isinstance(batch, ev.Wait):
-            return ev.Wait(min(batch.until, self._kept.next_end)) if self._kept.sessions else batch
+            return ev.Wait(min(batch.until, self.kept.next_end)) if self.kept.sessions else batch
         sessions, spans, waited = self.sessions, list[ev.Span](), 0.0
         for key, part in batch.parts:
             live = sessions[key]
@@ -223,21 +223,21 @@ class VerifierCore:
         if not opening.n_prompt:
             self._tell(vev.RequestRefused(opening.client, NoSuchText()))
         else:
-            self._waiting.add(opening)
+            self.waiting.add(opening)
 
     def _admit(self, now: float) -> None:
         """Begin what waits; sessions that are kept give way."""
-        while (opening := self._waiting.next(self.sessions.values())) is not None:
+        while (opening := self.waiting.next(self.sessions.values())) is not None:
             if not self._resumed(opening, now):
                 self._begin(opening, now)
 
     def _begin(self, opening: vev.Opening, now: float) -> None:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
-        kept = self._kept.running()
+        kept = self.kept.running()
         if not self._slots and kept is not None:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
-        company = len(self.sessions) + 1 + len(self._waiting.openings)
+        company = len(self.sessions) + 1 + len(self.waiting.openings)
         others = ((live.seq, live.machine.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         machine = VerifierSession(
@@ -265,7 +265,7 @@ class VerifierCore:
         end = live.end
         if end is None:
             self._take_over(live, opening.owner)
-            self._kept.forget(live.id)
+            self.kept.forget(live.id)
         self._note("session_resumed", live, tokens=live.machine.generated)
         self._hand_over(live, opening, now, adopted=True)
         if end is not None:
@@ -275,11 +275,11 @@ class VerifierCore:
             else:
                 done = m.Done(live.id, end.reason, len(live.machine.prefix), end.report)
                 self._tell(vev.ToDrafter(live.owner, done))
-                self._kept.add(live, now)
+                self.kept.add(live, now)
         return True
 
     def _named(self, name: str) -> SessionContext | None:
-        known = (*self.sessions.values(), *self._kept.sessions.values()) if name else ()
+        known = (*self.sessions.values(), *self.kept.sessions.values()) if name else ()
         return next((live for live in known if live.name == name), None)
 
     def _take_over(self, live: SessionContext, owner: vev.DrafterId | None) -> None:
@@ -307,19 +307,19 @@ class VerifierCore:
 
     def _left(self, drafter: vev.DrafterId, now: float, *, may_return: bool) -> None:
         """Keep the sessions of a lost drafter's own clients where it may return, give the others another drafter."""
-        self._waiting.withdraw(lambda opening: opening.owner == drafter)
+        self.waiting.withdraw(lambda opening: opening.owner == drafter)
         self.drafters.gone(drafter)
         for live in [live for live in self.sessions.values() if live.owner == drafter]:
-            if may_return and live.name and self._kept.grace > 0:
-                self._kept.add(live, now)
+            if may_return and live.name and self.kept.grace > 0:
+                self.kept.add(live, now)
                 live.client, live.owner, live.machine.followed = None, None, False
-                self._note("session_kept", live, seconds=self._kept.grace)
+                self._note("session_kept", live, seconds=self.kept.grace)
             else:
                 self._cancel(live)
         self.drafters.find_all(now)
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
-        live = self.sessions.get(session) or self._kept.sessions.get(session)
+        live = self.sessions.get(session) or self.kept.sessions.get(session)
         if live is not None and live.owner == drafter:
             if live.end is None:
                 self._cancel(live)
@@ -339,7 +339,7 @@ class VerifierCore:
             self._cancel(live)
 
     def _forget(self, live: SessionContext) -> None:
-        self._kept.forget(live.id)
+        self.kept.forget(live.id)
         self._tell(vev.Forgotten(live.id))
 
     def _carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
@@ -392,6 +392,6 @@ class VerifierCore:
             done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == drafter else {})
             self._tell(vev.ToDrafter(drafter, done))
         if live.owner is not None and live.name and reason in SERVED:
-            self._kept.add(live, now)  # until it is closed: DONE may be lost
-        elif live.id not in self._kept.sessions:
+            self.kept.add(live, now)  # until it is closed: DONE may be lost
+        elif live.id not in self.kept.sessions:
             self._tell(vev.Forgotten(live.id))

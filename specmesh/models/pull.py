@@ -148,8 +148,8 @@ def _refusals(what: str, out: BinaryIO | None = None) -> Iterator[None]:
         raise PullError(f"{what}: {constants.ENDPOINT} answered {code}: try again later") from error
     except HTTPError as error:
         kept = f"; {out.tell()} bytes are kept: the same command goes on from there" if out is not None else ""
-        told = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise PullError(f"{what}: {constants.ENDPOINT} does not answer: {told}{kept}") from error
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise PullError(f"{what}: {constants.ENDPOINT} does not answer: {reason}{kept}") from error
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def wait(
             try:
                 return offer(lines, code, mine, admit)
             except (WrongCode, RemoteProtocolError, OSError) as error:
-                if lines.told:  # something that a guess could be tried on
+                if lines.answered:  # something that a guess could be tried on
                     raise Refused(f"nobody was let in: {error}: run `specmesh pair` again for a new code") from None
     raise Busy("nobody came, and the code is no longer good: run `specmesh pair` again for a new one")
 
@@ -136,10 +136,10 @@ def _sealed(box: Fernet, mine: PairingIntroduction) -> bytes:
 
 def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
     try:
-        told = json.loads(box.decrypt(line))
+        answered = json.loads(box.decrypt(line))
     except (InvalidToken, ValueError):
         raise WrongCode("the code was another one") from None
-    match told:
+    match answered:
         case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
             if said == role and _KEY.fullmatch(key) and 0 <= port < 2**16:
                 word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]  # a list can hold it, a terminal show it
@@ -154,11 +154,11 @@ class LineChannel:
         self._connection = connection
         self._end = time.monotonic() + EXCHANGE_TIMEOUT_S
         self._kept = b""
-        self.told = False
+        self.answered = False
 
     def write(self, line: bytes) -> None:
         self._arm()
-        self.told = True
+        self.answered = True
         self._connection.sendall(line + b"\n")
 
     def read(self) -> bytes:

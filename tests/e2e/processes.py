@@ -176,6 +176,10 @@ class Daemon:
         peers: list[Json] = self.stats().get("peers", [])
         return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
 
+    def serves(self) -> bool:
+        """Whether this drafter has a vocabulary; one without a model says so in its log only."""
+        return bool(self.verifier()["vocabulary"]) or bool(self.events("vocabulary_fetched"))
+
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
@@ -265,10 +269,10 @@ class Mesh:
         return command(role, *usual, *args, **how)
 
     def attached(self, drafter: Daemon) -> Daemon:
-        """Wait until the running verifier's /stats show this drafter, and its log that it has a vocabulary."""
+        """Wait until the running verifier's /stats show this drafter, and that has a vocabulary to serve clients by."""
         verifier = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None][-1]
         why = f"the verifier sees its drafter; their logs:\n{verifier.text()}\n{drafter.text()}"
-        until(lambda: verifier.has(drafter) and '"vocabulary_' in drafter.text(), why)
+        until(lambda: verifier.has(drafter) and drafter.serves(), why)
         return drafter
 
     def stop(self) -> None:

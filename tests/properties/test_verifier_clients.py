@@ -84,7 +84,7 @@ class World:
     def tell(self, event: vev.Happened) -> None:
         if isinstance(event, vev.Opening):
             assert self.stopped_with is None, "nothing new begins"
-            assert event.client in self.clients._requests, "nothing begins that was withdrawn"
+            assert event.client in self.clients.requests, "nothing begins that was withdrawn"
         self.events.append((event, self.now))
 
     def _encode(self, opening: vev.Opening) -> Callable[[], bool]:
@@ -198,7 +198,7 @@ class World:
 
     def left(self) -> list[Any]:
         clients, core = self.clients, self.core
-        parts = (clients.sessions, clients._requests, core.sessions, core._waiting.openings, core._kept.sessions)
+        parts = (clients.sessions, clients.requests, core.sessions, core.waiting.openings, core.kept.sessions)
         return [part for part in parts if part]
 
 

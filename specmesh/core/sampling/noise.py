@@ -18,7 +18,7 @@ class NoiseStream(IntEnum):
 
     CHOICES = 1  # those that depend on the ids before a position too: a draft's, and the target's own beside it
     COINS = 2
-    CORRECTIONS = 3
+    RESIDUALS = 3
 
 
 def derived(seed: int, stream: NoiseStream, number: int = 0) -> int:

@@ -69,9 +69,9 @@ class StopTextFilter:
     def _passage(self, text: str, *, rest: bool) -> ShownText:
         self._shown += len(text)
         count = len(self._begins) if rest else bisect_left(self._begins, self._shown)
-        told = self._begins[:count]
+        begins = self._begins[:count]
         del self._begins[:count]
-        return ShownText(text, told)
+        return ShownText(text, begins)
 
     def _show(self, text: str) -> str:
         if self._over:

@@ -1,19 +1,10 @@
 """Measured costs of a step."""
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length import estimates
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.requests import Request
-from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.scheduling.kv_slots import KVSlots
-from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.verifier import VerifierCore
-from specmesh.errors import EngineError
 
 PROFILE = settings(derandomize=True, deadline=None)
 seconds = st.floats(0, 10)
@@ -65,17 +56,3 @@ def test_long_contexts_have_costs_of_their_own():
     assert costs.seconds(8, 100_000) == 23.0
     assert costs.seconds(8, 2000) == 20.0
     assert costs.tables() == {0: {1: 10.0, 4: 13.0, 8: 20.0}, 4096: {1: 12.0, 4: 17.0}}
-
-
-def test_a_step_that_failed_is_no_pause():
-    """However long it took, and whatever waited for it: the next step follows the one after it."""
-    costs, slots = StepCosts(), KVSlots(2, "cut", 64)
-    core = VerifierCore(TargetLimits(64, 8, frozenset(), 4), costs, slots, 8, n_seq=2)
-    opening = vev.Opening(1, Request(None, (1, 2), SessionParams(SamplingParams(), 9)), (1, 2), 2)
-    core.handle(opening, 0.0)
-    core.finish(core.next_step(0.0), [None], 0.0, 0.01)
-    step = core.next_step(0.011)
-    core.handle(replace(opening, client=2), 0.02)
-    core.finish(step, EngineError("too late"), 0.011, 60.0)
-    core.finish(core.next_step(60.001), [None], 60.001, 60.01)
-    assert costs.pause < 0.1

@@ -1,5 +1,6 @@
 """What the documents say exists: commands, flags, variables, targets, links, tables."""
 
+import ast
 import re
 import shlex
 from dataclasses import fields, is_dataclass
@@ -163,6 +164,18 @@ def test_words_of_help_statistics_and_wire_are_the_fields():
     names = [kind.name.lower() for kind in messages.Kind] + [field.name for one in frames for field in fields(one)]
     said = [(ROOT / "docs/cli.md").read_text(encoding="utf-8"), *golden, *names]
     assert [word for text in said for word in RETIRED.findall(re.sub(r"[_.\[\]]+", " ", text))] == []
+
+
+def test_words_of_the_code_are_the_fields():
+    """Every name that the product's modules give."""
+    found = list[str]()
+    for path in (path for folder in ("specmesh", "wire", "daemons") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            given = not isinstance(node, ast.Name | ast.Attribute) or isinstance(node.ctx, ast.Store)
+            names = [getattr(node, name, None) for name in ("name", "arg", "id", "attr") if given]
+            words = re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", " ".join(filter(None, names))).lower()
+            found += [f"{path.name}:{node.lineno} {word}" for word in RETIRED.findall(words)]
+    assert found == []
 
 
 def test_promises_are_shown_by_tests_that_exist():

@@ -1,0 +1,71 @@
+"""The verifier's core: what comes of each event, as whole lists of effects. Whole texts through it are in
+tests/properties."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from specmesh.core import events as ev
+from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.prefix import Prefix
+from specmesh.core.requests import Request
+from specmesh.core.sampling.sampler import SamplingParams
+from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.verifier import VerifierCore
+from specmesh.errors import EngineError
+from specmesh.wire import messages as m
+
+PROMPT = (1, 2)
+PARAMS = SessionParams(SamplingParams(), 9, draft_n=2)
+CLIENT, DRAFTER, SESSION = 3, b"mac", 1
+OPENING = vev.Opening(CLIENT, Request(None, PROMPT, PARAMS), PROMPT, 2)
+
+
+def row(*tokens: int):
+    return np.eye(8, dtype=np.float32)[list(tokens)]
+
+
+def made() -> tuple[VerifierCore, StepCosts]:
+    costs, slots = StepCosts(), KVSlots(2, "cut", 64)
+    return VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), costs, slots, 8, n_seq=2), costs
+
+
+def test_a_session_from_its_opening_to_its_end():
+    core, _ = made()
+    noted, began = core.handle(OPENING, 0.0)
+    assert isinstance(noted, vev.Noted)
+    assert began == vev.Began(CLIENT, SESSION, None, PROMPT, PARAMS, "", 0.0, 0, 0, False, (), ())
+    assert core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0) == [
+        vev.ToDrafter(DRAFTER, m.Opened(SESSION, 0, 2, PARAMS.named())),
+        vev.ToDrafter(DRAFTER, m.Sync(SESSION, 0, 0, PROMPT, 2)),
+    ]
+    prefill = core.next_step(0.0)
+    assert core.finish(prefill, [None], 0.0, 0.1) == [vev.Ran(0.0, 0.1, 1, 0)]
+    drafts = m.Draft(SESSION, 2, Prefix(PROMPT).crc, (4, 5))
+    assert core.handle(vev.FromDrafter(DRAFTER, drafts), 0.1) == []
+    step = core.next_step(0.1)
+    assert step.spans == (ev.Span(0, 1, (2, 4, 5), logits=True),)
+    assert core.finish(step, [row(4, 6, 6)], 0.1, 0.2) == [
+        vev.ToDrafter(DRAFTER, m.Truth(SESSION, 2, Prefix(PROMPT).crc, (4, 6), 2, 1)),
+        vev.Committed(SESSION, CLIENT, ev.Emit((4, 6), 1, (4, 5), 2, (), 0), 0.2, 2),
+        vev.Ran(0.1, 0.2, 3, 2),
+    ]
+    assert core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.2) == []
+    ended, noted, forgotten = core.handle(vev.ClientLeft(CLIENT), 0.3)
+    assert isinstance(ended, vev.SessionEnded)
+    assert (ended.client, ended.reason, ended.error, isinstance(noted, vev.Noted)) == (CLIENT, "cancelled", None, True)
+    assert (forgotten, core.next_step(0.3)) == (vev.Forgotten(SESSION), ev.Wait(np.inf))
+
+
+def test_a_step_that_failed_is_no_pause():
+    """However long it took, and whatever waited for it: the next step follows the one after it."""
+    core, costs = made()
+    core.handle(OPENING, 0.0)
+    core.finish(core.next_step(0.0), [None], 0.0, 0.01)
+    step = core.next_step(0.011)
+    core.handle(replace(OPENING, client=2), 0.02)
+    core.finish(step, EngineError("too late"), 0.011, 60.0)
+    core.finish(core.next_step(60.001), [None], 60.001, 60.01)
+    assert costs.pause < 0.1
