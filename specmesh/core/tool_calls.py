@@ -22,10 +22,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """A form of calls: `opening head NAME after ARGUMENTS end`, then `between head NAME ...` for each further one (None:
-    only one can be), `closing`. After `trigger`, with which the first begins, nothing but a call can follow. Where
-    `bare`, a text may begin with a call without the `opening`. Without `param_begin`, arguments are JSON. Templates of
-    the family have all of `signs`."""
+    """A form of calls: `opening head NAME after ARGUMENTS end`, `between head NAME ...` for each further one (None: it
+    cannot be), `closing`. After `trigger`, with which the first begins, a call must follow. Where `bare`, a text may
+    begin with a call without the `opening`. Without `param_begin`, arguments are JSON. Templates of the family have all
+    of `signs`."""
 
     name: str
     signs: tuple[str, ...]
@@ -51,8 +51,9 @@ def _form(name: str, signs: str, call: str, param: str = "$KEY$VALUE", around: s
     head, after, end = re.split(r"\$NAME|\$ARGS", call)
     opening, closing = around.split("¦")
     trigger = more.pop("trigger", re.split(r"(?<=[>\]])", opening + head, maxsplit=1)[0])
-    parts = re.split(r"\$KEY|\$VALUE", param)
-    return ToolFormat(name, tuple(signs.split()), trigger, opening, head, after, end, closing, *parts, **more)
+    begin, middle, stop = re.split(r"\$KEY|\$VALUE", param)
+    marks = (opening, head, after, end, closing, begin, middle, stop)
+    return ToolFormat(name, tuple(signs.split()), trigger, *marks, **more)
 
 
 _HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
@@ -62,17 +63,11 @@ _QWEN = "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>"
 _DEEPSEEK = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
 _DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
 _CALLS = "<｜tool▁calls▁begin｜>¦<｜tool▁calls▁end｜>"
-_HARMONY, _TO = (
-    "<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>$ARGS",
-    "<|channel|>commentary to=",
-)
+_HARMONY = "<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>$ARGS"
 _LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
 
-GENERIC = _form("generic", "", _HERMES)
-"""For templates that do not show tools: `generic_prompt` does."""
-
 _FORMATS = (
-    _form("harmony", "<|channel|> functions.", _HARMONY, between=None, trigger=_TO),
+    _form("harmony", "<|channel|> functions.", _HARMONY, between=None, trigger="<|channel|>commentary to="),
     _form("qwen3_coder", "<function= <parameter=", _QWEN, param="<parameter=$KEY>\n$VALUE\n</parameter>\n"),
     _form("glm47", "</arg_key><arg_value>", "<tool_call>$NAME$ARGS</tool_call>", param=_GLM47),
     _form("glm", "<arg_key>", "<tool_call>$NAME\n$ARGS</tool_call>", param=_GLM),
@@ -83,10 +78,12 @@ _FORMATS = (
     _form("nemotron", "<TOOLCALL>", _ARRAY, around="<TOOLCALL>[¦]</TOOLCALL>", between=", "),
     _form("hermes", "<tool_call>", _HERMES),
     _form("llama3", 'start_header_id "parameters":', _LLAMA, around="<|python_tag|>¦", between=None, bare=True),
-    GENERIC,
+    _form("generic", "", _HERMES),
 )
 FORMATS = {form.name: form for form in _FORMATS}
 """By their names; the most specific first."""
+GENERIC = FORMATS["generic"]
+"""For templates that do not show tools: `generic_prompt` does."""
 
 TOOL_MARKS = frozenset(
     mark
@@ -105,8 +102,7 @@ def detect(template: str) -> ToolFormat:
 
 def generic_prompt(tools: Sequence[Mapping[str, Any]]) -> str:
     """Tell a model in words of the tools, and how to call one in GENERIC's form."""
-    form = GENERIC
-    call = f"{form.start}NAME{form.after}ARGUMENTS{form.end}"
+    call = f"{GENERIC.start}NAME{GENERIC.after}ARGUMENTS{GENERIC.end}"
     shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     return (
         f"You can call these tools, each described by a line of JSON:\n{shown}\n\nTo call one, end your answer with its"
