@@ -183,7 +183,7 @@ class CallParser:
         if form.between is None:
             return ""
         another = form.between + form.head
-        return another if (yield from self._cut([another, form.closing])) == another else ""
+        return another if (yield from self._go_on([another, form.closing])) == another else ""
 
     def _object(self) -> _Steps:
         depth, quoted, escaped = 1, False, False
@@ -197,7 +197,7 @@ class CallParser:
                 if not depth:
                     self._tell(ArgumentsPart(self._kept[: at + 1]))
                     self._kept = self._kept[at + 1 :]
-                    return (yield from self._cut([self._form.end]))
+                    return (yield from self._go_on([self._form.end]))
             self._tell(ArgumentsPart(self._kept))
             self._kept = ""
             if self._over:
@@ -214,7 +214,7 @@ class CallParser:
             text = as_json(value or "", (schema.get("properties") or {}).get(name), schema)
             self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
             separator = ", "
-            mark = yield from self._cut([form.param_begin, form.end])
+            mark = yield from self._go_on([form.param_begin, form.end])
         self._tell(ArgumentsPart("}" if mark else ""))
         return ""
 
@@ -236,6 +236,13 @@ class CallParser:
             yield
         found = max((mark for mark in marks if self._kept.startswith(mark)), key=len, default="")
         self._kept = self._kept[len(found) :]
+        return found
+
+    def _go_on(self, marks: Iterable[str]) -> _Steps:
+        """Likewise within a call, where no half of a mark is told as text if the text ends with it."""
+        found = yield from self._cut(marks)
+        if not found and any(mark.startswith(self._kept) for mark in marks):
+            self._kept = ""
         return found
 
     def _tell(self, event: TextPart | ArgumentsPart) -> None:
