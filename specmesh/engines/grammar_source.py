@@ -1,4 +1,4 @@
-"""Clients' grammars in llguidance's language: llama.cpp's GBNF and JSON schemas, tried in a child process.
+"""Clients' grammars in llguidance's language: llama.cpp's GBNF, JSON schemas, calls of tools; tried in a child.
 
 GBNF knows characters only; llguidance's lexer takes the longest lexeme before its parser sees it, which changes the
 language: after `[a-z]+` a "b" could never follow. So each character is a lexeme, and the parser does the rest, as
@@ -16,6 +16,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.engines.sandbox import Json
+from specmesh.engines.tool_grammar import tools_to_lark
 from specmesh.errors import RequestError
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
@@ -50,7 +51,7 @@ def answer(request: Json) -> Json:
     """In the child: return a request's grammar in llguidance's language as `lark`, or the reason as `refused`."""
     text = str(request["text"])
     try:
-        lark = _UNFORCED + (_of_schema(text) if request["kind"] == GrammarKind.JSON_SCHEMA else gbnf_to_lark(text))
+        lark = _UNFORCED + _lark_of(GrammarKind(str(request["kind"])), text)
     except RequestError as error:
         return {"refused": str(error)}
     matcher = LLMatcher(LLTokenizer("byte"), lark, log_level=0, limits=LIMITS)
@@ -67,10 +68,19 @@ def describe(error: str) -> str:
     return _NO_TEXT if "NoExtension" in first else first[:300]
 
 
-def _of_schema(text: str) -> str:
-    schema = json.loads(text)
-    closed = schema if '"allOf"' in text else _closed(schema)
-    return f"start: %json {json.dumps(closed | {'x-guidance': ON_ONE_LINE})}"
+def _lark_of(kind: GrammarKind, text: str) -> str:
+    match kind:
+        case GrammarKind.GBNF:
+            return gbnf_to_lark(text)
+        case GrammarKind.JSON_SCHEMA:
+            return f"start: {_of_schema(json.loads(text))}"
+        case GrammarKind.TOOLS:
+            return tools_to_lark(json.loads(text), _of_schema)
+
+
+def _of_schema(schema: dict[str, Any]) -> str:
+    closed = schema if '"allOf"' in json.dumps(schema) else _closed(schema)
+    return f"%json {json.dumps(closed | {'x-guidance': ON_ONE_LINE})}"
 
 
 def _closed(schema: Any) -> Any:

@@ -25,30 +25,34 @@ _BARRED = np.float32(-1e30)
 
 
 class GrammarKind(StrEnum):
-    """What language a grammar is written in: llama.cpp's GBNF, or JSON schema."""
+    """What language a grammar is written in: llama.cpp's GBNF, JSON schema, or calls of tools."""
 
     GBNF = "gbnf"
     JSON_SCHEMA = "json_schema"
+    TOOLS = "tools"
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a client wants a text to be. A schema is the text of a JSON object."""
+    """What a client wants a text to be. A schema is the text of a JSON object, and so is what tells of tools: `tools`
+    (`name`, `description`, `parameters` of each), `choice` ("auto", "required", {"name": ...}), `parallel`, and the
+    names of a model's `format` of calls and its `thinking`."""
 
     kind: GrammarKind
     text: str
 
     @property
     def field(self) -> str:
-        return "grammar" if self.kind is GrammarKind.GBNF else "json_schema"
+        return "grammar" if self.kind is GrammarKind.GBNF else self.kind.value
 
 
 def check_grammar(grammar: Grammar) -> Grammar:
-    """The same grammar; raises RequestError for one that is too long, no text, or, of a schema, no JSON object."""
+    """The same grammar; raises RequestError for one that is too long, no text, or, where it should be, no JSON
+    object."""
     field = grammar.field
     try:
         size = len(grammar.text.encode())
-        schema = json.loads(grammar.text) if grammar.kind is GrammarKind.JSON_SCHEMA and size <= MAX_GRAMMAR else {}
+        parsed = json.loads(grammar.text) if grammar.kind is not GrammarKind.GBNF and size <= MAX_GRAMMAR else {}
     except UnicodeEncodeError as error:
         raise RequestError(f"{field} is not valid Unicode: {error.reason}", field) from None
     except RecursionError:
@@ -61,7 +65,7 @@ def check_grammar(grammar: Grammar) -> Grammar:
         raise RequestError(f"{field} has control characters", field)
     if not grammar.text.strip():
         raise RequestError(f"{field} is empty", field)
-    if not isinstance(schema, dict):
+    if not isinstance(parsed, dict):
         raise RequestError(f"{field} must be a JSON object", field)
     return grammar
 

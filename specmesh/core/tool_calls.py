@@ -1,0 +1,286 @@
+"""How families of models write calls of tools, and such calls read from a text as it comes."""
+
+# ruff: noqa: RUF001 - DeepSeek's marks have wide bars
+
+import json
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specmesh.core.reasoning import STYLES, begun, first_mark
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """`arguments` is the text of a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """A form of calls: `opening head NAME after ARGUMENTS end`, `between head NAME ...` for each further one (None: it
+    cannot be), `closing`. After `trigger`, with which the first begins, a call must follow. Where `bare`, a text may
+    begin with a call without the `opening`. Without `param_begin`, arguments are JSON. Templates of the family have all
+    of `signs`."""
+
+    name: str
+    signs: tuple[str, ...]
+    trigger: str
+    opening: str
+    head: str
+    after: str
+    end: str
+    closing: str
+    param_begin: str
+    param_middle: str
+    param_end: str
+    between: str | None = "\n"
+    bare: bool = False
+
+    @property
+    def start(self) -> str:
+        return self.opening + self.head
+
+
+def _form(name: str, signs: str, call: str, param: str = "$KEY$VALUE", around: str = "¦", **more: Any) -> ToolFormat:
+    """Take `call` apart at $NAME and $ARGS, `param` at $KEY and $VALUE, `around` at ¦."""
+    head, after, end = re.split(r"\$NAME|\$ARGS", call)
+    opening, closing = around.split("¦")
+    trigger = more.pop("trigger", re.split(r"(?<=[>\]])", opening + head, maxsplit=1)[0])
+    begin, middle, stop = re.split(r"\$KEY|\$VALUE", param)
+    marks = (opening, head, after, end, closing, begin, middle, stop)
+    return ToolFormat(name, tuple(signs.split()), trigger, *marks, **more)
+
+
+_HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
+_ARRAY = '{"name": "$NAME", "arguments": $ARGS}'
+_GLM, _GLM47 = (f"<arg_key>$KEY</arg_key>{line}<arg_value>$VALUE</arg_value>{line}" for line in ("\n", ""))
+_QWEN = "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>"
+_DEEPSEEK = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
+_DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
+_CALLS = "<｜tool▁calls▁begin｜>¦<｜tool▁calls▁end｜>"
+_HARMONY = "<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>$ARGS"
+_LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
+
+_FORMATS = (
+    _form("harmony", "<|channel|> functions.", _HARMONY, between=None, trigger="<|channel|>commentary to="),
+    _form("qwen3_coder", "<function= <parameter=", _QWEN, param="<parameter=$KEY>\n$VALUE\n</parameter>\n"),
+    _form("glm47", "</arg_key><arg_value>", "<tool_call>$NAME$ARGS</tool_call>", param=_GLM47),
+    _form("glm", "<arg_key>", "<tool_call>$NAME\n$ARGS</tool_call>", param=_GLM),
+    _form("deepseek", "<｜tool▁sep｜> ```json", _DEEPSEEK, around=_CALLS),
+    _form("deepseek31", "<｜tool▁sep｜>", _DEEPSEEK31, around=_CALLS, between=""),
+    _form("mistral_args", "[TOOL_CALLS] [ARGS]", "[TOOL_CALLS]$NAME[ARGS]$ARGS", between=""),
+    _form("mistral", "[TOOL_CALLS]", _ARRAY, around="[TOOL_CALLS][¦]", between=", "),
+    _form("nemotron", "<TOOLCALL>", _ARRAY, around="<TOOLCALL>[¦]</TOOLCALL>", between=", "),
+    _form("hermes", "<tool_call>", _HERMES),
+    _form("llama3", 'start_header_id "parameters":', _LLAMA, around="<|python_tag|>¦", between=None, bare=True),
+    _form("generic", "", _HERMES),
+)
+FORMATS = {form.name: form for form in _FORMATS}
+"""By their names; the most specific first."""
+GENERIC = FORMATS["generic"]
+"""For templates that do not show tools: `generic_prompt` does."""
+
+TOOL_MARKS = frozenset(
+    mark
+    for row in (*FORMATS.values(), *STYLES.values())
+    for mark in re.findall(r"<\|\w+\|>|<｜[\w▁]+｜>|<[/\w:]+>|\[/?[A-Z_]+\]", repr(row))
+)
+"""All that may be one control token of a vocabulary, whose text a parser has to see."""
+
+
+def detect(template: str) -> ToolFormat:
+    """Find the form of calls in a chat template's source; GENERIC where it shows no tools, or in no form known here."""
+    if re.search(r"\btools\b", template) is None:
+        return GENERIC
+    return next(form for form in FORMATS.values() if all(sign in template for sign in form.signs))
+
+
+def generic_prompt(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tell a model in words of the tools, and how to call one in GENERIC's form."""
+    call = f"{GENERIC.start}NAME{GENERIC.after}ARGUMENTS{GENERIC.end}"
+    shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
+    return (
+        f"You can call these tools, each described by a line of JSON:\n{shown}\n\nTo call one, end your answer with its"
+        f" name and, as a JSON object, its arguments, in exactly this form:\n{call}\n\nSeveral calls follow each other,"
+        " a line apart. Call no tool where you can answer without one."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegin:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentsPart:
+    """More of the text of the last call's arguments."""
+
+    text: str
+
+
+CallEvent = TextPart | CallBegin | ArgumentsPart
+_Steps = Generator[None, None, str]
+
+
+class CallParser:
+    """Reads calls of these tools from a text as it comes. What is no call in this form, is text."""
+
+    def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, Any]]) -> None:
+        self._form = form
+        self._schemas = {str(tool["name"]): tool.get("parameters") or {} for tool in tools}
+        self._kept, self._over = "", False
+        self._events = list[CallEvent]()
+        self._steps = self._parse()
+
+    def feed(self, text: str, *, over: bool = False) -> list[CallEvent]:
+        """Return what the text goes on by. `over`: it ends here."""
+        self._kept += text
+        self._over = over
+        next(self._steps, None)
+        events, self._events = self._events, []
+        return events
+
+    def _parse(self) -> Generator[None, None, None]:
+        """Yield wherever it takes more of the text to go on."""
+        mark = (yield from self._cut([self._form.head])) if self._form.bare else ""
+        while mark or (mark := (yield from self._passage())):
+            mark = yield from self._call(mark)
+
+    def _passage(self) -> _Steps:
+        """Tell the text up to a call, of which no half is ever told; return the mark that begins it, or ""."""
+        while True:
+            end, mark = first_mark(self._kept, [self._form.start])
+            end -= 0 if mark or self._over else begun(self._kept, [self._form.start])
+            self._tell(TextPart(self._kept[:end]))
+            self._kept = self._kept[end + len(mark) :]
+            if mark or self._over:
+                return mark
+            yield
+
+    def _call(self, mark: str) -> _Steps:
+        """Tell a call that begins with a mark; return the mark that begins the next."""
+        form = self._form
+        begins = ("{",) if not form.param_begin else (form.param_begin, form.end)
+        names = {name + form.after + begin: (name, begin) for name in self._schemas for begin in begins}
+        found = yield from self._cut(names)
+        if not found:
+            self._tell(TextPart(mark))
+            return ""
+        name, begin = names[found]
+        self._events.append(CallBegin(name))
+        self._tell(ArgumentsPart("{"))
+        yield from self._parameters(begin, self._schemas[name]) if form.param_begin else self._object()
+        if form.between is None:
+            return ""
+        another = form.between + form.head
+        return another if (yield from self._go_on([another, form.closing])) == another else ""
+
+    def _object(self) -> _Steps:
+        depth, quoted, escaped = 1, False, False
+        while True:
+            for at, char in enumerate(self._kept):
+                if quoted:
+                    quoted, escaped = escaped or char != '"', not escaped and char == "\\"
+                else:
+                    quoted = char == '"'
+                    depth += (char in "{[") - (char in "}]")
+                if not depth:
+                    self._tell(ArgumentsPart(self._kept[: at + 1]))
+                    self._kept = self._kept[at + 1 :]
+                    return (yield from self._go_on([self._form.end]))
+            self._tell(ArgumentsPart(self._kept))
+            self._kept = ""
+            if self._over:
+                return ""
+            yield
+
+    def _parameters(self, mark: str, schema: Mapping[str, Any]) -> _Steps:
+        form, separator = self._form, ""
+        while mark == form.param_begin:
+            name = yield from self._until(form.param_middle)
+            value = yield from self._until(form.param_end)
+            if self._over and value is None:
+                return ""
+            text = as_json(value or "", (schema.get("properties") or {}).get(name), schema)
+            self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
+            separator = ", "
+            mark = yield from self._go_on([form.param_begin, form.end])
+        self._tell(ArgumentsPart("}" if mark else ""))
+        return ""
+
+    def _until(self, mark: str) -> Generator[None, None, str | None]:
+        """Cut off the text before a mark, and the mark; None where the text is over first."""
+        seen = 0
+        while (at := self._kept.find(mark, seen)) < 0:
+            if self._over:
+                self._kept = ""
+                return None
+            seen = max(len(self._kept) - len(mark), 0)
+            yield
+        text, self._kept = self._kept[:at], self._kept[at + len(mark) :]
+        return text
+
+    def _cut(self, marks: Iterable[str]) -> _Steps:
+        """Cut off and return the longest of the marks with which the text goes on; "" where there is none."""
+        while not self._over and any(mark.startswith(self._kept) and mark != self._kept for mark in marks):
+            yield
+        found = max((mark for mark in marks if self._kept.startswith(mark)), key=len, default="")
+        self._kept = self._kept[len(found) :]
+        return found
+
+    def _go_on(self, marks: Iterable[str]) -> _Steps:
+        """Likewise within a call, where no half of a mark is told as text if the text ends with it."""
+        found = yield from self._cut(marks)
+        if not found and any(mark.startswith(self._kept) for mark in marks):
+            self._kept = ""
+        return found
+
+    def _tell(self, event: TextPart | ArgumentsPart) -> None:
+        if event.text:
+            self._events.append(event)
+
+
+_TYPES = {str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}, list: {"array"}}
+_TYPES |= {dict: {"object"}, type(None): {"null"}}
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """Follow a schema's reference into the schema that it is part of."""
+    where = schema.get("$ref") if isinstance(schema, dict) else None
+    for key in where.split("/")[1:] if isinstance(where, str) else ():
+        schema = root = root.get(key) if isinstance(root, dict) else None
+    return schema
+
+
+def types_of(schema: Any, root: Any, depth: int = 8) -> set[str]:
+    """The types of values that a schema allows; empty where it may be any, or is not known."""
+    schema = resolved(schema, root)
+    if not isinstance(schema, dict) or not depth:
+        return set()
+    if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
+        return set[str]().union(*(_TYPES[type(value)] for value in values))
+    kinds = schema.get("type", ())
+    inner = [types_of(one, root, depth - 1) for key in ("anyOf", "oneOf") for one in schema.get(key) or ()]
+    return {kinds} if isinstance(kinds, str) else set(kinds).union(*inner) if all(inner) else set()
+
+
+def as_json(text: str, schema: Any, root: Any) -> str:
+    """Write as JSON what stands between an argument's marks: a value of a type that its schema allows, or a text."""
+    types = types_of(schema, root)
+    try:
+        value = json.loads(text)
+        if (not types and not isinstance(value, str)) or _TYPES[type(value)] & (types - {"string"}):
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        pass
+    return json.dumps(text, ensure_ascii=False)
