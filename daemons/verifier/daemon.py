@@ -231,6 +231,9 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
     return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
 
 
+TAIL = 16  # ids at the end of a prompt, in which it may begin a thought
+
+
 class PromptEncoder:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
     have another thread: compiling holds up no others."""

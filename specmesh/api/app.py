@@ -111,9 +111,7 @@ class _Api:
         asked = [replace(one, params=params, id=name, target=served.target) for one in body.requests]
         shape = Shape(chat, name, int(time.time()), served.model)
         choices = [
-            Choice(
-                replace(shape, index=index), one, served.vocabulary, resumable=body.resumable, splits=body.splits
-            )
+            Choice(replace(shape, index=index), one, served.vocabulary, resumable=body.resumable, splits=body.splits)
             for index, one in enumerate(numbered(asked, body.choices, chat=chat))
         ]
         headers = {"X-Request-Id": name}

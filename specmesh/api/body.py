@@ -12,7 +12,14 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
 from specmesh.core.sampling.sampler import FORBIDDEN
-from specmesh.core.session_params import MAX_TOKENS, ChatMessage, SessionParams, check_biases, message_of, session_params
+from specmesh.core.session_params import (
+    MAX_TOKENS,
+    ChatMessage,
+    SessionParams,
+    check_biases,
+    message_of,
+    session_params,
+)
 from specmesh.errors import RequestError
 
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0

@@ -4,8 +4,8 @@ import secrets
 from collections.abc import Iterator
 
 from specmesh.api.shapes import Json
-from specmesh.core.chat import tools_of
-from specmesh.core.reasoning import Splitter
+from specmesh.core.chat import ToolChoice
+from specmesh.core.reasoning import ThoughtSplitter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallParser, TextPart
 
@@ -13,7 +13,7 @@ from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallPars
 class Deltas:
     """`message`: all deltas so far in one, as an answer at once has it. calls: how many have begun."""
 
-    def __init__(self, splitter: Splitter | None, parser: CallParser | None) -> None:
+    def __init__(self, splitter: ThoughtSplitter | None, parser: CallParser | None) -> None:
         self._splitter, self._parser = splitter, parser
         self._content, self._thought = "", ""
         self._calls: list[tuple[Json, dict[str, str]]] = []
@@ -63,7 +63,7 @@ class Deltas:
 
 def deltas_of(params: SessionParams, *, splits: bool) -> Deltas | None:
     """What splits the text of an answer with these parameters; None where it is content from end to end."""
-    told = tools_of(params.grammar)
-    parser = CallParser(FORMATS[str(told["format"])], told["tools"]) if told is not None and told["format"] else None
-    splitter = Splitter(params.thinking) if splits and params.thinking else None
+    choice = ToolChoice.of(params.grammar)
+    parser = CallParser(FORMATS[choice.format], choice.tools) if choice is not None and choice.format else None
+    splitter = ThoughtSplitter(params.thinking) if splits and params.thinking else None
     return Deltas(splitter, parser) if splitter is not None or parser is not None else None

@@ -2,34 +2,45 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from specmesh.core import reasoning, tool_calls
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.errors import RequestError
 
 
-def tools_of(grammar: Grammar | None) -> dict[str, object] | None:
-    """What the text of a grammar of tools says; None for another grammar, or none."""
-    if grammar is None or grammar.kind is not GrammarKind.TOOLS:
-        return None
-    told: dict[str, object] = json.loads(grammar.text)
-    return told
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """What a grammar of tools says that is needed outside the grammar. format: "" where no template has said it yet."""
+
+    tools: list[dict[str, object]]
+    format: str
+
+    @classmethod
+    def of(cls, grammar: Grammar | None) -> "ToolChoice | None":
+        """None for another grammar, or none; RequestError where its text says something else."""
+        if grammar is None or grammar.kind is not GrammarKind.TOOLS:
+            return None
+        match json.loads(grammar.text):
+            case {"tools": list() as tools, "format": str() as name} if name in ("", *tool_calls.FORMATS):
+                return cls(tools, name)
+        raise RequestError("tools are not described as tools are", "tools")
 
 
 def for_template(request: Request, template: str) -> tuple[Sequence[ChatMessage], dict[str, object]]:
     """Return the messages and the variables that this template is to render. One that knows no tools is told of them in
     words, by a message of the system's."""
-    told, variables = tools_of(request.params.grammar), dict(request.template)
-    if told is None:
+    choice, variables = ToolChoice.of(request.params.grammar), dict(request.template)
+    if choice is None:
         return request.messages, variables
-    if tool_calls.detect(template).name == "generic":
-        return _told(request.messages, tool_calls.generic_prompt(told["tools"])), variables
-    return request.messages, variables | {"tools": [{"type": "function", "function": one} for one in told["tools"]]}
+    if tool_calls.detect(template) is tool_calls.GENERIC:
+        return _in_words(request.messages, tool_calls.generic_prompt(choice.tools)), variables
+    return request.messages, variables | {"tools": [{"type": "function", "function": one} for one in choice.tools]}
 
 
-def _told(messages: Sequence[ChatMessage], words: str) -> Sequence[ChatMessage]:
+def _in_words(messages: Sequence[ChatMessage], words: str) -> Sequence[ChatMessage]:
     first, rest = messages[0], messages[1:]
     if first.role != "system":
         return (ChatMessage("system", words), *messages)
@@ -39,10 +50,8 @@ def _told(messages: Sequence[ChatMessage], words: str) -> Sequence[ChatMessage]:
 def with_format(params: SessionParams, template: str, tail: str) -> SessionParams:
     """The parameters of a chat's answer, with how this template thinks and calls tools. tail: the prompt's last text,
     which may have begun a thought."""
-    thinking = reasoning.detect(template, tail)
-    told = tools_of(params.grammar)
-    if told is None:
-        return replace(params, thinking=thinking)
-    told |= {"format": tool_calls.detect(template).name, "thinking": thinking}
-    grammar = Grammar(GrammarKind.TOOLS, json.dumps(told, ensure_ascii=False))
+    thinking, grammar = reasoning.thinking(reasoning.detect(template), tail), params.grammar
+    if grammar is not None and grammar.kind is GrammarKind.TOOLS:
+        said = json.loads(grammar.text) | {"format": tool_calls.detect(template).name, "thinking": thinking}
+        grammar = Grammar(GrammarKind.TOOLS, json.dumps(said, ensure_ascii=False))
     return replace(params, thinking=thinking, grammar=grammar)

@@ -43,12 +43,16 @@ def _call_fields(call: ToolCall) -> dict[str, object]:
 def message_of(value: object, where: str = "messages") -> ChatMessage:
     """A message of OPEN, or of a body once its content is a text. Raises RequestError."""
     fields = Fields(value)
+    names = ("role", "content", "name", "tool_call_id", "reasoning_content")
+    wrong = [name for name in names if not isinstance(fields.get(name, ""), str)]
     calls = fields.get("tool_calls", [])
-    if not isinstance(calls, list):
-        raise RequestError(f"{where}.tool_calls must be a list", where)
-    said = (fields.text(name) for name in ("role", "content", "name"))
-    told = tuple(_call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls))
-    return ChatMessage(*said, told, fields.text("tool_call_id"), fields.text("reasoning_content"))
+    if wrong or not isinstance(calls, list):
+        raise RequestError(
+            f"{where}.{wrong[0]} must be a text" if wrong else f"{where}.tool_calls must be a list", where
+        )
+    called = tuple(_call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls))
+    role, content, name, answered, thought = map(fields.text, names)
+    return ChatMessage(role, content, name, called, answered, thought)
 
 
 def _call_of(value: object, where: str) -> ToolCall:

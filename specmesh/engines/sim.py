@@ -116,7 +116,7 @@ class SimVerifier(_SimEngine):
 
     chat_template = ""
 
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:  # noqa: ARG002
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)
         return text[:-1] if continued else text + "assistant: "
 

@@ -28,8 +28,10 @@ class SlowReader(Flaky):
             assert self.go_on.wait(PATIENCE)
         return super().encode(text)
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        return self.encode("".join(message.content for message in messages))
+    def chat_text(
+        self, messages: Sequence[ChatMessage], variables: dict[str, object], *, continued: bool = False
+    ) -> str:
+        return "".join(message.content for message in messages)
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])

@@ -37,7 +37,7 @@ def test_every_field():
 REFUSED: dict[str, list[object]] = {
     "prompt": [None, 5, [], [1, "2"], [True], [1.0], ["a", 1], [["a"]], ["a"] * 129, {}],
     "prediction": [{"type": "content", "content": "x"}],
-    **{name: [1] for name in ("mirostat", "dry_multiplier", "top_n_sigma", "guided_json", "tools")},
+    **{name: [1] for name in ("mirostat", "dry_multiplier", "top_n_sigma", "guided_json")},
     **{name: [5] for name in ("min_tokens", "n_predict", "best_of", "typical_p", "model", "grammar")},
     "stop_token_ids": [[1]],
     "max_tokens": [-2, 1.5, "9", True, 2**31],
@@ -79,10 +79,9 @@ def test_refused(name: str, value: object):
 
 TAKEN: dict[str, list[object]] = {
     **{name: [0, None] for name in ("mirostat", "dry_multiplier", "min_tokens")},
-    **{name: [[]] for name in ("tools", "stop_token_ids")},
+    **{name: [[]] for name in ("suffix", "stop_token_ids")},
     **{name: [1.0] for name in ("typical_p", "best_of", "n", "min_p", "threshold")},
     "top_n_sigma": [-1.0],
-    "tool_choice": ["auto"],
     "stop": [None, [], "", ["x"] * 16],
     "response_format": [{"type": "text"}],
     "echo": [False],

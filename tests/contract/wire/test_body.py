@@ -43,7 +43,7 @@ def test_unknown_keys_are_ignored():
 WRONG = {
     "ref": [-1, 2**32, True, 1.0, "1", None],
     "prompt": [None, ["p"]],
-    "messages": ["hi", ["hi"], [{"role": 5}], {"role": "user"}],
+    "messages": ["hi", ["hi"], {"role": "user"}],
     "options": ["hot", [1], {"temperature": float("nan")}, {"a": {"b": float("inf")}}],
     "ids": [5, [1, "2"], [-1], [True], {"0": 1}],
 }

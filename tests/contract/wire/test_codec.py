@@ -42,7 +42,7 @@ _BY_ANNOTATION = {
     list[float]: st.lists(number, max_size=8),
     list[str]: st.lists(unicode_text, max_size=8),
     dict[str, object]: st.dictionaries(unicode_text, _json, max_size=4),
-    list[dict[str, str]]: st.lists(st.dictionaries(unicode_text, unicode_text, max_size=3), max_size=3),
+    list[dict[str, object]]: st.lists(st.dictionaries(unicode_text, unicode_text, max_size=3), max_size=3),
 }
 
 

@@ -24,7 +24,7 @@ TYPES = {
     list[float]: "[number]",
     list[str]: "[text]",
     dict[str, object]: "object",
-    list[dict[str, str]]: "[message]",
+    list[dict[str, object]]: "[object]",
 }
 
 

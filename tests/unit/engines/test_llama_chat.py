@@ -47,22 +47,22 @@ def make(make_gguf: Callable[..., Path], tmp_path: Path) -> Iterator[Make]:
 
 def test_own_template(make: Make):
     engine = make(PLAIN)
-    ids = engine.encode_chat(SAID)
+    ids = engine.encode(engine.chat_text(SAID, {}))
     assert ids == engine.encode(EXPECTED)
     assert sum(token in engine.vocabulary.end_ids for token in ids) == 2
     begun = "system=be<|end|>user=hello<|end|>assistant= The sky  "
-    assert engine.encode_chat(BEGUN, continued=True) == engine.encode(begun)
+    assert engine.encode(engine.chat_text(BEGUN, {}, continued=True)) == engine.encode(begun)
 
 
 def test_chosen_template(make: Make):
     engine = make(PLAIN, "{{ messages[-1]['content'] }}!")
-    assert engine.encode_chat(SAID) == engine.encode("hello!")
+    assert engine.encode(engine.chat_text(SAID, {})) == engine.encode("hello!")
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"])
 def test_template_that_refuses(make: Make, template: str):
     with pytest.raises(RequestError, match="template refuses"):
-        make(template).encode_chat(SAID)
+        make(template).chat_text(SAID, {})
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def rendered() -> Iterator[Callable[[str], str]]:
 
     def render(source: str) -> str:
         opened.append(ChatTemplate(source, "<s>", "</s>"))
-        return opened[-1].render(SAID)
+        return opened[-1].render(SAID, {})
 
     yield render
     for template in opened:
@@ -93,8 +93,8 @@ def rendered() -> Iterator[Callable[[str], str]]:
 )
 def test_the_last_message_goes_on(template: str, text: str):
     with closing(ChatTemplate(template, "<s>", "</s>")) as made:
-        assert made.render(BEGUN, continued=True) == text
-        assert made.render(BEGUN) != text
+        assert made.render(BEGUN, {}, continued=True) == text
+        assert made.render(BEGUN, {}) != text
 
 
 @pytest.mark.fault("E6.71")
