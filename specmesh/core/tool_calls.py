@@ -5,6 +5,7 @@
 import json
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +134,7 @@ _Steps = Generator[None, None, str]
 
 
 class CallParser:
-    """Reads calls of these tools from a text as it comes. What is no call in this form, is text."""
+    """Reads calls of these tools from a text as it comes. What is no call in this form is text."""
 
     def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, Any]]) -> None:
         self._form = form
@@ -180,10 +181,9 @@ class CallParser:
         self._events.append(CallBegin(name))
         self._tell(ArgumentsPart("{"))
         yield from self._parameters(begin, self._schemas[name]) if form.param_begin else self._object()
-        if form.between is None:
-            return ""
-        another = form.between + form.head
-        return another if (yield from self._go_on([another, form.closing])) == another else ""
+        another = form.closing if form.between is None else form.between + form.head
+        found = yield from self._go_on([another, form.closing])
+        return found if found != form.closing else ""
 
     def _object(self) -> _Steps:
         depth, quoted, escaped = 1, False, False
@@ -191,9 +191,9 @@ class CallParser:
             for at, char in enumerate(self._kept):
                 if quoted:
                     quoted, escaped = escaped or char != '"', not escaped and char == "\\"
-                else:
-                    quoted = char == '"'
-                    depth += (char in "{[") - (char in "}]")
+                    continue
+                quoted = char == '"'
+                depth += (char in "{[") - (char in "}]")
                 if not depth:
                     self._tell(ArgumentsPart(self._kept[: at + 1]))
                     self._kept = self._kept[at + 1 :]
@@ -209,9 +209,9 @@ class CallParser:
         while mark == form.param_begin:
             name = yield from self._until(form.param_middle)
             value = yield from self._until(form.param_end)
-            if self._over and value is None:
+            if value is None:
                 return ""
-            text = as_json(value or "", (schema.get("properties") or {}).get(name), schema)
+            text = as_json(value, (schema.get("properties") or {}).get(name), schema)
             self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
             separator = ", "
             mark = yield from self._go_on([form.param_begin, form.end])
@@ -262,25 +262,23 @@ def resolved(schema: Any, root: Any) -> Any:
     return schema
 
 
-def types_of(schema: Any, root: Any, depth: int = 8) -> set[str]:
+def types_of(schema: Any, root: Any, *, within: bool = False) -> set[str]:
     """The types of values that a schema allows; empty where it may be any, or is not known."""
     schema = resolved(schema, root)
-    if not isinstance(schema, dict) or not depth:
+    if not isinstance(schema, dict):
         return set()
     if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
         return set[str]().union(*(_TYPES[type(value)] for value in values))
-    kinds = schema.get("type", ())
-    inner = [types_of(one, root, depth - 1) for key in ("anyOf", "oneOf") for one in schema.get(key) or ()]
+    kinds, either = schema.get("type", ()), [] if within else [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    inner = [types_of(one, root, within=True) for one in either]
     return {kinds} if isinstance(kinds, str) else set(kinds).union(*inner) if all(inner) else set()
 
 
 def as_json(text: str, schema: Any, root: Any) -> str:
     """Write as JSON what stands between an argument's marks: a value of a type that its schema allows, or a text."""
     types = types_of(schema, root)
-    try:
+    with suppress(ValueError, RecursionError):
         value = json.loads(text)
         if (not types and not isinstance(value, str)) or _TYPES[type(value)] & (types - {"string"}):
             return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError):
-        pass
     return json.dumps(text, ensure_ascii=False)
