@@ -8,7 +8,7 @@ from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-_ANYTHING: dict[str, object] = {"type": "object", "properties": {}}
+_NOTHING: dict[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def tools_grammar(fields: Fields) -> Grammar | None:
@@ -43,7 +43,7 @@ def _choice(choice: object, names: list[str]) -> object:
 def _tool(value: object, where: str) -> dict[str, object]:
     match value:
         case {"type": "function", "function": {"name": str(name), **function}} if _NAME.fullmatch(name):
-            schema = function.get("parameters") or _ANYTHING
+            schema = function.get("parameters") or _NOTHING
             if not isinstance(schema, dict):
                 raise RequestError(f"{where}.function.parameters must be a JSON schema", "tools")
             return {"name": name, "description": str(function.get("description") or ""), "parameters": schema}

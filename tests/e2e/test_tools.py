@@ -64,7 +64,7 @@ def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
     assert finish == "tool_calls"
     expected = [[one.function.name, one.function.arguments] for one in whole.choices[0].message.tool_calls]
     assert list(calls.values()) == expected
-    assert whole.model_extra["specmesh"]["report"]["forced_accepted"] > 10
+    assert chunk.model_extra["specmesh"]["report"]["forced_accepted"] > 10
 
 
 def test_free_text_may_be_all(client: openai.OpenAI, mesh: Mesh):
