@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specmesh.core.reasoning import STYLES, ThoughtSplitter, detect, thinking
+from specmesh.core.reasoning import ThoughtSplitter, detect, thinking
 
 HARMONY = (
     "<|channel|>analysis<|message|>Hm, 2.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
@@ -23,7 +23,6 @@ CASES = [
     ("think!", "\nIt is \n </think>\n4", "It is", "4"),
     ("think!", "no end \n", "no end", ""),
     ("brackets", "[THINK]a[/THINK]b", "a", "b"),
-    ("seed", "<seed:think>a</seed:think>b", "a", "b"),
     ("harmony", HARMONY, "Hm, 2.So.", "I look.4 <b>"),
     ("harmony", "<|channel|>analysis<|message|>T<|end|><|start|>assistant" + CALL, "T", CALL),
     ("harmony", "no <|channels", "", "no <|channels"),
@@ -31,27 +30,15 @@ CASES = [
 ]
 
 
-def split(named: str, text: str, cuts: list[int]) -> tuple[str, str]:
-    splitter, thought, answer = ThoughtSplitter(named), "", ""
-    bounds = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
-    for begin, end in pairwise(bounds):
-        parts = splitter.feed(text[begin:end])
-        thought, answer = thought + parts[0], answer + parts[1]
-    parts = splitter.feed("", over=True)
-    return thought + parts[0], answer + parts[1]
-
-
-@given(st.sampled_from(CASES), st.lists(st.integers(0, 300), max_size=8))
-def test_a_split_is_the_same_wherever_a_text_is_cut(case: tuple[str, str, str, str], cuts: list[int]):
-    named, text, thought, answer = case
-    assert split(named, text, cuts) == (thought, answer)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_letter_by_letter_and_at_once(case: tuple[str, str, str, str]):
-    named, text, thought, answer = case
-    assert split(named, text, list(range(len(text)))) == (thought, answer)
-    assert ThoughtSplitter(named).feed(text, over=True) == (thought, answer)
+@pytest.mark.parametrize(("named", "text", "thought", "answer"), CASES)
+@given(st.lists(st.integers(0, 300), max_size=8))
+@example(list(range(300)))
+@example([])
+def test_a_split_is_the_same_wherever_a_text_is_cut(named: str, text: str, thought: str, answer: str, cuts: list[int]):
+    splitter, told = ThoughtSplitter(named), ["", ""]
+    for begin, end in pairwise([0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]):
+        told = [old + new for old, new in zip(told, splitter.feed(text[begin:end], over=not cuts), strict=True)]
+    assert [old + new for old, new in zip(told, splitter.feed("", over=True), strict=True)] == [thought, answer]
 
 
 def test_what_cannot_be_a_mark_is_told_at_once():
@@ -66,11 +53,9 @@ def test_what_cannot_be_a_mark_is_told_at_once():
     [
         ("{{ content.split('</think>')[-1] }}", "<|assistant|>", "think"),
         ("{{ '<think>\\n' }}", "<|assistant|><think>\n", "think!"),
-        ("{{ '[THINK]' }}", "[INST]", "brackets"),
         ("'<|channel|>analysis<|message|>' + message.thinking + '<|end|>'", "<|start|>assistant", "harmony"),
         ("{{ messages[0].content }}", "<think>", ""),
     ],
 )
 def test_a_template_shows_its_marks(template: str, prompt: str, named: str):
     assert thinking(detect(template), prompt) == named
-    assert named.removesuffix("!") in {*STYLES, ""}
