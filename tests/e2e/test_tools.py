@@ -52,6 +52,7 @@ def test_a_loop_of_two_steps(client: openai.OpenAI):
 def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
     """The name first, then the arguments; the same with drafts and without, of which the grammar makes many."""
     asked = ASKED | {"messages": CHAT, "tool_choice": "required", "temperature": temperature, "seed": 7}
+    asked["parallel_tool_calls"] = False
     whole = client.chat.completions.create(**asked, extra_body={"draft_n": 0})
     calls: dict[int, list[str]] = {}
     for chunk in client.chat.completions.create(**asked, stream=True, extra_body={"draft_n": 4}):
