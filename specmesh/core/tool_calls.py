@@ -30,15 +30,15 @@ class ToolFormat:
 
     name: str
     signs: tuple[str, ...]
-    trigger: str
     opening: str
+    closing: str
     head: str
     after: str
     end: str
-    closing: str
     param_begin: str
     param_middle: str
     param_end: str
+    trigger: str
     between: str | None = "\n"
     bare: bool = False
 
@@ -49,12 +49,9 @@ class ToolFormat:
 
 def _form(name: str, signs: str, call: str, param: str = "$KEY$VALUE", around: str = "¦", **more: Any) -> ToolFormat:
     """Take `call` apart at $NAME and $ARGS, `param` at $KEY and $VALUE, `around` at ¦."""
-    head, after, end = re.split(r"\$NAME|\$ARGS", call)
-    opening, closing = around.split("¦")
-    trigger = more.pop("trigger", re.split(r"(?<=[>\]])", opening + head, maxsplit=1)[0])
-    begin, middle, stop = re.split(r"\$KEY|\$VALUE", param)
-    marks = (opening, head, after, end, closing, begin, middle, stop)
-    return ToolFormat(name, tuple(signs.split()), trigger, *marks, **more)
+    marks: Any = (*around.split("¦"), *re.split(r"\$NAME|\$ARGS", call), *re.split(r"\$KEY|\$VALUE", param))
+    more.setdefault("trigger", re.split(r"(?<=[>\]])", marks[0] + marks[2], maxsplit=1)[0])
+    return ToolFormat(name, tuple(signs.split()), *marks, **more)
 
 
 _HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
@@ -182,7 +179,7 @@ class CallParser:
         self._tell(ArgumentsPart("{"))
         yield from self._parameters(begin, self._schemas[name]) if form.param_begin else self._object()
         another = form.closing if form.between is None else form.between + form.head
-        found = yield from self._go_on([another, form.closing])
+        found = yield from self._cut([another, form.closing], within=True)
         return found if found != form.closing else ""
 
     def _object(self) -> _Steps:
@@ -197,7 +194,7 @@ class CallParser:
                 if not depth:
                     self._tell(ArgumentsPart(self._kept[: at + 1]))
                     self._kept = self._kept[at + 1 :]
-                    return (yield from self._go_on([self._form.end]))
+                    return (yield from self._cut([self._form.end], within=True))
             self._tell(ArgumentsPart(self._kept))
             self._kept = ""
             if self._over:
@@ -214,7 +211,7 @@ class CallParser:
             text = as_json(value, (schema.get("properties") or {}).get(name), schema)
             self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
             separator = ", "
-            mark = yield from self._go_on([form.param_begin, form.end])
+            mark = yield from self._cut([form.param_begin, form.end], within=True)
         self._tell(ArgumentsPart("}" if mark else ""))
         return ""
 
@@ -230,19 +227,14 @@ class CallParser:
         text, self._kept = self._kept[:at], self._kept[at + len(mark) :]
         return text
 
-    def _cut(self, marks: Iterable[str]) -> _Steps:
-        """Cut off and return the longest of the marks with which the text goes on; "" where there is none."""
+    def _cut(self, marks: Iterable[str], *, within: bool = False) -> _Steps:
+        """Cut off and return the longest of the marks with which the text goes on; "" where there is none. `within` a
+        call, half a mark with which the text ends is no text."""
         while not self._over and any(mark.startswith(self._kept) and mark != self._kept for mark in marks):
             yield
         found = max((mark for mark in marks if self._kept.startswith(mark)), key=len, default="")
-        self._kept = self._kept[len(found) :]
-        return found
-
-    def _go_on(self, marks: Iterable[str]) -> _Steps:
-        """Likewise within a call, where no half of a mark is told as text if the text ends with it."""
-        found = yield from self._cut(marks)
-        if not found and any(mark.startswith(self._kept) for mark in marks):
-            self._kept = ""
+        lost = within and not found and any(mark.startswith(self._kept) for mark in marks)
+        self._kept = "" if lost else self._kept[len(found) :]
         return found
 
     def _tell(self, event: TextPart | ArgumentsPart) -> None:

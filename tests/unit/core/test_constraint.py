@@ -22,13 +22,14 @@ GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
         (Grammar(SCHEMA, "{"), "not JSON"),
         (Grammar(SCHEMA, "[" * 20_000), "nested too deeply"),
         (Grammar(SCHEMA, "[]"), "must be a JSON object"),
+        (Grammar(GrammarKind.TOOLS, "[]"), "must be a JSON object"),
         (Grammar(SCHEMA, json.dumps({"title": "x" * MAX_GRAMMAR})), "bytes"),
     ],
 )
 def test_what_cannot_be_a_grammar(grammar: Grammar, why: str):
     with pytest.raises(RequestError, match=why) as told:
         check_grammar(grammar)
-    assert told.value.param == ("grammar" if grammar.kind is GBNF else "json_schema")
+    assert told.value.param == ("grammar" if grammar.kind is GBNF else grammar.kind.value)
 
 
 @pytest.mark.parametrize(
