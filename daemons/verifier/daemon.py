@@ -106,7 +106,12 @@ class VerifierLoop(DaemonLoop[Order]):
         return (self._engine.info.model,)
 
     def served(self, _: str) -> ModelInfo:
-        return ModelInfo(self._engine.info.model, self._engine.vocabulary)
+        info, engine = self._engine.info, self._engine
+        return ModelInfo(info.model, engine.vocabulary, n_ctx=info.n_ctx, n_seq=info.n_seq, texts=engine.texts)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._engine
 
     def _drained(self) -> bool:
         self._clients.stop(self._refusal)

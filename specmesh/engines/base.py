@@ -6,7 +6,7 @@ Sequences are numbered 0 .. n_seq - 1; the daemon allots them. An engine is used
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, assert_never, runtime_checkable
@@ -94,8 +94,15 @@ class Tokenizer(Protocol):
     @property
     def vocabulary(self) -> Vocabulary: ...
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a prompt, with the model's special tokens at its start."""
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """By llama-server's names: chat_template, where there is one, bos_token and eos_token."""
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
+
+    def chat_text(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
+        """Return the text that `encode_chat` encodes; raises as that does."""
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
         """Return the ids of a chat up to the assistant's answer, or to the end of the last message if `continued`.

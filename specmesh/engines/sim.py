@@ -1,7 +1,7 @@
 """Engines without a model, for tests and simulations: exact, repeatable, with step times as set."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -83,7 +83,8 @@ class _SimEngine:
         self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab, settings.n_batch)
         self.prefixes = [Prefix() for _ in range(settings.n_seq)]
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        del special  # there is none
         try:
             return list(text.encode())
         except UnicodeEncodeError as error:
@@ -113,9 +114,14 @@ class SimVerifier(_SimEngine):
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings, "sim-target")
 
-    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
+    texts: Mapping[str, str] = {}
+
+    def chat_text(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)
-        return self.encode(text[:-1] if continued else text + "assistant: ")
+        return text[:-1] if continued else text + "assistant: "
+
+    def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
+        return self.encode(self.chat_text(messages, continued=continued))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Logits are 20.0 at the hashed token and 0.0 elsewhere."""

@@ -1,6 +1,6 @@
 """llama.cpp as verifier and as drafter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -155,11 +155,18 @@ class LlamaVerifier(LlamaEngine):
             self.close()
             raise
 
-    def encode(self, text: str) -> list[int]:
-        return self._model.encode(text)
+    @property
+    def texts(self) -> Mapping[str, str]:
+        return self._model.texts
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return self._model.encode(text, special=special)
+
+    def chat_text(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> str:
+        return self._model.chat_text(messages, continued=continued)
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, continued: bool = False) -> list[int]:
-        return self.encode(self._model.chat_text(messages, continued=continued))
+        return self.encode(self.chat_text(messages, continued=continued))
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         rows: list[NDArray[np.float32] | None] = []
