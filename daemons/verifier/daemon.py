@@ -179,6 +179,8 @@ class VerifierLoop(DaemonLoop[Order]):
                     traffic.sent_at = effect.at
             case vev.ToDrafter():
                 self._drafters.send(effect)
+            case vev.ToClient():
+                self._clients.hear(effect)
             case vev.Ran():
                 rounds = self.stats.ran(effect)
                 if logs.least <= DEBUG:

@@ -36,6 +36,12 @@ class SessionParams:
     logprobs: int | None = None  # alternatives told with each id; None for no log-probabilities
     grammar: Grammar | None = None  # what the text must be; max_tokens may cut it
     cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
+    echo: bool = False  # the answer begins with the prompt, also in its log-probabilities
+
+    @property
+    def scored(self) -> bool:
+        """Whether log-probabilities of the prompt's ids are wanted."""
+        return self.echo and self.logprobs is not None
 
     @property
     def drafts(self) -> int | None:
@@ -53,6 +59,7 @@ class SessionParams:
             "grammar": self.grammar.text if self.grammar is not None else None,
             "grammar_kind": self.grammar.kind.value if self.grammar is not None else None,
             "cache_prompt": self.cache_prompt,
+            "echo": self.echo,
         }
 
 
@@ -79,6 +86,7 @@ def session_params(
     )
     if sampling.strategy not in tuple(Strategy):
         raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
+    echo = fields.flag("echo")
     return SessionParams(
         sampling,
         max_tokens,
@@ -86,7 +94,8 @@ def session_params(
         stop=stops_of(fields.get("stop")),
         logprobs=logprobs,
         grammar=check_grammar(grammar) if grammar is not None else None,
-        cache_prompt=fields.flag("cache_prompt", True),
+        cache_prompt=fields.flag("cache_prompt", True) and (logprobs is None or not echo),
+        echo=echo,
     )
 
 
