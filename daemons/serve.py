@@ -23,7 +23,7 @@ from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.runtime.loops import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
+from specmesh.engines.base import DraftEngine, Progress, Tokenizer, VerifyEngine
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
 from specmesh.errors import SpecmeshError, Starting
 from specmesh.security.curve import ZapGuard
@@ -67,6 +67,11 @@ class LoopBackend:
     def served(self, name: str) -> ModelInfo:
         assert self.loop is not None, "asked only once ready"
         return self.loop.served(name)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        assert self.loop is not None, "asked only once ready"
+        return self.loop.tokenizer
 
     def submit(self, order: ClientOrder) -> None:
         assert self.loop is not None, "asked only once ready"

@@ -81,6 +81,12 @@ class NoSuchText(RequestError):
         super().__init__(message or meaning, "resume")
 
 
+class NotOffered(RequestError):
+    """This daemon does not do that; the message says who may."""
+
+    code = "not_offered"
+
+
 class DaemonUnreachable(SpecmeshError):
     """No daemon answers at the sockets tried, or what it needs to answer is not there."""
 

@@ -22,8 +22,8 @@ from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
-from specmesh.engines.base import Ask, CpuEngine, DraftEngine
-from specmesh.errors import ConfigError, RemoteProtocolError, WentAway
+from specmesh.engines.base import Ask, CpuEngine, DraftEngine, Tokenizer
+from specmesh.errors import ConfigError, NotOffered, RemoteProtocolError, WentAway
 
 log = structlog.get_logger("specmesh.drafter")
 
@@ -98,7 +98,14 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def served(self, name: str) -> ModelInfo:
         info, vocabulary = self._router.serving(name, time.monotonic())
-        return ModelInfo(info.model, vocabulary, target_of(info) if len(self._links) > 1 else "")
+        return ModelInfo(info.model, vocabulary, target_of(info) if len(self._links) > 1 else "", info.n_ctx)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        where = ", ".join(one.upstream.address for one in self._links)
+        raise NotOffered(
+            f"the tokenizer and the chat template are the verifier's: ask it over HTTP, not here ({where})"
+        )
 
     # --- the loop
 

@@ -107,7 +107,12 @@ class VerifierLoop(DaemonLoop[Order]):
         return (self._engine.info.model,)
 
     def served(self, _: str) -> ModelInfo:
-        return ModelInfo(self._engine.info.model, self._engine.vocabulary)
+        info, engine = self._engine.info, self._engine
+        return ModelInfo(info.model, engine.vocabulary, n_ctx=info.n_ctx, n_seq=info.n_seq, texts=engine.texts)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._engine
 
     def _drained(self) -> bool:
         self._clients.stop(self._refusal)
@@ -175,6 +180,8 @@ class VerifierLoop(DaemonLoop[Order]):
                     traffic.sent_at = effect.at
             case vev.ToDrafter():
                 self._drafters.send(effect)
+            case vev.ToClient():
+                self._clients.hear(effect)
             case vev.Ran():
                 rounds = self.stats.ran(effect)
                 if logs.least <= DEBUG:
@@ -262,7 +269,9 @@ class PromptEncoder:
             ids = tuple(prompt_ids(engine, request))
             if request.messages:
                 tail = b"".join(engine.vocabulary.pieces[one] for one in ids[-TAIL:]).decode("utf-8", "replace")
-                request = replace(request, params=with_format(request.params, engine.chat_template, tail))
+                request = replace(
+                    request, params=with_format(request.params, engine.texts.get("chat_template", ""), tail)
+                )
             grammar = request.params.grammar
             constraint = self._grammars.compile(grammar) if grammar is not None else None
         except SpecmeshError as error:
@@ -281,5 +290,5 @@ def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
         return request.prompt_ids
     if not request.messages:
         return engine.encode(request.prompt or "") or sorted(engine.vocabulary.end_ids)[:1]
-    messages, variables = for_template(request, engine.chat_template)
+    messages, variables = for_template(request, engine.texts.get("chat_template", ""))
     return engine.encode(engine.chat_text(messages, variables, continued=request.continued))

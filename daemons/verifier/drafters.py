@@ -15,7 +15,8 @@ from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens, refusal_of
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens, refusal_of
+from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.scheduling.threads import ThreadShare
 from specmesh.core.session_params import TargetLimits, message_of, wire_params
 from specmesh.core.vocabulary.vocabulary import chunk
@@ -276,14 +277,18 @@ class RemoteClient:
     """The client of a session that a drafter asked for: `say` sends it a frame."""
 
     def __init__(self, say: Callable[[m.ControlMessage], object], order: m.Open) -> None:
-        self._say, self._ref = say, order.ref
+        self._say, self._ref, self._session = say, order.ref, 0
 
     def on_event(self, event: ClientEvent) -> None:
         """Send what TRUTH does not."""
         match event:
             case Started(session, prompt_tokens, _, params):
                 assert params is not None, "a verifier knows them"
+                self._session = session
                 self._say(m.Opened(session, self._ref, prompt_tokens, params.named()))
+            case Scored(logprobs):
+                for at, flat in flattened(logprobs, m.MAX_LOGPROBS):
+                    self._say(m.Logprobs(self._session, 1 + at, *flat))
             case Tokens() | Finished():
                 pass  # TRUTH and DONE were sent
             case Failed(error):

@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from specmesh.api.choices import Choice, numbered
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, Peer, PingPeers
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
+from specmesh.api.tokens import Work, apply_template, detokenize, props, tokenize
 from specmesh.config import Port
 from specmesh.core.snapshot import as_json
 from specmesh.security import is_loopback
@@ -54,6 +55,11 @@ def create_app(backend: Backend) -> Starlette:
             Route("/ping", api.ping, methods=["POST"]),
             Route("/v1/completions", partial(api.answer, chat=False), methods=["POST"]),
             Route("/v1/chat/completions", partial(api.answer, chat=True), methods=["POST"]),
+            Route("/v1/embeddings", api.embeddings, methods=["POST"]),
+            Route("/props", api.props),
+            Route("/tokenize", partial(api.work, tokenize), methods=["POST"]),
+            Route("/detokenize", api.detokenize, methods=["POST"]),
+            Route("/apply-template", partial(api.work, apply_template), methods=["POST"]),
         ],
         exception_handlers=dict.fromkeys((errors.SpecmeshError, ClientDisconnect, HTTPException, Exception), _failed),
     )
@@ -92,6 +98,23 @@ class _Api:
     async def ping(self, _: HttpRequest) -> Response:
         self._check_ready()
         return JSONResponse({"peers": await round_trips(self._backend)})
+
+    async def embeddings(self, _: HttpRequest) -> Response:
+        raise errors.NotOffered("embeddings are not offered: start a server of an embedding model for them")
+
+    async def props(self, _: HttpRequest) -> Response:
+        self._check_ready()
+        return JSONResponse(props(self._backend.served("")))
+
+    async def detokenize(self, http: HttpRequest) -> Response:
+        body = await _json(http)
+        self._check_ready()
+        return JSONResponse(detokenize(body, self._backend.served("").vocabulary))
+
+    async def work(self, begin: Callable[[object], Work], http: HttpRequest) -> Response:
+        work = begin(await _json(http))
+        self._check_ready()
+        return JSONResponse(await asyncio.to_thread(work, self._backend.tokenizer))
 
     def _check_ready(self) -> None:
         reason = self._backend.not_ready()

@@ -91,6 +91,8 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
         reconnect_timeout=fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT),
     )
     resume, said = fields.get("resume"), fields.get("messages" if chat else "prompt")
+    if params.echo and (chat or resume is not None):
+        raise RequestError("only a completion's prompt can be echoed, not a chat or a resumed text", "echo")
     if resume is not None:
         request, began = _resumed(resume, request)
         return (request,), began

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from specmesh.api.deltas import Deltas, deltas_of
 from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Json, Shape, new_id, server_sent, written
-from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
+from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
@@ -48,6 +48,8 @@ class Choice:
         self._text, self._accepted = "", 0
         self._ids: list[int] = []
         self._tokens: list[AnswerToken] = []  # where log-probabilities are wanted
+        self._echoed: tuple[int, ...] = ()  # ids of the prompt, until it is told
+        self._offset = 0  # characters of the prompt before the text
         self._extra: Json = {}
         self._begin(request.params)
 
@@ -59,8 +61,12 @@ class Choice:
         events, self._events = self._events, []
         return events
 
-    def add(self, event: Started | Tokens | Finished) -> None:
+    def add(self, event: Started | Scored | Tokens | Finished) -> None:
+        if self._echoed:
+            self._echo(event.logprobs if isinstance(event, Scored) else ())
         match event:
+            case Scored():
+                pass
             case Tokens():
                 self._add_tokens(event)
             case Started():
@@ -84,12 +90,28 @@ class Choice:
     def _start(self, event: Started) -> None:
         if event.params is not None:
             self._begin(event.params)
+        if self.request.params.echo:
+            self._echoed = event.prompt_ids
+            if not self._logprobs:
+                self._echo()
         self._extra |= {"session": event.session, "prompt_tokens": event.prompt_tokens}
         if self.request.known:
             self._extra["known_tokens"] = self.request.known
         if self._resumable and event.params is not None:
             fields = {"max_tokens": event.params.max_tokens, **event.params.sampling.named()}
             self._extra |= {"prompt_token_ids": list(event.prompt_ids), "request": fields}
+
+    def _echo(self, logprobs: tuple[Logprob | None, ...] = ()) -> None:
+        """Tell the prompt, whose first id no logarithm is known of."""
+        ids, self._echoed = self._echoed, ()
+        whole = StopTextFilter(self._vocabulary, ())
+        shown = whole.feed(ids)
+        self._text += shown.text + whole.finish().text
+        self._offset = len(self._text)
+        if self._logprobs:
+            known = (None, *logprobs, *(None,) * len(ids))
+            places = zip(ids, shown.begins, known, strict=False)
+            self._tokens += [AnswerToken(token, at, one, self._vocabulary) for token, at, one in places]
 
     def _add_tokens(self, event: Tokens) -> None:
         ids, accepted = event.ids, event.accepted
@@ -124,7 +146,7 @@ class Choice:
         self._ids += ids
         if self._logprobs:
             places = zip(ids, begins, self._kept_logprobs, strict=False)
-            self._tokens += [AnswerToken(token, at, one, self._vocabulary) for token, at, one in places]
+            self._tokens += [AnswerToken(token, self._offset + at, one, self._vocabulary) for token, at, one in places]
             del self._kept_logprobs[:count]
 
     def chunk(self) -> str:

@@ -11,7 +11,7 @@ Prompt = tuple[str | None, tuple[int, ...] | None]
 """A text or ids."""
 
 _UNSUPPORTED = (
-    "audio documents echo functions prediction suffix top_logprobs web_search_options "
+    "audio documents functions prediction suffix top_logprobs web_search_options "
     "chat_template include_stop_str_in_output truncate_prompt_tokens "
     "dry_multiplier dynatemp_range lora min_keep mirostat smoothing_factor top_a xtc_probability "
     "allowed_token_ids bad_words logits_processors max_new_tokens min_tokens stop_token_ids "

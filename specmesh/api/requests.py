@@ -1,12 +1,13 @@
 """What the API asks of a daemon, with which it shares an event loop."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from specmesh.core.requests import EventSink, Failed, Request
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.base import Tokenizer
 from specmesh.errors import SpecmeshError
 
 
@@ -56,15 +57,23 @@ def refuse(order: object, error: SpecmeshError) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that answers a request; target is for `Request.target`."""
+    """The model that answers a request; target is for `Request.target`. texts: `Tokenizer.texts`. n_seq and these are
+    known to the verifier only."""
 
     model: str
     vocabulary: Vocabulary
     target: str = ""
+    n_ctx: int | None = None
+    n_seq: int | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 class Backend(Protocol):
     """What the API needs of a daemon. Every member but `stats` answers at once."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The target's, once ready. Raises NotOffered where that is on another machine."""
 
     @property
     def role(self) -> str:

@@ -140,6 +140,7 @@ _STATUS: dict[type[SpecmeshError], int] = {
     **dict.fromkeys((errors.NoSuchModel, errors.NoSuchText), 404),
     **dict.fromkeys((errors.Busy, errors.Starting, errors.WentAway), 503),
     errors.DaemonUnreachable: 502,
+    errors.NotOffered: 501,
 }
 
 

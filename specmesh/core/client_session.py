@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned
 from specmesh.core.report import Report
-from specmesh.core.requests import DrafterRequest, Finished, RequestState, Started, Tokens
+from specmesh.core.requests import DrafterRequest, Finished, RequestState, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob, unflattened
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
@@ -45,6 +45,7 @@ class ClientSession:
     broken: SpecmeshError | None = None
     _truth: list[int] = field(default_factory=list)
     _waiting: CommittedIds | None = None
+    _scores: list[Logprob] = field(default_factory=list)  # of the prompt's ids but the first, where these are echoed
 
     @property
     def _prompt_ids(self) -> tuple[int, ...]:
@@ -74,13 +75,17 @@ class ClientSession:
             self._waiting = CommittedIds(base, ids, news.accepted)
 
     def add(self, logprobs: m.Logprobs) -> None:
-        """Add log-probabilities of committed ids, and send these once all are here."""
-        waiting = self._waiting
+        """Add log-probabilities of committed ids, and send these once all are here; so those of an echoed prompt."""
+        waiting, found = self._waiting, unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top))
+        echoed = self.pending is not None and self.pending.request.params.scored
+        if self.pending is not None and echoed and logprobs.base == len(self._scores) + 1 < self.n_prompt:
+            self._scores += found[: self.n_prompt - logprobs.base]
+            if len(self._scores) == self.n_prompt - 1:
+                self.pending.client.on_event(Scored(tuple(self._scores)))
         if waiting is None:
             return
         positions = range(waiting.base, waiting.base + len(waiting.ids))
-        found = enumerate(unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top)), logprobs.base)
-        waiting.logprobs |= {at: one for at, one in found if at in positions}
+        waiting.logprobs |= {at: one for at, one in enumerate(found, logprobs.base) if at in positions}
         if len(waiting.logprobs) == len(waiting.ids):
             self._send_waiting()
 
@@ -134,5 +139,6 @@ class ClientSession:
     def _send(
         self, pending: DrafterRequest, ids: tuple[int, ...], accepted: int, logprobs: tuple[Logprob | None, ...] = ()
     ) -> None:
-        shown = ids[:-1] if ids[-1] in self.end_ids else ids  # only the last can be an end id
+        ended = ids[-1] in self.end_ids and not pending.request.params.scored  # only the last can be an end id
+        shown = ids[:-1] if ended else ids
         pending.client.on_event(Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)]))

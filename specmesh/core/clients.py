@@ -179,6 +179,10 @@ class Clients:
         if began.said:
             asked.client.on_event(Tokens(began.said, 0, began.logprobs))
 
+    def hear(self, told: vev.ToClient) -> None:
+        if told.client is not None and (asked := self.requests.get(told.client)) is not None:
+            asked.client.on_event(told.what)
+
     def committed(self, done: vev.Committed) -> SessionTraffic | None:
         """Give a round to its session's client; return what is counted of the session."""
         asked = self.requests.get(done.client) if done.client is not None else None

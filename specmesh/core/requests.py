@@ -69,6 +69,13 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Log-probabilities of the prompt's ids but for the first one, where they are echoed; before any Tokens."""
+
+    logprobs: tuple[Logprob | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """New ids, of which the first `accepted` were drafts. logprobs: of each id, where asked for; None for an id
     generated before the text was resumed."""
@@ -90,7 +97,7 @@ class Failed:
     error: SpecmeshError
 
 
-ClientEvent = Started | Tokens | Finished | Failed
+ClientEvent = Started | Scored | Tokens | Finished | Failed
 
 
 class EventSink(Protocol):

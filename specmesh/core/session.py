@@ -30,6 +30,7 @@ from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, St
 from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
+from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
 from specmesh.core.sampling.logprobs import LogprobRecorder, flattened
 from specmesh.core.sampling.sampler import Sampler
@@ -85,7 +86,9 @@ class VerifierSession:
         self.params = params
         self.sampler = Sampler(params.sampling)
         self._stops = StopScan(params.stop, limits.pieces)
-        self.logprobs = None if params.logprobs is None else LogprobRecorder(params.logprobs, len(self.prefix))
+        self._scored = params.scored  # from its first row on: nothing is held
+        begin = 1 if self._scored else len(self.prefix)
+        self.logprobs = None if params.logprobs is None else LogprobRecorder(params.logprobs, begin)
         self.constraint = constraint
         self.may_draft = params.drafts != 0 and limits.max_drafts > 0  # its client and the target allow it
         self._stoppable = bool(params.stop) or constraint is not None
@@ -105,7 +108,8 @@ class VerifierSession:
         self.state = SessionState.PREFILLING  # changed by `move` only
         if held >= len(ids) - 1:
             self.move(SessionState.GENERATING)
-        if (self.resumed or params.max_tokens == 0) and (ended := self._ended_before()) is not None:
+        at_once = params.max_tokens == 0 and not (self._scored and self.state is SessionState.PREFILLING)
+        if (self.resumed or at_once) and (ended := self._ended_before()) is not None:
             self._finish(ended)
 
     def _ended_before(self) -> str | None:
@@ -206,9 +210,11 @@ class VerifierSession:
         """What the target lacks: the prompt and the resumed text, in the same parts as the first time where rows are
         constant."""
         width, prompt, end = self._limits.width, self.n_prompt - 1, len(self.prefix) - 1
-        stepwise = width is not None and self._held >= prompt
-        if width is not None:
-            end = min(self._held + width, end) if stepwise else prompt
+        stepwise = self._scored or (width is not None and self._held >= prompt)
+        if stepwise:
+            end = min(self._held + self._limits.max_drafts + 1, end)
+        elif width is not None:
+            end = prompt
         return ev.Prefill(self._held, tuple(self.prefix[self._held : end]), stepwise)
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
@@ -247,13 +253,25 @@ class VerifierSession:
 
     # --- steps
 
-    def prefilled(self, count: int) -> None:
-        """Note that so many more ids are in the target's memory. Raises LocalProtocolError, as `STATES` has it."""
+    def prefilled(self, count: int, logits: ev.Rows = None) -> list[ev.VerifierEffect]:
+        """Note that so many more ids are in the target's memory; where the prompt is scored, `logits` after each.
+        Raises LocalProtocolError, as `STATES` has it."""
         if STATES[self.state][0] is not ev.Prefill:
             raise LocalProtocolError(f"Prefill while {self.state.value}")
+        if self._scored and logits is not None and self.logprobs is not None:
+            self.logprobs.take(logits, self.prefix[self._held + 1 : self._held + 1 + count])
         self._held += count
-        if self._held >= len(self.prefix.ids) - 1:
+        if self._held < len(self.prefix.ids) - 1:
+            return []
+        effects = list[ev.VerifierEffect]()
+        if self._scored and self.logprobs is not None:
+            effects.append(Scored(self.logprobs.between(1, self.n_prompt)))
+        if len(self.prefix.ids) < self.end:
             self.move(SessionState.GENERATING)
+        else:
+            self._finish("length")
+            effects.append(ev.Finish("length"))
+        return effects
 
     def stepped(
         self, drafts: tuple[int, ...], logits: NDArray[np.float32], now: float, seconds: float, sessions: int = 1
@@ -287,7 +305,7 @@ class VerifierSession:
         if self._held > length - 1:
             self._held = length - 1
             effects.append(ev.Trim(self._held))
-        shown = verdict.committed[:-1] if verdict.ended else verdict.committed
+        shown = verdict.committed[:-1] if verdict.ended and not self._scored else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
         effects.append(ev.Emit(shown, verdict.accepted, drafts, verdict.tested, logprobs, forced))
         if self.finished is not None:

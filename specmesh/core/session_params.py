@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Fields, is_id
@@ -77,6 +77,12 @@ class SessionParams:
     grammar: Grammar | None = None  # what the text must be; max_tokens may cut it
     cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
     thinking: str = ""  # how the text thinks, as the target's template has it: see core.reasoning
+    echo: bool = False  # the answer begins with the prompt, also in its log-probabilities
+
+    @property
+    def scored(self) -> bool:
+        """Whether log-probabilities of the prompt's ids are wanted."""
+        return self.echo and self.logprobs is not None
 
     @property
     def drafts(self) -> int | None:
@@ -95,6 +101,7 @@ class SessionParams:
             "grammar_kind": self.grammar.kind.value if self.grammar is not None else None,
             "cache_prompt": self.cache_prompt,
             "thinking": self.thinking,
+            "echo": self.echo,
         }
 
 
@@ -121,6 +128,7 @@ def session_params(
     )
     if sampling.strategy not in tuple(Strategy):
         raise RequestError(f"strategy must be one of {', '.join(Strategy)}", "strategy")
+    echo = fields.flag("echo")
     return SessionParams(
         sampling,
         max_tokens,
@@ -128,8 +136,8 @@ def session_params(
         stop=stops_of(fields.get("stop")),
         logprobs=logprobs,
         grammar=check_grammar(grammar) if grammar is not None else None,
-        cache_prompt=fields.flag("cache_prompt", True),
-        thinking=fields.text("thinking"),
+        cache_prompt=fields.flag("cache_prompt", True) and (logprobs is None or not echo),
+        echo=echo,
     )
 
 
@@ -138,7 +146,7 @@ def wire_params(options: dict[str, object]) -> SessionParams:
     `session_params` does."""
     fields = Fields(options)
     kind, text = fields.text("grammar_kind"), fields.text("grammar")
-    return session_params(
+    params = session_params(
         fields,
         fields.integer("seed", 0, 0, 2**32 - 1),
         fields.integer("max_tokens", MAX_TOKENS, 0, MAX_TOKENS),
@@ -146,6 +154,7 @@ def wire_params(options: dict[str, object]) -> SessionParams:
         Grammar(GrammarKind(kind), text) if kind in set(GrammarKind) else None,
         most_bias=-FORBIDDEN,
     )
+    return replace(params, thinking=fields.text("thinking"))
 
 
 def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:

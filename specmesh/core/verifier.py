@@ -14,6 +14,7 @@ from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool
 from specmesh.core.report import session_report, session_row
+from specmesh.core.requests import Scored
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
 from specmesh.core.session import SessionContext, VerifierSession
@@ -189,7 +190,7 @@ class VerifierCore:
         for (key, part), logits in zip(batch.parts, result, strict=True):
             live, effects = self.sessions[key], list[ev.VerifierEffect]()
             if isinstance(part, ev.Prefill):
-                live.machine.prefilled(len(part.ids))
+                effects = live.machine.prefilled(len(part.ids), logits)
             elif logits is not None:
                 effects = live.machine.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
             outcomes.append((live, effects))
@@ -356,6 +357,8 @@ class VerifierCore:
                         self._say(live, logprobs)
                 case m.Nack():
                     self._say(live, effect)
+                case Scored():
+                    self._tell(vev.ToClient(live.client, effect))
                 case ev.Trim(length):
                     self._slots.cut(live.seq, length)
                 case ev.Finish(reason, error):

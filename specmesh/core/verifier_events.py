@@ -6,7 +6,7 @@ from typing import Literal
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
-from specmesh.core.requests import Request
+from specmesh.core.requests import Request, Scored
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
@@ -134,6 +134,12 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class ToClient:
+    client: int | None
+    what: Scored
+
+
+@dataclass(frozen=True, slots=True)
 class SessionEnded:
     """A session is over; its drafter has been told, and may tell its own part of the report."""
 
@@ -219,6 +225,6 @@ Change = (
 )  # of who is there, and of what they ask for
 Happened = FromDrafter | Change
 Effect = (
-    RequestRefused | Began | Committed | SessionEnded | Forgotten | ToDrafter | Assigned | Solve | Ran
+    RequestRefused | Began | Committed | ToClient | SessionEnded | Forgotten | ToDrafter | Assigned | Solve | Ran
     | Noted | CoreReport
 )  # fmt: skip

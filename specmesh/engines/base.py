@@ -6,7 +6,7 @@ Sequences are numbered 0 .. n_seq - 1; the daemon allots them. An engine is used
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, assert_never, runtime_checkable
@@ -95,12 +95,12 @@ class Tokenizer(Protocol):
     @property
     def vocabulary(self) -> Vocabulary: ...
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a prompt, with the model's special tokens at its start."""
-
     @property
-    def chat_template(self) -> str:
-        """The chat template's source; empty where there is none."""
+    def texts(self) -> Mapping[str, str]:
+        """By llama-server's names: chat_template, where there is one, bos_token and eos_token."""
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
 
     def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
         """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.

@@ -32,7 +32,7 @@ class ChatTemplate:
     """A Jinja template; `bos` is the text of the token that begins a sequence."""
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
-        self.source, self.bos = source, bos
+        self.bos = bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
         # The longest chat that the API takes needs a small part of them.
         self._child = Child(__name__, memory=2**29, seconds=3.0)

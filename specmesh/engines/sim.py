@@ -1,7 +1,7 @@
 """Engines without a model, for tests and simulations: exact, repeatable, with step times as set."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -84,7 +84,8 @@ class _SimEngine:
         self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab, settings.n_batch)
         self.prefixes = [Prefix() for _ in range(settings.n_seq)]
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        del special  # there is none
         try:
             return list(text.encode())
         except UnicodeEncodeError as error:
@@ -114,7 +115,7 @@ class SimVerifier(_SimEngine):
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings, "sim-target")
 
-    chat_template = ""
+    texts: Mapping[str, str] = {}
 
     def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:  # noqa: ARG002
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)

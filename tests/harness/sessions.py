@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.prefix import Prefix
+from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint
+from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.wire import messages as m
@@ -41,8 +43,10 @@ def session(
     return made
 
 
-def generate(made: VerifierSession, row: Row, drafts: Drafts | None = None) -> list[ev.Emit]:
-    """Run it to its end; the rounds that its client is told of."""
+def generate(
+    made: VerifierSession, row: Row, drafts: Drafts | None = None, scores: list[Logprob | None] | None = None
+) -> list[ev.Emit]:
+    """Run it to its end; the rounds that its client is told of. scores: takes those of an echoed prompt."""
     memory, rounds = Prefix(), list[ev.Emit]()
     while made.finished is None:
         if drafts is not None:
@@ -50,8 +54,13 @@ def generate(made: VerifierSession, row: Row, drafts: Drafts | None = None) -> l
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             assert plan.position == len(memory)
-            memory.extend(plan.ids)
-            made.prefilled(len(plan.ids))
+            rows = []
+            for token in plan.ids:
+                memory.extend([token])
+                rows.append(row(memory.crc))
+            for told in made.prefilled(len(plan.ids), np.stack(rows) if plan.stepwise else None):
+                if isinstance(told, Scored) and scores is not None:
+                    scores += told.logprobs
             continue
         assert isinstance(plan, ev.Verify)
         made.begin(0.0)

@@ -1,6 +1,6 @@
 """llama.cpp as verifier and as drafter."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -156,12 +156,12 @@ class LlamaVerifier(LlamaEngine):
             self.close()
             raise
 
-    def encode(self, text: str) -> list[int]:
-        return self._model.encode(text)
-
     @property
-    def chat_template(self) -> str:
-        return self._model.template.source if self._model.template is not None else ""
+    def texts(self) -> Mapping[str, str]:
+        return self._model.texts
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return self._model.encode(text, special=special)
 
     def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
         return self._model.chat_text(messages, variables, continued=continued)

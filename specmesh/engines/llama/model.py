@@ -41,8 +41,9 @@ class LlamaModel:
         gpus = gpu_devices() if settings.gpu_layers else ()
         self.handle = _load(self.lib, path, settings.gpu_layers, progress)
         self._lock = threading.Lock()
-        self.template: ChatTemplate | None = None
+        self._template: ChatTemplate | None = None
         self._begins = False
+        self.texts: dict[str, str] = {}  # `Tokenizer.texts`, once the template is loaded
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
             self.close()
@@ -55,9 +56,9 @@ class LlamaModel:
         self.backend = f"{'; '.join(gpus)}, {taken} of {layers} layers"  # where it is on a GPU
         self.on_gpu = bool(gpus)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a raw prompt, special tokens written in it included; safe from any thread. Raises
-        RequestError for a lone surrogate, EngineError after `close`."""
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a raw prompt, special tokens written in it included, those at its ends where `special`;
+        safe from any thread. Raises RequestError for a lone surrogate, EngineError after `close`."""
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
@@ -65,24 +66,24 @@ class LlamaModel:
         with self._lock:  # another thread may free the model
             if self.handle is None:
                 raise EngineError("the model is closed")
-            return self._tokenize(raw) if len(raw) <= SHORT else self._tokenize_deeply(raw)
+            return (self._tokenize if len(raw) <= SHORT else self._tokenize_deeply)(raw, special)
 
-    def _tokenize_deeply(self, raw: bytes) -> list[int]:
+    def _tokenize_deeply(self, raw: bytes, special: bool) -> list[int]:
         """llama.cpp splits text by regular expressions, which for many vocabularies take some 310 bytes of stack for
         each letter of a run: a long one would end the process on a common thread. This one's has 1024."""
         before = threading.stack_size(2**24 * (1 + len(raw) // 2**14))
         try:
             with ThreadPoolExecutor(1, "tokens") as deep:
-                return deep.submit(self._tokenize, raw).result()
+                return deep.submit(self._tokenize, raw, special).result()
         except RuntimeError as error:
             raise EngineError(f"no thread could be started to tokenize {len(raw)} bytes ({error})") from error
         finally:
             threading.stack_size(before)
 
-    def _tokenize(self, raw: bytes) -> list[int]:
+    def _tokenize(self, raw: bytes, special: bool) -> list[int]:
         count = len(raw) + 8  # a token has at least one byte; room for the special ones at the ends
         ids = (self.lib.llama_token * count)()
-        written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, True, True)
+        written: int = self.lib.llama_tokenize(self.vocab, raw, len(raw), ids, count, special, True)
         if written < 0:
             raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
         return list(ids[:written])
@@ -92,17 +93,20 @@ class LlamaModel:
         bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
         written = self._written(bos), self._written(eos)
         self._begins = bool(self.lib.llama_vocab_get_add_bos(self.vocab))
-        if chosen is not None:
-            self.template = ChatTemplate(chosen, *written)
-            return
+        self.texts = dict(zip(("bos_token", "eos_token"), written, strict=True))
         own: bytes | None = self.lib.llama_model_chat_template(self.handle, None)
+        source = chosen if chosen is not None else (own or b"").decode("utf-8", "replace")
         try:
-            self.template = ChatTemplate(own.decode("utf-8", "replace"), *written) if own else None
+            self._template = ChatTemplate(source, *written) if source or chosen is not None else None
         except ConfigError as error:
+            if chosen is not None:
+                raise
             log.warning("chat_template_unusable", error=str(error))
+        if self._template is not None:
+            self.texts["chat_template"] = source
 
     def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
-        template = self.template
+        template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
         text = template.render(messages, variables, continued=continued)
@@ -117,8 +121,8 @@ class LlamaModel:
         return _piece(self.lib, self.vocab, token, buffer, special=True).decode("utf-8", "replace")
 
     def close(self) -> None:
-        if self.template is not None:
-            self.template.close()
+        if self._template is not None:
+            self._template.close()
         with self._lock:
             handle, self.handle = self.handle, None
             if handle is not None:

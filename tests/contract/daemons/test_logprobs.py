@@ -7,7 +7,7 @@ from harness.loops import PROMPT, Bench, Hearing, Running, Scripted, ScriptedDra
 from named_texts import slow
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -22,14 +22,19 @@ def wanted(draft_n: int | None = 4, *, logprobs: int | None = 2, count: int = CO
     return Request(None, PROMPT, params, id=NAME, reconnect_timeout=PATIENCE)
 
 
-def told(client: Hearing) -> list[tuple[int, Logprob | None]]:
-    """Each id and its log-probability, once the text has ended."""
+def heard(client: Hearing) -> list[ClientEvent]:
+    """What came before the text ended."""
     events: list[ClientEvent] = []
     while not isinstance(event := client.next(), Finished | Failed):
         events.append(event)
     assert isinstance(event, Finished), event
+    return events
+
+
+def told(client: Hearing) -> list[tuple[int, Logprob | None]]:
+    """Each id and its log-probability, once the text has ended."""
     found = []
-    for tokens in events:
+    for tokens in heard(client):
         if isinstance(tokens, Tokens):
             assert len(tokens.logprobs) == len(tokens.ids)
             found += list(zip(tokens.ids, tokens.logprobs, strict=True))
@@ -65,6 +70,24 @@ def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
     chosen = [value for base in sorted(found) for value in found[base].chosen]
     assert min(found) == len(PROMPT)
     assert chosen == [one.chosen for _, one in told(verifier.ask(wanted(0))) if one is not None]
+
+
+def test_an_echoed_prompt_has_them(bench: Bench):
+    """At either daemon the same, whatever else is asked for; nothing is taken from memory."""
+    found = set[tuple[object, ...]]()
+    prompt = PROMPT * 60  # more than one LOGPROBS has
+    for side in bench.pair():
+        for count in (0, 4):
+            params = SessionParams(SamplingParams(), count, 4, (), 2, cache_prompt=False, echo=True)
+            client = side.ask(Request(None, prompt, params))
+            events = heard(client)
+            [scored] = [event.logprobs for event in events if isinstance(event, Scored)]
+            assert isinstance(events[1], Scored)
+            assert sum(len(event.ids) for event in events if isinstance(event, Tokens)) == count
+            found.add(scored)
+    [scored] = found
+    right = [truth(1, prompt[:at])[0] for at in range(1, len(prompt))]
+    assert [one.ids[0] for one in scored if isinstance(one, Logprob)] == right
 
 
 class TestAtTheDrafter:

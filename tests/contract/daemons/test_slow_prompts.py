@@ -22,7 +22,7 @@ class SlowReader(Flaky):
         super().__init__(settings)
         self.reading, self.go_on = threading.Event(), threading.Event()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
         if "slow" in text:
             self.reading.set()
             assert self.go_on.wait(PATIENCE)

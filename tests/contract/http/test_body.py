@@ -51,7 +51,7 @@ REFUSED: dict[str, list[object]] = {
     "stop": [[1], {"x": 1}, ["x"] * 17, "x" * 1025],
     "stream_options": ["all"],
     "n": [0, 9, True],
-    "echo": [1, True],
+    "echo": [1],
     "logprobs": [-1, 21, True],
     "top_logprobs": [3],
     "suffix": ["x"],
@@ -84,7 +84,7 @@ TAKEN: dict[str, list[object]] = {
     "top_n_sigma": [-1.0],
     "stop": [None, [], "", ["x"] * 16],
     "response_format": [{"type": "text"}],
-    "echo": [False],
+    "echo": [False, True],
     "logprobs": [None, False],
     "presence_penalty": [0, -100],
     "repeat_last_n": [-1],
@@ -102,6 +102,13 @@ TAKEN: dict[str, list[object]] = {
 def test_taken(name: str, value: object):
     """Neutral values of OpenAI's, llama-server's and vLLM's fields, nulls and values at the edge are taken."""
     assert not parse_completion({"prompt": "x"} | {name: value}).ignored
+
+
+def test_a_chat_or_a_resumed_text_is_not_echoed():
+    said, resumed = [{"role": "user", "content": "hi"}], {"id": "cmpl-" + 32 * "a"}
+    for body, chat in (({"messages": said}, True), ({"resume": resumed}, False)):
+        with pytest.raises(RequestError, match="echo"):
+            parse_body(body | {"echo": True}, chat=chat)
 
 
 def test_penalties_and_biases():

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from asgi_calls import DONE, FakeDaemon, call, post
 
-from specmesh.core.requests import Started, Tokens
+from specmesh.api.requests import Submit
+from specmesh.core.requests import Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -60,6 +61,38 @@ def test_parts_of_a_character_are_told_as_bytes():
     assert (choice["text"], choice["logprobs"]["text_offset"]) == ("A€B", [0, 1, 1, 1, 2])
     assert choice["logprobs"]["tokens"] == ["A", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "B"]
     assert answer["specmesh"]["logprobs"][1]["bytes"] == [0xE2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt(stream: bool):
+    """It stands before the text in all four lists, without a logarithm for its first id; a stop string is no matter."""
+    params = SessionParams(SamplingParams(), 9, logprobs=1)
+    prompt = Started(1, 3, (104, *EURO[:2]), params)
+    rounds = Tokens((65,), 0, (likely(-0.5, (65, -0.5)),)), Tokens((66,), 0, (likely(-3.0, (90, -0.1)),))
+    daemon = FakeDaemon(prompt, Scored((likely(-1.0, (104, -1.0)), likely(-2.0))), *rounds, DONE)
+    answer = post(daemon, logprobs=1, echo=True, stop="h", stream=stream)
+    choices = [
+        body["choices"][0] for body in ([json.loads(e) for e in answer.events()[:-1]] if stream else [answer.json()])
+    ]
+    assert "".join(choice["text"] for choice in choices) == "h\ufffdAB"
+    lists = [one for choice in choices if (one := choice["logprobs"]) is not None]
+    told = {name: [value for one in lists for value in one[name]] for name in lists[0]}
+    assert told["tokens"] == ["h", "bytes:\\xe2", "bytes:\\x82", "A", "B"]
+    assert told["token_logprobs"] == [None, -1.0, -2.0, -0.5, -3.0]
+    assert told["top_logprobs"][:2] == [None, {"h": -1.0, "bytes:\\xe2": -1.0}]
+    assert told["text_offset"] == [0, 1, 1, 2, 3]
+    [order] = [order for order in daemon.orders if isinstance(order, Submit)]
+    assert (order.request.params.scored, order.request.params.cache_prompt) == (True, False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt_alone(stream: bool):
+    """Without log-probabilities; or where none came of it: there is only one id, or its verifier knows of no echo."""
+    answer = post(FakeDaemon(Started(1, 2, (104, 105)), Tokens((65,), 0), DONE), echo=True, stream=stream)
+    bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
+    assert "".join(body["choices"][0]["text"] for body in bodies) == "hiA"
+    lone = post(FakeDaemon(Started(1, 1, (104,)), DONE), echo=True, logprobs=1).json()["choices"][0]
+    assert (lone["text"], lone["logprobs"]["token_logprobs"]) == ("h", [None])
 
 
 def test_who_asks_by_name_has_what_the_text_has():

@@ -1,6 +1,7 @@
 """Log-probabilities of what was said."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.logprobs import LEAST, MAX_LOGPROBS, logprobs_of
+from specmesh.core.sampling.logprobs import LEAST, MAX_LOGPROBS, Logprob, logprobs_of
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
@@ -68,3 +69,24 @@ def test_drafts_change_nothing_about_them(sampling, stop):
     drafted, with_drafts, accepted = said(params, random.Random(3))
     assert (drafted, with_drafts) == (alone, found)
     assert accepted > 0 or len(alone) < 3
+
+
+@pytest.mark.parametrize("width", [None, 3], ids=["any width", "constant width"])
+@pytest.mark.parametrize("count", [0, 1, 60])
+@pytest.mark.parametrize("length", [1, 2, 3, 70])
+def test_an_echoed_prompt(length: int, count: int, width: int | None):
+    """Each id but the first has the row before it, whatever parts the prompt comes in; the text is the same as ever,
+    and its end id is told, too."""
+    prompt = [1 + at % (N_VOCAB - 1) for at in range(length)]
+    limits = TargetLimits(512, N_VOCAB, frozenset({END}), 2 if width else 8, [b"a"] * N_VOCAB, width)
+    params = SessionParams(SamplingParams(), count, None, (), 2)
+    rounds, scores = {}, list[Logprob | None]()
+    for echo in (False, True):
+        made = session(prompt, replace(params, echo=echo), limits)
+        rounds[echo] = generate(made, target, mostly_right(target, random.Random(3), n_vocab=N_VOCAB), scores)
+    crcs = [Prefix(prompt[:at]).crc for at in range(1, length)]
+    assert scores == [logprobs_of(target(crc), token, 2) for crc, token in zip(crcs, prompt[1:], strict=True)]
+    said, alone = ids_of(rounds[True]), ids_of(rounds[False])
+    assert said in (alone, (*alone, END))
+    assert (len(said) > len(alone)) == (len(alone) < count)
+    assert [one.ids[0] for round_ in rounds[True] for one in round_.logprobs if one] == list(said)

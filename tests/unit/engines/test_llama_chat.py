@@ -54,6 +54,14 @@ def test_own_template(make: Make):
     assert engine.encode(engine.chat_text(BEGUN, {}, continued=True)) == engine.encode(begun)
 
 
+def test_special_tokens_and_texts(make: Make):
+    """Those at a text's ends are left out on demand, one that is written in it is read; /props tells `texts`."""
+    engine = make(PLAIN)
+    assert engine.encode("a<|end|>", special=False)[-1:] == engine.encode("a<|end|>")[-1:]
+    assert set(engine.texts.values()) >= {PLAIN, "<|end|>"}
+    assert engine.chat_text(SAID, {}) == EXPECTED
+
+
 def test_chosen_template(make: Make):
     engine = make(PLAIN, "{{ messages[-1]['content'] }}!")
     assert engine.encode(engine.chat_text(SAID, {})) == engine.encode("hello!")
