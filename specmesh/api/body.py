@@ -54,9 +54,6 @@ def parse_body(value: object, *, chat: bool) -> Body:
     says whose each field is."""
     fields = Fields(value)
     requests, began = _requests(fields, chat=chat)
-    options = fields.get("stream_options") or {}
-    if not isinstance(options, dict):
-        raise RequestError("stream_options must be an object", "stream_options")
     body = Body(
         requests,
         began,
@@ -65,7 +62,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
         ignore_eos=fields.flag("ignore_eos"),
         resumable=fields.flag("resumable"),
         stream=fields.flag("stream"),
-        tells_usage=Fields(options).flag("include_usage"),
+        tells_usage=Fields(fields.mapping("stream_options")).flag("include_usage"),
         splits=_splits(fields),
         ignored=ignored(fields),
     )
@@ -100,9 +97,7 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
         if not isinstance(said, list) or not said:
             raise RequestError("messages must be a list with at least one message", "messages")
         messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(said))
-        continued, variables = _continues(fields, messages), fields.get("chat_template_kwargs", {})
-        if not isinstance(variables, dict):
-            raise RequestError("chat_template_kwargs must be an object", "chat_template_kwargs")
+        continued, variables = _continues(fields, messages), fields.mapping("chat_template_kwargs")
         if effort := fields.text("reasoning_effort"):
             variables = {"reasoning_effort": effort} | variables
         return (replace(request, messages=messages, continued=continued, template=variables),), ""
