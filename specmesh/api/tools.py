@@ -25,8 +25,8 @@ def tools_grammar(fields: Fields) -> Grammar | None:
     chosen = _choice(choice, names)
     if chosen == "none" or not tools:
         return None
-    told = {"tools": tools, "choice": chosen, "parallel": parallel, "format": "", "thinking": ""}
-    return Grammar(GrammarKind.TOOLS, json.dumps(told, ensure_ascii=False))
+    grammar = {"tools": tools, "choice": chosen, "parallel": parallel, "format": "", "thinking": ""}
+    return Grammar(GrammarKind.TOOLS, json.dumps(grammar, ensure_ascii=False))
 
 
 def _choice(choice: object, names: list[str]) -> object:

@@ -179,9 +179,9 @@ class Clients:
         if began.said:
             asked.client.on_event(Tokens(began.said, 0, began.logprobs))
 
-    def hear(self, told: vev.ToClient) -> None:
-        if told.client is not None and (asked := self.requests.get(told.client)) is not None:
-            asked.client.on_event(told.what)
+    def hear(self, effect: vev.ToClient) -> None:
+        if effect.client is not None and (asked := self.requests.get(effect.client)) is not None:
+            asked.client.on_event(effect.what)
 
     def committed(self, done: vev.Committed) -> SessionTraffic | None:
         """Give a round to its session's client; return what is counted of the session."""

@@ -10,7 +10,7 @@ from asgi_calls import EVENTS, Answer, FakeDaemon, call
 from specmesh import errors
 from specmesh.api.body import parse_body
 from specmesh.api.requests import Submit
-from specmesh.api.responses import Kept, Told, parse_response
+from specmesh.api.responses import Kept, ResponseEvents, parse_response
 from specmesh.api.shapes import Shape
 from specmesh.core.requests import Failed, Finished, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
@@ -154,7 +154,7 @@ def events_of(raw: str) -> list[dict[str, Any]]:
 
 def streamed(*deltas: dict[str, Any], finish: str = "stop") -> list[dict[str, Any]]:
     """The events of a streamed chat with these deltas."""
-    response, last = Told(SHAPE, {"store": False}), len(deltas) - 1
+    response, last = ResponseEvents(SHAPE, {"store": False}), len(deltas) - 1
     for index, delta in enumerate(deltas):
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish if index == last else None}
         response.hear({"choices": [choice], "specmesh": {}})
@@ -253,7 +253,7 @@ def test_errors(stream: bool):
     assert answer.status in (200, 500)
     refused = respond(FakeDaemon(*EVENTS), stream=stream, previous_response_id=RESPONSE)
     assert (refused.status, "--responses N" in refused.json()["error"]["message"]) == (400, True)
-    response = Told(SHAPE, {})
+    response = ResponseEvents(SHAPE, {})
     response.hear({"choices": [{"delta": {"content": "A"}, "finish_reason": None}], "specmesh": {}})
     response.fail(failed.error)
     *_, done, last = events_of(response.events())
