@@ -8,7 +8,7 @@ from random import Random
 import click
 
 from specmesh import client as daemon
-from specmesh.bench import WARM_UP_TOKENS, bar, drafting_stats, generate, loaded_stats, read_prompts
+from specmesh.bench import PAYS, WARM_UP_TOKENS, bar, drafting_stats, generate, loaded_stats, read_prompts
 from specmesh.cli.options import (
     COUNT,
     FILE,
@@ -154,10 +154,6 @@ def audit(
         result = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
     print_result(result, [*columns(result["ways"]), *lines(result)], as_json=json)
     ctx.exit(int(result["failed"]))
-
-
-PAYS = 1.02
-"""Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
 
 
 @click.command()
