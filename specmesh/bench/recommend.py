@@ -3,7 +3,7 @@ scheduler. pairs.toml has the numbers; each is shown with where it is from."""
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,12 +23,9 @@ UNKNOWN_ALPHA = (0.5, 0.8)
 SPREAD = 0.1
 """What is assumed of a published acceptance on either side: other prompts, templates and weights."""
 HIGHEST_ALPHA = 0.95
-TEXTS = Workload(prompt=64, tokens=256)
-PAUSE_S = 0.5e-3
-NEAR = 3.0
-"""Targets whose sizes differ by less have steps that are worth a look."""
-SAME_SIZE = 1.5
-"""A drafter up to so many times as large as the one measured on a chip is taken to be as fast."""
+PROMPT, TOKENS, PAUSE_S = 64, 256, 0.5e-3  # of simulated texts, and between two steps
+NEAR = 3.0  # targets whose sizes differ by less have steps that are worth a look
+SAME_SIZE = 1.5  # a drafter up to so many times as large as the one timed on a chip is taken to be as fast
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,6 @@ class StepTimes:
 def known() -> Json:
     """What pairs.toml has."""
     return tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(encoding="utf-8"))
-
-
-# --- the target
 
 
 def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]:
@@ -81,9 +75,6 @@ def pairs_for(family: Json, size: float | None) -> list[Json]:
     pairs: list[Json] = family.get("pairs", [])
     same = [pair for pair in pairs if size is not None and size_of(pair["target"]) == size]
     return same or [pair for pair in pairs if size is None or 3 * pair["draft_b"] <= size]
-
-
-# --- times
 
 
 def tables(size: float | None) -> list[StepTimes]:
@@ -126,9 +117,6 @@ def told(fact: Json) -> str:
     return ", ".join(str(fact[key]) for key in ("conditions", "source", "date") if key in fact)
 
 
-# --- the forecast
-
-
 def alphas(pair: Json) -> tuple[float, float]:
     """Return the range of acceptance per draft that is reckoned with."""
     if "acceptance" not in pair:
@@ -152,42 +140,26 @@ def speedup(costs: StepCosts, draft_ms: float, rtt_ms: float, alpha: float) -> f
 
     def rate(draft_n: int | None) -> float:
         chance = Random(1)  # noqa: S311 - luck, not a secret
-        texts = Workload(TEXTS.prompt, TEXTS.tokens, draft_n)
-        return Simulation(site, texts, 1, lambda _: chance.random() < alpha).run().total
+        return Simulation(site, Workload(PROMPT, TOKENS, draft_n), 1, lambda _: chance.random() < alpha).run().total
 
     site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, PAUSE_S)
     return round(rate(None) / rate(0), 2)
 
 
-def report(
-    target: str,
-    metadata: Mapping[str, str],
-    step: StepTimes | None,
-    chip: str | None,
-    rtt_ms: float,
-    advance: Callable[[], None] = lambda: None,
-) -> Json:
+def report(target: str, metadata: Mapping[str, str], step: StepTimes | None, chip: str | None, rtt_ms: float) -> Json:
     """Return what --json prints. metadata: of the target's file; empty where only its name is known. step: None for
     those of known machines."""
     family, by = family_of(target, metadata)
     size = size_of(metadata.get("general.size_label", "")) or size_of(target)
     steps = tables(size) if step is None else [step]
-    shown, simulated = list[Json](), dict[tuple[int, float, float], float]()
+    shown = list[Json]()
     for pair in pairs_for(family, size) if family else []:
-        draft, alpha = draft_time(chip, pair["draft_b"]), alphas(pair)
-        forecasts = list[Json]()
-        for number, times in enumerate(steps):
-            for one in alpha:
-                if (key := (number, draft["ms"], one)) not in simulated:
-                    simulated[key] = speedup(times.costs, draft["ms"], rtt_ms, one)
-            pays = [simulated[number, draft["ms"], one] for one in alpha]
-            forecasts.append({"step_ms": round(times.ms, 2), "low": min(pays), "high": max(pays)})
-        rate = pair.get("acceptance")
+        draft, alpha, rate = draft_time(chip, pair["draft_b"]), alphas(pair), pair.get("acceptance")
+        pays = [sorted(speedup(times.costs, draft["ms"], rtt_ms, one) for one in alpha) for times in steps]
         acceptance = {"rate": rate, "kind": "unknown" if rate is None else "published", "draft_n": pair.get("draft_n")}
         acceptance["source"] = None if rate is None else told(pair)
         shown.append({"drafter": pair["drafter"], "measured_with": pair["target"], "acceptance": acceptance})
-        shown[-1] |= {"assumed": alpha, "draft": draft, "speedup": forecasts}
-        advance()
+        shown[-1] |= {"assumed": alpha, "draft": draft, "speedup": [{"low": low, "high": high} for low, high in pays]}
     result: Json = {"schema_version": 1, "target": target, "family": family and family["name"], "known_by": by}
     result |= {"tokenizer": metadata.get("tokenizer.ggml.pre") or (family and family["tokenizer"]), "chip": chip}
     result |= {"steps": [{"ms": round(one.ms, 2), "kind": one.kind, "source": one.source} for one in steps]}
@@ -226,7 +198,7 @@ def rows(result: Json) -> list[dict[str, Any]]:
             "with": pair["measured_with"],
             "assumed": "-".join(map(str, pair["assumed"])),
             "draft ms": f"{pair['draft']['ms']} {pair['draft']['kind']}",
-            "step ms": f"{one['step_ms']} {step['kind']}",
+            "step ms": f"{step['ms']} {step['kind']}",
             "speed-up": f"{one['low']:.2f}-{one['high']:.2f} simulated",
         }
         for pair in result["pairs"]

@@ -10,7 +10,6 @@ from specmesh.errors import ConfigError
 from specmesh.models import check_files
 
 KEYS = ("general.architecture", "general.name", "general.size_label", "tokenizer.ggml.pre")
-_VALUE_BYTES = 256
 
 
 def metadata(path: Path) -> dict[str, str]:
@@ -23,9 +22,9 @@ def metadata(path: Path) -> dict[str, str]:
     handle: Any = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is None:
         raise ConfigError(f"{path} could not be read ({quoted_errors()}): give a GGUF file")
-    buffer, found = ctypes.create_string_buffer(_VALUE_BYTES), dict[str, str]()
+    buffer, found = ctypes.create_string_buffer(256), dict[str, str]()
     for key in KEYS:
-        if lib.llama_model_meta_val_str(handle, key.encode(), buffer, _VALUE_BYTES) >= 0:
+        if lib.llama_model_meta_val_str(handle, key.encode(), buffer, len(buffer)) >= 0:
             found[key] = buffer.value.decode("utf-8", "replace")
     lib.llama_model_free(handle)
     return found

@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specmesh.bench.recommend import alphas, draft_time, family_of, given, known, pairs_for, report, size_of
-from specmesh.bench.steps import costs_of
 from specmesh.cli import main
 from specmesh.machines import DRAFT_MS, STEPS_MS
 
@@ -22,17 +21,14 @@ def run(*args: object) -> Result:
     ("target", "family"),
     [
         ("Qwen/Qwen3-32B-GGUF", "Qwen3"),
-        ("Qwen3-30B-A3B-Q4_K_M", "Qwen3"),
         ("bartowski/Qwen2.5-Coder-32B-Instruct-GGUF", "Qwen2.5"),
         ("meta-llama/Llama-3.3-70B-Instruct", "Llama 3"),
         ("Mistral-Small-3.1-24B-Instruct-2503", "Mistral Small 3"),
         ("google/gemma-3-27b-it", "Gemma 3"),
-        ("gemma-4-31B-it", "Gemma 4"),
         ("Qwen3.6-27B", "Qwen3.5 and later"),
         ("zai-org/GLM-4.5-Air", "GLM"),
         ("openai/gpt-oss-120b", "gpt-oss"),
         ("Qwen3-Next-80B-A3B", None),
-        ("somebody/model-7b", None),
     ],
 )
 def test_families_by_name(target: str, family: str | None):
@@ -50,20 +46,13 @@ def test_a_file_knows_better_than_its_name():
         assert found["name"] == family
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [("Qwen2.5-0.5B", 0.5), ("Llama-3.3-70B-Instruct", 70), ("Qwen3-30B-A3B", 30), ("GLM-4.5-Air", None)],
-)
-def test_sizes(name: str, size: float | None):
-    assert size_of(name) == size
-
-
 def test_pairs_of_the_same_size_come_alone():
     family, _ = family_of("Qwen2.5-32B", {})
     assert family is not None
     assert {pair["target"] for pair in pairs_for(family, 32)} == {"Qwen2.5-32B"}
     assert {pair["drafter"] for pair in pairs_for(family, 3)} == {"Qwen2.5-0.5B"}
     assert pairs_for(family, None) == family["pairs"]
+    assert [size_of(name) for name in ("Qwen2.5-0.5B", "Qwen3-30B-A3B-Q4_K_M", "GLM-4.5-Air")] == [0.5, 30, None]
 
 
 def test_acceptance_that_is_reckoned_with():
@@ -89,7 +78,6 @@ def test_step_times_that_were_given():
     wide = STEPS_MS["spark-7b"]
     assert step.costs.seconds(8) == pytest.approx(0.052 * wide[8] / wide[1])
     assert "estimated" in step.source
-    assert costs_of({0: {"1": 52}}).seconds(1) == step.costs.seconds(1)
 
 
 def test_drafts_that_cannot_pay():
@@ -115,14 +103,6 @@ def test_answers_name_their_sources(target: str):
         assert (rate["rate"] is None) == (rate["kind"] == "unknown") == (rate["source"] is None)
         assert rate["source"] is None or "https://" in rate["source"]
     assert found["pairs"] or any("https://" in line for line in found["advice"])
-    text = run("--target", target, "--step-ms", 40).stdout
-    assert ("unknown" in text) == any(pair["acceptance"]["rate"] is None for pair in found["pairs"])
-
-
-def test_wrong_chip_and_no_target():
-    assert run("--chip", "z80").exit_code == 2
-    assert [family["name"] for family in json.loads(run("--json").stdout)["families"]]
-    assert "gpt-oss" in run().stdout
 
 
 @pytest.mark.models
@@ -142,6 +122,7 @@ def test_every_number_has_a_source_and_a_date():
         assert fact["source"].startswith("https://"), fact
         assert fact["date"], fact
     assert data["machines"].keys() == STEPS_MS.keys()
+    assert json.loads(run("--json").stdout)["families"] == data["families"]
     for fact in [*data["chips"].values(), *data["machines"].values()]:
         assert fact["kind"] == ("published" if "source" in fact else "measured")
 
