@@ -31,13 +31,8 @@ def test_bench_run(mesh: Mesh):
     assert told["alone"]["bytes_per_token"] == 0 == told["alone"]["mean_draft_n"]
     suite = command("bench", "run", "--suite", "--num-prompts", 1, "--max-tokens", 8, *options[:2], "--json").json
     assert len(suite["categories"]) == 7 + 1
-    alone, drafted = suite["categories"][-1]["sources"]
-    assert (alone["variant"], drafted["variant"], alone["identical"], drafted["identical"]) == (
-        "alone",
-        "drafter",
-        7,
-        7,
-    )
+    told = [(one["variant"], one["identical"]) for one in suite["categories"][-1]["sources"]]
+    assert told == [("alone", 7), ("drafter", 7)]
     steps = command("bench", "steps", "--socket", verifier.socket, "--json")
     file = mesh.folder / "steps.json"
     file.write_text(steps.out)
