@@ -113,7 +113,6 @@ def draft_time(chip: str | None, draft_b: float) -> Json:
 
 
 def told(fact: Json) -> str:
-    """Return a fact's conditions, source and date."""
     return ", ".join(str(fact[key]) for key in ("conditions", "source", "date") if key in fact)
 
 
@@ -121,7 +120,8 @@ def alphas(pair: Json) -> tuple[float, float]:
     """Return the range of acceptance per draft that is reckoned with."""
     if "acceptance" not in pair:
         return UNKNOWN_ALPHA
-    alpha = pair["acceptance"] if "draft_n" not in pair else _per_draft(pair["acceptance"], pair["draft_n"])
+    rate = pair["acceptance"]
+    alpha = _per_draft(rate, pair["draft_n"]) if "draft_n" in pair else rate - SPREAD  # of drafts that it was sure of
     return round(alpha - SPREAD, 2), round(min(alpha + SPREAD, HIGHEST_ALPHA), 2)
 
 

@@ -56,9 +56,10 @@ def test_pairs_of_the_same_size_come_alone():
 
 
 def test_acceptance_that_is_reckoned_with():
-    """A rate over chains of known length is turned into one per draft; unknown is a wide range."""
+    """A rate over chains of known length is turned into one per draft; one of sure drafts is an upper end; unknown is a
+    wide range."""
     assert alphas({}) == (0.5, 0.8)
-    assert alphas({"acceptance": 0.7}) == (0.6, 0.8)
+    assert alphas({"acceptance": 0.7}) == (0.5, 0.7)
     rate = sum(0.8**place for place in range(1, 9)) / 8
     assert alphas({"acceptance": rate, "draft_n": 8}) == (0.7, 0.9)
 
