@@ -172,7 +172,7 @@ def _advice(family: Json | None, pairs: list[Json], *, experts: bool) -> Iterato
     if family is None:
         yield "No pair is known: try a drafter of the same family and generation, a tenth of the size or less."
     elif "instead" in family:
-        yield f"Better than a draft model: {_fact(family['instead'])}"
+        yield f"Instead of a draft model: {_fact(family['instead'])}"
     if experts:
         yield f"Expect less than the forecast: {_fact(known()['experts'])}"
     ranges = [one for pair in pairs for one in pair["speedup"]]
