@@ -1,6 +1,6 @@
 """`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 
 from specmesh.bench import WARM_UP_TOKENS, generate, totals
@@ -14,19 +14,22 @@ Runs = dict[str, list[list[GeneratedText]]]
 """By variant and iteration, the text of each prompt."""
 
 
-def measure(client: Client, bodies: list[Json], iterations: int, advance: Callable[[], None]) -> Runs:
-    """Generate each body's text with each variant in each iteration, one text at a time, calling `advance` after each;
-    first an unmeasured text of the first and of the last variant. Raise what the daemon raises."""
+def measure(
+    client: Client, bodies: list[Json], iterations: int, advance: Callable[[], None], ways: Mapping[str, int | str]
+) -> Runs:
+    """Generate each body's text with each variant, by its draft_n of `ways`, in each iteration, one text at a time,
+    calling `advance` after each; first an unmeasured text of the first and of the last variant. Raise what the daemon
+    raises."""
     bodies = [body | {"cache_prompt": False} for body in bodies]  # else the second finds its prompt in memory
-    variants = [*VARIANTS]
+    variants = [*ways]
     for variant in (variants[0], variants[-1]):
-        generate(client, bodies[0] | {"draft_n": VARIANTS[variant], "max_tokens": WARM_UP_TOKENS})
+        generate(client, bodies[0] | {"draft_n": ways[variant], "max_tokens": WARM_UP_TOKENS})
     runs: Runs = {variant: [[] for _ in range(iterations)] for variant in variants}
     for iteration in range(iterations):
         for number, body in enumerate(bodies):
             shift = (iteration + number) % len(variants)  # so that none always follows the same one
             for variant in variants[shift:] + variants[:shift]:
-                runs[variant][iteration].append(generate(client, body | {"draft_n": VARIANTS[variant]}))
+                runs[variant][iteration].append(generate(client, body | {"draft_n": ways[variant]}))
                 advance()
     return runs
 

@@ -8,7 +8,7 @@ from random import Random
 import click
 
 from specmesh import client as daemon
-from specmesh.bench import WARM_UP_TOKENS, bar, drafting_stats, generate, loaded_stats, read_prompts
+from specmesh.bench import PAYS, WARM_UP_TOKENS, bar, drafting_stats, generate, loaded_stats, read_prompts
 from specmesh.cli.options import (
     COUNT,
     FILE,
@@ -56,28 +56,62 @@ def steps(socket_path: Path | None, json: bool) -> None:
 
 @bench.command()
 @_prompts_option
-@option("--num-prompts", COUNT, "N", "Use the first N prompts only.", 4)
-@option("--iterations", COUNT, "N", "Number of runs of each prompt.", 3)
+@option("--num-prompts", COUNT, "N", "Use the first N prompts only, of each category.", shown="4, all of --suite")
+@option("--iterations", COUNT, "N", "Number of runs of each prompt.", shown="3, 1 of --suite")
 @_tokens_option
+@click.option("--suite", is_flag=True, help="Use the built-in prompts by category, and adaptive draft_n only.")
+@option("--png", FILE, "FILE", "Draw the speed-ups of --suite; needs matplotlib.")
 @socket_option
 @json_option
 def run(
-    file: Path | None, num_prompts: int, iterations: int, max_tokens: int, socket_path: Path | None, json: bool
+    file: Path | None,
+    num_prompts: int | None,
+    iterations: int | None,
+    max_tokens: int,
+    suite: bool,
+    png: Path | None,
+    socket_path: Path | None,
+    json: bool,
 ) -> None:
     """Compare, on a live pair: the verifier alone, fixed draft_n 2, 4 and 8, and adaptive draft_n.
 
-    The same prompts, greedily, one completion at a time, in rotating order.
+    The same prompts, greedily, one completion at a time, in rotating order. With --suite: coding, maths, summarising,
+    retrieval, roleplay, multilingual, tool calls, eight prompts each, with a fresh number in each prompt.
     """
     from specmesh.bench.run import VARIANTS, measure, outcomes
 
-    client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
+    if (png and not suite) or (file and suite):
+        raise click.UsageError("--png belongs to --suite, which has its own prompts: leave --prompts out")
+    client = daemon.Client(socket_path)
+    if suite:
+        _suite(client, {"max_tokens": max_tokens, "temperature": 0}, num_prompts, iterations or 1, png, json=json)
+        return
+    iterations, prompts = iterations or 3, read_prompts(file)[: num_prompts or 4]
     snapshot = drafting_stats(client)
     with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
         bodies: list[Json] = [{"prompt": one, "max_tokens": max_tokens, "temperature": 0} for one in prompts]
-        found = outcomes(measure(client, bodies, iterations, advance))
+        found = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
     result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
     result |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
     print_result(result, columns(found), as_json=json)
+
+
+def _suite(
+    client: daemon.Client, body: Json, count: int | None, iterations: int, png: Path | None, *, json: bool
+) -> None:
+    from specmesh.bench.suite import SOURCES, draw, prompts, rows, run
+
+    snapshot, suite = drafting_stats(client), prompts(count)
+    if png is not None:
+        draw([], "", png)  # what is missing for it is said before the work
+    texts = sum(map(len, suite.values()))
+    with bar(texts * iterations * len(SOURCES)) as advance:
+        found = run(client, suite, body, iterations, advance)
+    if png is not None:
+        draw(found, snapshot["model"]["name"], png)
+    result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": texts, "iterations": iterations}
+    result |= {"max_tokens": body["max_tokens"], "categories": found}
+    print_result(result, table(rows(found)), as_json=json)
 
 
 @bench.command()
@@ -154,10 +188,6 @@ def audit(
         result = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
     print_result(result, [*columns(result["ways"]), *lines(result)], as_json=json)
     ctx.exit(int(result["failed"]))
-
-
-PAYS = 1.02
-"""Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
 
 
 @click.command()

@@ -29,6 +29,10 @@ def test_bench_run(mesh: Mesh):
         assert (one["texts"], one["tokens"], one["identical"]) == (4, 4 * 24, 4)
         assert one["tokens_per_second"]["low"] > 0
     assert told["alone"]["bytes_per_token"] == 0 == told["alone"]["mean_draft_n"]
+    suite = command("bench", "run", "--suite", "--num-prompts", 1, "--max-tokens", 8, *options[:2], "--json").json
+    assert len(suite["categories"]) == 7 + 1
+    told = [(one["variant"], one["identical"]) for one in suite["categories"][-1]["sources"]]
+    assert told == [("alone", 7), ("drafter", 7)]
     steps = command("bench", "steps", "--socket", verifier.socket, "--json")
     file = mesh.folder / "steps.json"
     file.write_text(steps.out)
