@@ -42,11 +42,11 @@ class Deltas:
                 self._thought += thought
                 yield [{"reasoning_content": thought}]
         if self._parser is not None:
-            yield [self._told(event) for event in self._parser.feed(text, over=over)]
+            yield [self._delta(event) for event in self._parser.feed(text, over=over)]
         elif text:
-            yield [self._told(TextPart(text))]
+            yield [self._delta(TextPart(text))]
 
-    def _told(self, event: TextPart | CallBegin | ArgumentsPart) -> Json:
+    def _delta(self, event: TextPart | CallBegin | ArgumentsPart) -> Json:
         match event:
             case TextPart(text):
                 self._content += text
