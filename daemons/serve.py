@@ -127,7 +127,7 @@ def _serve(
 ) -> None:
     """Load an engine on its thread, make its loop and run that; the API answers all the while."""
     backend = LoopBackend(role, process)
-    api = serving_api(settings.socket, backend, settings.port)
+    api = serving_api(settings.socket, backend, settings.port, settings.responses)
     event_loop = process.ends.enter_context(api)
     thread = ModelThread()
     engine = process.wait(thread.do(lambda: load(settings.model, backend.progress)))

@@ -97,7 +97,7 @@ class ModelSettings:
 class DaemonSettings:
     """Settings that both daemons have. port: where the API listens besides `socket`. insecure: no keys, although others
     may reach the address. keys: the folder with its keys, None for the usual ones. drain: seconds that running requests
-    get after SIGTERM."""
+    get after SIGTERM. responses: how many of /v1/responses are kept in memory."""
 
     model: ModelSettings
     socket: Path
@@ -105,6 +105,7 @@ class DaemonSettings:
     insecure: bool = False
     keys: Path | None = None
     drain: float = 10.0
+    responses: int = 0
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.insecure:

@@ -78,7 +78,7 @@ class Answer(Response):
                 self._take(choice)
             if not self._live and not self._complete:
                 self._complete = True
-                self._text += self._end()
+                self._text += self.end()
         except SpecmeshError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
@@ -94,7 +94,7 @@ class Answer(Response):
         for event in choice.events():
             joins = isinstance(event, Tokens) and isinstance(previous, Tokens) and not choice.request.rounds
             if self._stream and not joins:
-                self._text += choice.chunk()
+                self._text += self.part(choice)
             if isinstance(event, Failed):
                 self._live.remove(choice)
                 raise event.error
@@ -104,18 +104,27 @@ class Answer(Response):
                 self._live.remove(choice)
                 break  # what is said after it came too late
         if self._stream:
-            self._text += choice.chunk()
+            self._text += self.part(choice)
 
-    def _end(self) -> str:
+    def part(self, choice: Choice) -> str:
+        """What has come of a choice since the last part, as events of a stream."""
+        return choice.chunk()
+
+    def end(self) -> str:
+        """The whole answer, or the events that end a stream."""
         if not self._stream:
             return written(whole(self._choices))
         last = self._choices[0].shape.chunk("", None, {}) | {"choices": [], "usage": usage_of(self._choices)}
         return (server_sent(last) if self._tells_usage else "") + "data: [DONE]\n\n"
 
+    def failed(self, error: SpecmeshError) -> str:
+        """The events that end a stream with an error."""
+        return server_sent(error_body(error))
+
     def _fail(self, error: SpecmeshError) -> None:
         self._leave()
         if self._begun:
-            self._text, self._complete = self._text + server_sent(error_body(error)), True
+            self._text, self._complete = self._text + self.failed(error), True
             self._write()
         else:
             self._ended = True

@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -27,10 +27,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
 from specmesh.api.answer import Answer
-from specmesh.api.body import endless, parse_body
+from specmesh.api.body import Body, endless, parse_body
 from specmesh.api.choices import Choice, numbered
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, Peer, PingPeers
+from specmesh.api.responses import Kept, ResponseAnswer, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.config import Port
 from specmesh.core.snapshot import as_json
@@ -42,8 +43,8 @@ MAX_HTTP_BODY = 2 * 1024 * 1024
 PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
-def create_app(backend: Backend) -> Starlette:
-    api = _Api(backend)
+def create_app(backend: Backend, kept: Kept) -> Starlette:
+    api = _Api(backend, kept)
     return Starlette(
         routes=[
             Route("/health", api.health),
@@ -54,14 +55,16 @@ def create_app(backend: Backend) -> Starlette:
             Route("/ping", api.ping, methods=["POST"]),
             Route("/v1/completions", partial(api.answer, chat=False), methods=["POST"]),
             Route("/v1/chat/completions", partial(api.answer, chat=True), methods=["POST"]),
+            Route("/v1/responses", api.respond, methods=["POST"]),
+            Route("/v1/responses/{id}", api.response, methods=["GET", "DELETE"]),
         ],
         exception_handlers=dict.fromkeys((errors.SpecmeshError, ClientDisconnect, HTTPException, Exception), _failed),
     )
 
 
 class _Api:
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, kept: Kept) -> None:
+        self._backend, self._kept = backend, kept
 
     async def health(self, _: HttpRequest) -> Response:
         reason, role = self._backend.not_ready(), self._backend.role
@@ -99,7 +102,24 @@ class _Api:
             raise reason
 
     async def answer(self, http: HttpRequest, *, chat: bool) -> Response:
-        body = parse_body(await _json(http), chat=chat)
+        return self._answer(parse_body(await _json(http), chat=chat), Answer, chat=chat)
+
+    async def respond(self, http: HttpRequest) -> Response:
+        chat, messages, told = parse_response(await _json(http), self._kept)
+        return self._answer(parse_body(chat, chat=True), partial(ResponseAnswer, messages, told, self._kept), chat=True)
+
+    async def response(self, http: HttpRequest) -> Response:
+        """A response that is kept, or that it no longer is."""
+        name, forget = http.path_params["id"], http.method == "DELETE"
+        try:
+            response, _ = self._kept.get(name, forget=forget)
+        except errors.RequestError as error:
+            raise HTTPException(404, str(error)) from None
+        if forget:
+            response = json.dumps({"id": name, "object": "response", "deleted": True})
+        return Response(response, media_type="application/json")
+
+    def _answer(self, body: Body, kind: Callable[..., Answer], *, chat: bool) -> Response:
         self._check_ready()
         served = self._backend.served(body.model or body.began)
         if body.began not in ("", served.model):
@@ -117,7 +137,7 @@ class _Api:
         headers = {"X-Request-Id": name}
         if body.ignored:
             headers["X-Specmesh-Ignored"] = body.ignored
-        return Answer(self._backend, choices, headers, stream=body.stream, tells_usage=body.tells_usage)
+        return kind(self._backend, choices, headers=headers, stream=body.stream, tells_usage=body.tells_usage)
 
 
 async def round_trips(backend: Backend) -> list[dict[str, object]]:
@@ -207,8 +227,8 @@ class ApiGuard:
 def guarded(app: ASGIApp, port: Port) -> ASGIApp:
     """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
     shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
-    app = ApiGuard(app, port.keys, port.origins)
-    return CORSMiddleware(app, port.origins, ("GET", "POST"), ("*",), expose_headers=shown) if port.origins else app
+    app, methods = ApiGuard(app, port.keys, port.origins), ("GET", "POST", "DELETE")
+    return CORSMiddleware(app, port.origins, methods, ("*",), expose_headers=shown) if port.origins else app
 
 
 def _is_key(given: str, keys: tuple[str, ...]) -> bool:

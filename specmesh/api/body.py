@@ -44,9 +44,6 @@ def parse_body(value: object, *, chat: bool) -> Body:
     says whose each field is."""
     fields = Fields(value)
     requests, began = _requests(fields, chat=chat)
-    options = fields.get("stream_options") or {}
-    if not isinstance(options, dict):
-        raise RequestError("stream_options must be an object", "stream_options")
     body = Body(
         requests,
         began,
@@ -55,7 +52,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
         ignore_eos=fields.flag("ignore_eos"),
         resumable=fields.flag("resumable"),
         stream=fields.flag("stream"),
-        tells_usage=Fields(options).flag("include_usage"),
+        tells_usage=Fields(fields.mapping("stream_options")).flag("include_usage"),
         ignored=ignored(fields),
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specmesh.api.app import create_app, guarded
 from specmesh.api.requests import Backend
+from specmesh.api.responses import Kept
 from specmesh.api.shapes import refusal
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError
@@ -127,10 +128,12 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving_api(path: Path, backend: Backend, port: Port | None = None) -> Iterator[asyncio.AbstractEventLoop]:
+def serving_api(
+    path: Path, backend: Backend, port: Port | None = None, responses: int = 0
+) -> Iterator[asyncio.AbstractEventLoop]:
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
     private and removed at the end. Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`."""
-    app = create_app(backend)
+    app = create_app(backend, Kept(responses))
     # the port first: where that is taken, no socket is left behind
     listeners = [] if port is None else [(_Server(guarded(app, port)), listen(port.host, port.port, "--http"))]
     listeners.append((_Server(app), _listen(path)))

@@ -27,6 +27,7 @@ _daemon_options = combined(
     option("--http", str, "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
     option("--api-key-file", FILE, "FILE", "API keys for --http, one per line, in a file that others cannot read."),
     several("--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."),
+    option("--responses", click.IntRange(0), "N", "Number of answers of /v1/responses to keep in memory.", 0),
     option("--keys", FILE, "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
     click.option(
         "--insecure-no-auth",

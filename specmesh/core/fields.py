@@ -1,6 +1,6 @@
 """The fields of a JSON object, checked as they are read: RequestError names the one that is wrong."""
 
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from specmesh.errors import RequestError
 
@@ -44,6 +44,19 @@ class Fields:
         if not isinstance(value, bool):
             raise RequestError(f"{name} must be true or false", name)
         return value
+
+    def listed(self, name: str) -> list[Any]:
+        value = self.get(name, [])
+        if not isinstance(value, list):
+            raise RequestError(f"{name} must be a list", name)
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """Return a copy of an object, empty where none is given."""
+        value = self.get(name, {})
+        if not isinstance(value, dict):
+            raise RequestError(f"{name} must be an object", name)
+        return dict(value)
 
     def unread(self) -> list[str]:
         return [name for name in self.given if name not in self._read]

@@ -18,6 +18,7 @@ from specmesh.cli import main
 
 KEY = "sk-of-the-golden-files"
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30, "ignore_eos": True}
+RESPONSE = {"input": "hi", "max_output_tokens": 30, "ignore_eos": True}
 TEXT = {"prompt": "def f(", "max_tokens": 30, "ignore_eos": True}
 EVENTS = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -143,6 +144,11 @@ def test_completions(pair: Pair, name: str, more: dict[str, object]):
     for daemon in pair:
         check(name, answered(daemon, path, asked | more))
         check(f"{name}-stream", streamed(daemon, path, asked | more | EVENTS))
+
+
+def test_responses(pair: Pair):
+    for daemon in pair:
+        check("response", answered(daemon, "/v1/responses", RESPONSE))
 
 
 ERRORS = {

@@ -71,6 +71,24 @@ def test_stop(client: openai.OpenAI):
         assert chunks[-1].choices[0].finish_reason == "stop"
 
 
+def test_responses(client: openai.OpenAI):
+    """/v1/responses, streamed and whole, has the chat's text, and its number of tokens."""
+    asked = {"model": "any", "temperature": 0, "max_output_tokens": 20}
+    answer = client.responses.create(instructions="Be brief.", input="Hi", **asked)
+    assert (answer.output_text, answer.status) == (sim_text(RENDERED, 20), "incomplete")
+    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len(RENDERED), 20)
+    with client.responses.stream(input=CHAT, **asked) as stream:
+        events = list(stream)
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == answer.output_text
+    assert events[-1].response.output_text == answer.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    with pytest.raises(openai.NotFoundError, match="--responses N"):
+        client.responses.retrieve(answer.id)
+    with pytest.raises(openai.BadRequestError, match="--responses N"):
+        client.responses.create(input="And?", previous_response_id=answer.id, **asked)
+
+
 def test_cancel_in_a_long_prompt(mesh: Mesh):
     """A client that gives up while its prompt is read, by chunks of two seconds, ends its session before a token has
     come."""

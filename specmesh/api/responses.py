@@ -1,0 +1,305 @@
+"""OpenAI's /v1/responses as an adapter: a body becomes a chat's, and what the chat says the items of a response."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specmesh.api.answer import Answer
+from specmesh.api.choices import Choice, usage_of, whole
+from specmesh.api.requests import Backend
+from specmesh.api.shapes import Json, Shape, written
+from specmesh.core.fields import Fields
+from specmesh.core.session_params import MAX_TOKENS
+from specmesh.errors import RequestError, SpecmeshError
+
+_REFUSED = ("background", "conversation", "messages", "n", "prompt", "response_format", "resumable", "resume", "rounds")
+"""Fields of OpenAI's, and of a chat, that change what an answer is."""
+
+_TOLD: Json = {"background": False, "instructions": None, "max_output_tokens": None, "previous_response_id": None}
+_TOLD |= {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_logprobs": 0, "top_p": 1.0}
+_TOLD |= {"tools": []}
+"""What a response repeats of its request, where nothing is said."""
+
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class Kept:
+    """The last responses, at most so many, with the chats that lead to them; in memory only."""
+
+    def __init__(self, most: int = 0) -> None:
+        self.most = most
+        self._kept: dict[str, tuple[str, list[Json]]] = {}
+
+    def keep(self, name: str, response: str, messages: list[Json]) -> None:
+        self._kept[name] = response, messages
+        if len(self._kept) > self.most:
+            del self._kept[next(iter(self._kept))]
+
+    def get(self, name: str, *, forget: bool = False) -> tuple[str, list[Json]]:
+        """A response as JSON, and the chat up to and with it. Raise RequestError where it is not kept."""
+        if name in self._kept:
+            return self._kept.pop(name) if forget else self._kept[name]
+        why = "no responses are kept here: start the daemon with --responses N, or send the whole input"
+        if self.most:
+            why = f"response {name[:80]} is not kept: the last {self.most} are, but for those with store false"
+        raise RequestError(why, "previous_response_id")
+
+
+def parse_response(value: object, kept: Kept) -> tuple[Json, list[Json], Json]:
+    """Return of a body for /v1/responses that of its chat, still to be checked; the chat's messages without the
+    instructions; and what the response repeats. Raise RequestError that names the field."""
+    fields = Fields(value)
+    for name in _REFUSED:
+        if fields.get(name, False) is not False:
+            raise RequestError(f"{name} is not supported in /v1/responses", name)
+    instructions, previous = fields.text("instructions"), fields.text("previous_response_id")
+    messages = [*kept.get(previous)[1]] if previous else []
+    said = fields.get("input", [] if previous else None)
+    items = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    if not isinstance(items, list) or not (items or previous):
+        raise RequestError("input must be a text, or a list with at least one item", "input")
+    for index, item in enumerate(items):
+        _add(messages, item, f"input[{index}]")
+    chat: Json = {"messages": _instructed(instructions, messages)}
+    if fields.get("max_output_tokens") is not None:
+        chat["max_completion_tokens"] = fields.integer("max_output_tokens", -1, -1, MAX_TOKENS)
+    text, reasoning, metadata = (fields.mapping(name) for name in ("text", "reasoning", "metadata"))
+    form, effort = text.pop("format", None), reasoning.pop("effort", None)
+    chat |= {"response_format": _format(form), "reasoning_effort": effort, **_tools(fields)}
+    for name, others in (("text", text), ("reasoning", reasoning)):  # a chat does not know them, so the header says it
+        chat |= {f"{name}.{key}": one for key, one in others.items()}
+    include = fields.listed("include")
+    chat["include"] = [one for one in include if one != _LOGPROBS] or None
+    chat["logprobs"] = True if _LOGPROBS in include or fields.given.get("top_logprobs") else None
+    if fields.given.get("truncation") == "disabled":
+        fields.get("truncation")
+    told = _TOLD | {name: fields.given[name] for name in _TOLD.keys() & fields.given.keys()}
+    told |= {"reasoning": {"effort": effort, "summary": None}, "text": {"format": form or {"type": "text"}}}
+    told |= {"metadata": metadata, "store": fields.flag("store", True) and kept.most > 0, "truncation": "disabled"}
+    try:
+        written([[told]])  # deeper than it will be
+    except RecursionError:
+        raise RequestError("the request body is nested too deeply") from None
+    return {name: fields.given[name] for name in fields.unread()} | chat, messages, told
+
+
+def _add(messages: list[Json], item: object, where: str) -> None:
+    """Add an item to a chat, where all that an assistant thinks, says and calls in one turn is one message."""
+    role, said = "assistant", dict[str, Any]()
+    match item:
+        case {"type": "function_call", "call_id": str(name), "name": str(function), "arguments": str(arguments)}:
+            called = {"name": function, "arguments": arguments}
+            said = {"tool_calls": [{"id": name, "type": "function", "function": called}]}
+        case {"type": "function_call_output", "call_id": str(name), "output": output}:
+            role, said = "tool", {"tool_call_id": name, "content": _text(output, f"{where}.output")}
+        case {"type": "reasoning", **thought}:
+            said = {"reasoning_content": _text(thought.get("content") or thought.get("summary") or "", where)}
+        case {"role": str(role), "content": content, **others} if others.get("type", "message") == "message":
+            role, said = "system" if role == "developer" else role, {"content": _text(content, f"{where}.content")}
+        case _:
+            why = "must be a message, a function_call, a function_call_output or a reasoning, with all of its fields"
+            raise RequestError(f"{where} {why}", where)
+    last: dict[str, Any] = messages[-1] if messages else {}
+    again = "reasoning_content" in said or "content" in said.keys() & last.keys()
+    if role != "assistant" or last.get("role") != role or again:
+        messages.append({"role": role} | said)
+    else:
+        calls = [*last.get("tool_calls", ()), *said.get("tool_calls", ())]
+        messages[-1] = last | said | ({"tool_calls": calls} if calls else {})
+
+
+def _text(value: object, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise RequestError(f"{where} must be a text, or a list of text parts", where)
+    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
+
+
+def _part(part: object, where: str) -> str:
+    match part:
+        case {"type": "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text", "text": str(text)}:
+            return text
+        case {"type": "refusal", "refusal": str(text)}:
+            return text
+    raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)
+
+
+def _instructed(instructions: str, messages: list[Json]) -> list[Json]:
+    """The chat as templates take it, with one system message at most at its beginning."""
+    system, others = [instructions] if instructions else [], [*messages]
+    while others and others[0]["role"] == "system":
+        system.append(str(others.pop(0)["content"]))
+    return [{"role": "system", "content": "\n\n".join(system)}, *others] if system else others
+
+
+def _format(value: object) -> object:
+    """OpenAI's `text.format` as a chat's response_format."""
+    match value:
+        case None | {"type": "text" | "json_object"}:
+            return value
+        case {"type": "json_schema", "schema": dict(), **_others}:
+            return {"type": "json_schema", "json_schema": value}
+    raise RequestError("text.format must have type text, json_object, or json_schema with a schema", "text.format")
+
+
+def _tools(fields: Fields) -> Json:
+    """Functions as a chat has them, and which of them may or must be called."""
+    tools, choice = fields.listed("tools"), fields.get("tool_choice")
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+            raise RequestError(f"tools[{index}] must be a function with a name: no other tools are here", "tools")
+    match choice:
+        case {"type": "function", "name": str(name)}:
+            choice = {"type": "function", "function": {"name": name}}
+        case {"type": "allowed_tools", "mode": str(mode), "tools": [*allowed]}:
+            names = [one.get("name") for one in allowed if isinstance(one, dict)]
+            tools, choice = [one for one in tools if one["name"] in names], mode
+        case dict() | list():
+            raise RequestError("tool_choice must be none, auto, required, a function or allowed_tools", "tool_choice")
+    functions = [{key: one for key, one in tool.items() if key != "type" and one is not None} for tool in tools]
+    return {"tools": [{"type": "function", "function": one} for one in functions], "tool_choice": choice}
+
+
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_TEXTS = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
+"""How names of items begin, and of the events of their texts."""
+
+
+class Told:
+    """A response as far as its chat has come, and the events that tell of it. output: its items."""
+
+    def __init__(self, shape: Shape, told: Json) -> None:
+        self._id = shape.id.rpartition("-")[2]
+        self.id, self.output = f"resp_{self._id}", list[dict[str, Any]]()
+        self.response: Json = {"id": self.id, "object": "response", "created_at": shape.created, "model": shape.model}
+        self.response |= {"status": "in_progress", "error": None, "incomplete_details": None, "output": self.output}
+        self.response |= {"usage": None, **told}
+        self._events: list[str] = []
+        self._said = 0
+        self._open: object = None  # what the last item is, while it is not over
+        self._pieces: list[str] = []  # of its text
+        self._logprobs: list[object] = []
+        self._finish: object = None
+
+    def events(self) -> str:
+        """Those that have not been written yet, as server-sent ones."""
+        events, self._events = self._events, []
+        return "".join(events)
+
+    def hear(self, chat: Mapping[str, Any]) -> None:
+        """Take a chunk of a chat, or a whole one."""
+        if not self._said:
+            self._say("created", response=self.response)
+            self._say("in_progress", response=self.response)
+        [choice], ours = chat["choices"], chat["specmesh"]
+        said: dict[str, Any] = choice.get("delta") or choice.get("message") or {}
+        if said.get("reasoning_content"):
+            self._write("reasoning", said["reasoning_content"], summary=[], content=[])
+        if said.get("content"):
+            logprobs = (choice.get("logprobs") or {}).get("content") or []
+            self._write("message", said["content"], logprobs, role="assistant", content=[])
+        for place, call in enumerate(said.get("tool_calls") or ()):
+            function = call.get("function") or {}
+            own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": ""}
+            self._write("function_call", function.get("arguments") or "", (), call.get("index", place), **own)
+        self._finish = choice["finish_reason"] or self._finish
+        if "report" in ours:
+            self.response["specmesh"] = {name: ours[name] for name in ("schema_version", "prompt_token_ids", "report")}
+
+    def end(self, usage: Mapping[str, Any]) -> None:
+        """The chat is over."""
+        if not self.output:
+            self._write("message", "", role="assistant", content=[])
+        details = {"reason": "max_output_tokens"} if self._finish == "length" else None
+        status = "incomplete" if details else "completed"
+        self._close(status)
+        used = {name.replace("prompt", "input").replace("completion", "output"): one for name, one in usage.items()}
+        used["input_tokens_details"] = {"cache_write_tokens": 0} | used["input_tokens_details"]
+        used["output_tokens_details"] = {"reasoning_tokens": 0} | used["output_tokens_details"]
+        self.response |= {"status": status, "usage": used, "incomplete_details": details}
+        self._say(status, response=self.response)
+
+    def fail(self, error: SpecmeshError) -> None:
+        self._close("incomplete")
+        self.response |= {"status": "failed", "error": {"code": "server_error", "message": str(error)}}
+        self._say("failed", response=self.response)
+
+    def _write(self, kind: str, text: str, logprobs: Sequence[object] = (), index: int = 0, **own: object) -> None:
+        """Add to the text of an item, which begins where the last one is of another kind, or another call."""
+        if self._open != (kind, index):
+            self._close("completed")
+            self._open, self._pieces, self._logprobs = (kind, index), [], []
+            name = f"{_PREFIXES[kind]}_{self._id}{len(self.output)}"
+            self.output.append({"id": name, "type": kind, "status": "in_progress", **own})
+            self._say("output_item.added", item=self.output[-1])
+            if kind != "function_call":
+                self._say("content_part.added", part=self._part(""))
+        if text:
+            self._pieces.append(text)
+            self._logprobs += logprobs
+            self._say(f"{_TEXTS[kind]}.delta", delta=text, **self._extra(logprobs))
+
+    def _close(self, status: str) -> None:
+        if self._open is None:
+            return
+        item, text = self.output[-1], "".join(self._pieces)
+        if item["type"] == "function_call":
+            item["arguments"] = text
+            self._say("function_call_arguments.done", name=item["name"], arguments=text)
+        else:
+            part = self._part(text)
+            item["content"] = [part]
+            self._say(f"{part['type']}.done", text=text, **self._extra(self._logprobs))
+            self._say("content_part.done", part=part)
+        item["status"] = status
+        self._say("output_item.done", item=item)
+        self._open = None
+
+    def _part(self, text: str) -> Json:
+        extra = self._extra(self._logprobs)
+        return {"type": _TEXTS[self.output[-1]["type"]], "text": text} | extra | ({"annotations": []} if extra else {})
+
+    def _extra(self, logprobs: Sequence[object]) -> Json:
+        """What a message's text has besides."""
+        return {"logprobs": logprobs} if self.output[-1]["type"] == "message" else {}
+
+    def _say(self, kind: str, **fields: object) -> None:
+        event: Json = {"type": f"response.{kind}", "sequence_number": self._said}
+        if self._open is not None:
+            event["output_index"], item = len(self.output) - 1, self.output[-1]
+            if "item" not in fields:
+                event |= {"item_id": item["id"]} | ({"content_index": 0} if "content" in item else {})
+        self._events.append(f"event: response.{kind}\ndata: {written(event | fields)}\n\n")
+        self._said += 1
+
+
+class ResponseAnswer(Answer):
+    """The answer to a chat, told as a response, which is kept where that is wanted."""
+
+    def __init__(
+        self, messages: list[Json], told: Json, kept: Kept, backend: Backend, choices: Sequence[Choice], **how: Any
+    ) -> None:
+        super().__init__(backend, choices, **how)
+        self._messages, self._kept, self._told = messages, kept, Told(choices[0].shape, told)
+
+    def part(self, choice: Choice) -> str:
+        for event in choice.chunk().split("\n\n")[:-1]:
+            self._told.hear(json.loads(event.removeprefix("data: ")))
+        return self._told.events()
+
+    def end(self) -> str:
+        told = self._told
+        if not self._stream:
+            told.hear(whole(self._choices))
+        told.end(usage_of(self._choices))
+        response = written(told.response)
+        if told.response["store"]:
+            for item in told.output:
+                _add(self._messages, item, "output")
+            self._kept.keep(told.id, response, self._messages)
+        return told.events() if self._stream else response
+
+    def failed(self, error: SpecmeshError) -> str:
+        self._told.fail(error)
+        return self._told.events()

@@ -1,0 +1,290 @@
+"""/v1/responses: a body as a chat's, and what a chat says as items and events."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from asgi_calls import EVENTS, Answer, FakeDaemon, call
+
+from specmesh import errors
+from specmesh.api.body import parse_body
+from specmesh.api.requests import Submit
+from specmesh.api.responses import Kept, Told, parse_response
+from specmesh.api.shapes import Shape
+from specmesh.core.requests import Failed, Finished, Started, Tokens
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.errors import RequestError
+
+USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": True}
+OTHER = {"type": "function", "name": "end", "parameters": None}
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": "{}", "status": "completed"}
+CALLED = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+def chat_of(**body: object) -> dict[str, Any]:
+    """The chat's body, without what is null."""
+    return {name: one for name, one in parse_response({"input": "Hi"} | body, Kept())[0].items() if one is not None}
+
+
+def test_a_text_is_a_chat_of_one_message():
+    assert chat_of()["messages"] == [USER]
+    assert chat_of(instructions="Be brief.")["messages"] == [{"role": "system", "content": "Be brief."}, USER]
+
+
+def test_items():
+    """All forms of them; what an assistant does in one turn is one message, and what comes first is one system."""
+    items = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Add."}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "H"}, {"type": "input_text", "text": "i"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So", "annotations": []}]},
+        CALL,
+        CALL | {"call_id": "c2"},
+        {"type": "function_call_output", "call_id": "c1", "output": "3"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "4"}]},
+        CALL,
+        USER,
+    ]
+    calls = [CALLED, CALLED | {"id": "c2"}]
+    assert chat_of(instructions="Be brief.", input=items)["messages"] == [
+        {"role": "system", "content": "Be brief.\n\nAdd."},
+        USER,
+        {"role": "assistant", "reasoning_content": "Hm", "content": "So", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "3"},
+        {"role": "tool", "tool_call_id": "c2", "content": "4"},
+        {"role": "assistant", "tool_calls": [CALLED]},
+        USER,
+    ]
+
+
+def test_fields():
+    """Those with a name of their own, those that go through, and those that the header names."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
+    own = {"max_output_tokens": 7, "top_logprobs": 2, "include": ["message.output_text.logprobs", "other"]}
+    ours = {"text": {"format": form, "verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}}
+    same = {"temperature": 0, "top_p": 0.5, "stream": True, "seed": 3, "draft_n": 2, "model": "m", "user": "me"}
+    chat, _, told = parse_response({"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, Kept())
+    body = parse_body(chat, chat=True)
+    [request] = body.requests
+    params = request.params
+    assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (7, 2, 2, 3)
+    assert (params.sampling.temperature, params.sampling.top_p, body.stream, body.model) == (0, 0.5, True, "m")
+    assert params.grammar == Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+    assert {"user", "text.verbosity", "reasoning.summary", "include"} <= set(body.ignored.split(", "))
+    assert (told["metadata"], told["text"], told["store"]) == ({"a": "b"}, {"format": form}, False)
+    assert (told["max_output_tokens"], told["top_p"], told["temperature"]) == (7, 0.5, 0)
+    assert chat["reasoning_effort"] == "low"
+    neutral = {"background": False, "truncation": "disabled", "store": True, "tools": [], "tool_choice": "auto"}
+    assert parse_body(chat_of(**neutral), chat=True).ignored == ""
+    assert "truncation" in parse_body(chat_of(truncation="auto"), chat=True).ignored
+
+
+def test_tools():
+    """Nested as a chat has them; one that must be called; only those that may be."""
+    add = {"type": "function", "function": {name: one for name, one in TOOL.items() if name != "type"}}
+    end = {"type": "function", "function": {"name": "end"}}
+    chat = chat_of(tools=[TOOL, OTHER], tool_choice={"type": "function", "name": "add"}, parallel_tool_calls=False)
+    assert (chat["tools"], chat["parallel_tool_calls"]) == ([add, end], False)
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "add"}}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "end"}]}
+    chat = chat_of(tools=[TOOL, OTHER], tool_choice=allowed)
+    assert (chat["tools"], chat["tool_choice"]) == ([end], "required")
+
+
+REFUSED: list[tuple[str, object]] = [
+    *(("input", value) for value in (None, 5, [], {})),
+    *(("input[0]", [value]) for value in (5, {}, {"role": "user"}, {"type": "item_reference", "id": "msg_1"})),
+    ("input[1]", [USER, {"type": "function_call", "call_id": "c1", "name": "add"}]),
+    ("input[0].content[0]", [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
+    ("input[0].output", [{"type": "function_call_output", "call_id": "c1", "output": 5}]),
+    *(("max_output_tokens", value) for value in ("9", -2, True)),
+    *((name, True) for name in ("background", "prompt", "resumable", "rounds", "text", "reasoning", "include")),
+    *(("tools", value) for value in (5, [5], [{"type": "web_search"}], [{"type": "function"}])),
+    *(("tool_choice", value) for value in ({"type": "web_search"}, [])),
+    *(("text", value) for value in ([], "x")),
+    *(("text.format", value) for value in ("x", {"type": "json_schema", "name": "x"}, {"type": "grammar"})),
+    *((name, [1]) for name in ("instructions", "previous_response_id", "metadata", "store", "temperature", "echo")),
+    ("n", 2),
+    ("conversation", "c"),
+    ("messages", [USER]),
+]
+
+
+@pytest.mark.parametrize(("param", "value"), REFUSED)
+def test_refused(param: str, value: object):
+    name = param.partition("[")[0]
+    body = {"text": {"format": value}} if param == "text.format" else {name: value}
+    with pytest.raises(RequestError) as refused:
+        parse_body(chat_of(**body), chat=True)
+    assert refused.value.param == param
+    assert param.partition("[")[0] in str(refused.value)
+
+
+def test_no_depth_is_a_defect():
+    """What can be read and is repeated can be written, or is refused."""
+    for depth in range(300, 1000, 7):
+        raw = b'{"input": "Hi", "metadata": ' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
+        answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/responses", [raw]))
+        assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]
+
+
+USAGE = {
+    "prompt_tokens": 4,
+    "completion_tokens": 5,
+    "total_tokens": 9,
+    "prompt_tokens_details": {"cached_tokens": 1},
+    "completion_tokens_details": {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 1},
+}
+SHAPE = Shape(True, "chatcmpl-" + 32 * "a", 7, "m")
+RESPONSE = "resp_" + 32 * "a"
+
+
+def events_of(raw: str) -> list[dict[str, Any]]:
+    """Server-sent events, numbered one after the other, each named as its type."""
+    events = list[dict[str, Any]]()
+    for number, event in enumerate(raw.split("\n\n")[:-1]):
+        name, data = event.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert (name, events[-1].pop("sequence_number")) == (f"event: {events[-1]['type']}", number)
+    return events
+
+
+def streamed(*deltas: dict[str, Any], finish: str = "stop") -> list[dict[str, Any]]:
+    """The events of a streamed chat with these deltas."""
+    response, last = Told(SHAPE, {"store": False}), len(deltas) - 1
+    for index, delta in enumerate(deltas):
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish if index == last else None}
+        response.hear({"choices": [choice], "specmesh": {}})
+    response.end(USAGE)
+    return events_of(response.events())
+
+
+def piece(arguments: str, **more: object) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "function": {"arguments": arguments}} | more]}
+
+
+def test_events_of_a_turn_with_everything():
+    """What is thought, said and called are items one after the other, each begun, told in pieces and ended."""
+    named = {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": ""}}]}
+    second = {"index": 1, "id": "c2", "type": "function", "function": {"name": "end", "arguments": "{}"}}
+    begin, thoughts = {"role": "assistant", "content": ""}, [{"reasoning_content": "H"}, {"reasoning_content": "m"}]
+    texts, calls = [{"content": "S"}, {"content": "o"}], [named, piece('{"a"'), piece(":1}"), {"tool_calls": [second]}]
+    events = streamed(begin, *thoughts, *texts, *calls, {}, finish="tool_calls")
+    text_events = ["content_part.added", *["{}.delta"] * 2, "{}.done", "content_part.done"]
+    whole = ["output_item.added", *text_events, "output_item.done"]
+    pieces = ["function_call_arguments.delta"] * 2
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created",
+        "in_progress",
+        *(one.format("reasoning_text") for one in whole),
+        *(one.format("output_text") for one in whole),
+        *("output_item.added", *pieces, "function_call_arguments.done", "output_item.done"),
+        *("output_item.added", pieces[0], "function_call_arguments.done", "output_item.done"),
+        "completed",
+    ]
+    response = events[-1]["response"]
+    thought, message, call, other = response["output"]
+    assert [response[name] for name in ("id", "status", "model", "created_at")] == [RESPONSE, "completed", "m", 7]
+    assert (thought["type"], thought["content"]) == ("reasoning", [{"type": "reasoning_text", "text": "Hm"}])
+    assert message["content"] == [{"type": "output_text", "text": "So", "annotations": [], "logprobs": []}]
+    assert (call["call_id"], call["name"], call["arguments"]) == ("c1", "add", '{"a":1}')
+    assert (other["call_id"], other["name"], other["arguments"]) == ("c2", "end", "{}")
+    assert [one["id"].partition("_")[0] for one in response["output"]] == ["rs", "msg", "fc", "fc"]
+    assert len({one["id"] for one in response["output"]}) == 4
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == response["output"]
+    for event in events[2:-1]:
+        item = response["output"][event["output_index"]]
+        assert (event.get("item_id") or event["item"]["id"]) == item["id"]
+        assert ("content_index" in event) == (item["type"] != "function_call" and "item_id" in event)
+    usage = response["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (4, 5, 9)
+    assert usage["input_tokens_details"]["cached_tokens"] == 1
+    assert usage["output_tokens_details"]["reasoning_tokens"] == 0
+
+
+@pytest.mark.parametrize("delta", [{"content": "S"}, {"reasoning_content": "S"}, piece("S", id="c1")])
+def test_what_the_length_ends(delta: dict[str, Any]):
+    *_, done, last = streamed(delta, {}, finish="length")
+    assert (done["item"]["status"], last["type"], last["response"]["status"]) == (
+        "incomplete",
+        "response.incomplete",
+        "incomplete",
+    )
+    assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+def respond(daemon: FakeDaemon, **body: object) -> Answer:
+    return asyncio.run(call(daemon, "POST", "/v1/responses", [json.dumps({"input": "Hi"} | body).encode()]))
+
+
+STOPPED = (*EVENTS[:-1], Finished("stop", (104, 105), EVENTS[-1].report))  # type: ignore[union-attr]
+
+
+def test_streamed_and_whole_are_the_same():
+    """But for their names and times; a stream has the text in what it tells, too, and no [DONE]."""
+    answers = [respond(FakeDaemon(*STOPPED), stream=stream, top_logprobs=1) for stream in (False, True)]
+    whole, events = answers[0].json(), events_of(answers[1].body.decode())
+    streamed = events[-1]["response"]
+    assert "".join(event["delta"] for event in events if "delta" in event) == "ABC"
+    assert len(events[-1]["response"]["output"][0]["content"][0]["logprobs"]) == 3
+    for response in (whole, streamed):
+        assert response.pop("id")[5:] in response["output"][0].pop("id")
+        del response["created_at"]
+    assert whole == streamed
+    assert (whole["status"], whole["output"][0]["status"]) == ("completed", "completed")
+    assert whole["specmesh"]["prompt_token_ids"] == [104, 105]
+    assert answers[0].headers["x-request-id"].startswith("chatcmpl-")
+
+
+def test_an_empty_answer_is_an_empty_message():
+    [item] = respond(FakeDaemon(Started(1, 1), EVENTS[-1])).json()["output"]
+    assert (item["type"], item["content"][0]["text"], item["status"]) == ("message", "", "incomplete")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors(stream: bool):
+    """Before anything was told a status; later the stream's last event."""
+    failed = Failed(errors.EngineError("broke"))
+    assert respond(FakeDaemon(failed), stream=stream).status == 500
+    answer = respond(FakeDaemon(Started(1, 1), Tokens((65,), 0), failed), stream=stream)
+    assert answer.status in (200, 500)
+    refused = respond(FakeDaemon(*EVENTS), stream=stream, previous_response_id=RESPONSE)
+    assert (refused.status, "--responses N" in refused.json()["error"]["message"]) == (400, True)
+    response = Told(SHAPE, {})
+    response.hear({"choices": [{"delta": {"content": "A"}, "finish_reason": None}], "specmesh": {}})
+    response.fail(failed.error)
+    *_, done, last = events_of(response.events())
+    assert (done["item"]["status"], last["type"]) == ("incomplete", "response.failed")
+    assert last["response"]["error"] == {"code": "server_error", "message": "broke"}
+
+
+def test_kept_responses():
+    """The last ones can be gone on from, shown and forgotten; none with store false, and none where none are kept."""
+    daemon = FakeDaemon(*STOPPED)
+
+    def ask(method: str, path: str = "", **body: object) -> Answer:
+        parts = [json.dumps({"input": "Hi"} | body).encode()]
+        return asyncio.run(call(daemon, method, f"/v1/responses{path}", parts, kept=kept))
+
+    kept = Kept(2)
+    names = list[str]()
+    for _ in range(3):
+        answer = ask("POST", instructions="Be brief.", previous_response_id=names[-1] if names else None).json()
+        assert answer["store"] is True
+        names.append(answer["id"])
+    order = daemon.orders[-1]
+    assert isinstance(order, Submit)
+    said = [(one.role, one.content) for one in order.request.messages]
+    assert said == [("system", "Be brief."), *[("user", "Hi"), ("assistant", "ABC")] * 2, ("user", "Hi")]
+    assert ask("GET", f"/{names[2]}").json() == answer
+    assert ask("GET", f"/{names[0]}").status == 404
+    assert ask("DELETE", f"/{names[2]}").json() == {"id": names[2], "object": "response", "deleted": True}
+    assert [ask(method, f"/{names[2]}").status for method in ("GET", "DELETE")] == [404, 404]
+    assert ask("POST", previous_response_id=names[2]).json()["error"]["param"] == "previous_response_id"
+    unkept = ask("POST", store=False).json()
+    assert (unkept["store"], ask("GET", f"/{unkept['id']}").status) == (False, 404)
+    kept = Kept()
+    assert "--responses N" in ask("GET", f"/{names[1]}").json()["error"]["message"]
