@@ -11,7 +11,7 @@ from specmesh import errors
 from specmesh.api.body import parse_body
 from specmesh.api.responses import Kept, Told, parse_response
 from specmesh.api.shapes import Shape
-from specmesh.core.requests import Failed, Finished, Started
+from specmesh.core.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
@@ -113,14 +113,6 @@ def test_refused(param: str, value: object):
     assert param.partition("[")[0] in str(refused.value)
 
 
-def test_no_depth_is_a_defect():
-    """What can be read and is repeated can be written, or is refused."""
-    for depth in range(300, 1000, 7):
-        raw = b'{"input": "Hi", "metadata": ' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
-        answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/responses", [raw]))
-        assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]
-
-
 DETAILS = {"prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens_details": {}}
 USAGE = {"prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9} | DETAILS
 SHAPE = Shape(True, "chatcmpl-" + 32 * "a", 7, "m")
@@ -137,20 +129,6 @@ def events_of(raw: str) -> list[dict[str, Any]]:
     return events
 
 
-def streamed(*deltas: dict[str, Any], finish: str = "stop") -> list[dict[str, Any]]:
-    """The events of a streamed chat with these deltas."""
-    response, last = Told(SHAPE, {"store": False}), len(deltas) - 1
-    for index, delta in enumerate(deltas):
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish if index == last else None}
-        response.hear({"choices": [choice], "specmesh": {}})
-    response.end(USAGE)
-    return events_of(response.events())
-
-
-def piece(arguments: str, **more: object) -> dict[str, Any]:
-    return {"tool_calls": [{"index": 0, "function": {"arguments": arguments}} | more]}
-
-
 ITEMS = """created in_progress
 output_item.added content_part.added reasoning_text.delta reasoning_text.delta reasoning_text.done content_part.done
 output_item.done output_item.added content_part.added output_text.delta output_text.delta output_text.done
@@ -161,11 +139,17 @@ function_call_arguments.done output_item.done completed"""
 
 def test_events_of_a_turn_with_everything():
     """What is thought, said and called are items one after the other, each begun, told in pieces and ended."""
-    named = {"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": ""}}]}
+    named = {"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": ""}}
+    pieces = [{"index": 0, "function": {"arguments": one}} for one in ('{"a"', ":1}")]
     second = {"index": 1, "id": "c2", "type": "function", "function": {"name": "end", "arguments": "{}"}}
     begin, thoughts = {"role": "assistant", "content": ""}, [{"reasoning_content": one} for one in "Hm"]
-    texts, calls = [{"content": "S"}, {"content": "o"}], [named, piece('{"a"'), piece(":1}"), {"tool_calls": [second]}]
-    events = streamed(begin, *thoughts, *texts, *calls, {}, finish="tool_calls")
+    texts, calls = [{"content": "S"}, {"content": "o"}], [{"tool_calls": [one]} for one in (named, *pieces, second)]
+    told = Told(SHAPE, {"store": False})
+    for delta in (begin, *thoughts, *texts, *calls, {}):
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None if delta else "tool_calls"}
+        told.hear({"choices": [choice], "specmesh": {}})
+    told.end(USAGE)
+    events = events_of(told.events())
     assert " ".join(event["type"].removeprefix("response.") for event in events) == ITEMS.replace("\n", " ")
     response = events[-1]["response"]
     thought, message, call, other = response["output"]
@@ -184,15 +168,6 @@ def test_events_of_a_turn_with_everything():
     usage, read = response["usage"], {"cache_write_tokens": 0, "cached_tokens": 1}
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (4, 5, 9)
     assert (usage["input_tokens_details"], usage["output_tokens_details"]) == (read, {"reasoning_tokens": 0})
-
-
-@pytest.mark.parametrize("delta", [{"content": "S"}, {"reasoning_content": "S"}, piece("S", id="c1")])
-def test_what_the_length_ends(delta: dict[str, Any]):
-    *_, done, last = streamed(delta, {}, finish="length")
-    response = last["response"]
-    assert (done["item"]["status"], response["status"]) == ("incomplete", "incomplete")
-    assert last["type"] == "response.incomplete"
-    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
 def respond(daemon: FakeDaemon, answer: Answer | None = None, **body: object) -> Answer:
@@ -216,8 +191,15 @@ def test_streamed_and_whole_are_the_same():
     assert whole == streamed
     assert (whole["status"], whole["output"][0]["status"]) == ("completed", "completed")
     assert whole["specmesh"]["prompt_token_ids"] == [104, 105]
-    [item] = respond(FakeDaemon(Started(1, 1), EVENTS[-1])).json()["output"]
-    assert (item["type"], item["content"][0]["text"]) == ("message", "")  # also where there is no text
+
+
+@pytest.mark.parametrize(("events", "text"), [(EVENTS, "ABC"), ((Started(1, 1), EVENTS[-1]), "")])
+def test_what_the_length_ends(events: tuple[ClientEvent, ...], text: str):
+    """The response and its last item are incomplete, even an empty one."""
+    *_, done, last = events_of(respond(FakeDaemon(*events), stream=True).body.decode())
+    assert (done["item"]["status"], done["item"]["content"][0]["text"]) == ("incomplete", text)
+    assert (last["type"], last["response"]["status"]) == ("response.incomplete", "incomplete")
+    assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
 def test_errors():
