@@ -105,8 +105,9 @@ class _Api:
         return self._answer(parse_body(await _json(http), chat=chat), Answer, chat=chat)
 
     async def respond(self, http: HttpRequest) -> Response:
-        chat, messages, told = parse_response(await _json(http), self._kept)
-        return self._answer(parse_body(chat, chat=True), partial(ResponseAnswer, messages, told, self._kept), chat=True)
+        chat, messages, echoed = parse_response(await _json(http), self._kept)
+        body = parse_body(chat, chat=True)
+        return self._answer(body, partial(ResponseAnswer, messages, echoed, self._kept), chat=True)
 
     async def response(self, http: HttpRequest) -> Response:
         """A response that is kept, or that it no longer is."""

@@ -15,9 +15,9 @@ from specmesh.errors import RequestError, SpecmeshError
 _REFUSED = ("background", "conversation", "messages", "n", "prompt", "response_format", "resumable", "resume", "rounds")
 """Fields of OpenAI's, and of a chat, that change what an answer is."""
 
-_TOLD: Json = {"background": False, "instructions": None, "max_output_tokens": None, "previous_response_id": None}
-_TOLD |= {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_logprobs": 0, "top_p": 1.0}
-_TOLD |= {"tools": []}
+_ECHOED: Json = {"background": False, "instructions": None, "max_output_tokens": None, "previous_response_id": None}
+_ECHOED |= {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_logprobs": 0, "top_p": 1.0}
+_ECHOED |= {"tools": []}
 """What a response repeats of its request, where nothing is said."""
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -73,14 +73,14 @@ def parse_response(value: object, kept: Kept) -> tuple[Json, list[Json], Json]:
     chat["logprobs"] = True if _LOGPROBS in include or fields.given.get("top_logprobs") else None
     if fields.given.get("truncation") == "disabled":
         fields.get("truncation")
-    told = _TOLD | {name: fields.given[name] for name in _TOLD.keys() & fields.given.keys()}
-    told |= {"reasoning": {"effort": effort, "summary": None}, "text": {"format": form or {"type": "text"}}}
-    told |= {"metadata": metadata, "store": fields.flag("store", True) and kept.most > 0, "truncation": "disabled"}
+    echoed = _ECHOED | {name: fields.given[name] for name in _ECHOED.keys() & fields.given.keys()}
+    echoed |= {"reasoning": {"effort": effort, "summary": None}, "text": {"format": form or {"type": "text"}}}
+    echoed |= {"metadata": metadata, "store": fields.flag("store", True) and kept.most > 0, "truncation": "disabled"}
     try:
-        written([[told]])  # deeper than it will be
+        written([[echoed]])  # deeper than it will be
     except RecursionError:
         raise RequestError("the request body is nested too deeply") from None
-    return {name: fields.given[name] for name in fields.unread()} | chat, messages, told
+    return {name: fields.given[name] for name in fields.unread()} | chat, messages, echoed
 
 
 def _add(messages: list[Json], item: object, where: str) -> None:
@@ -166,15 +166,15 @@ _TEXTS = {"message": "output_text", "reasoning": "reasoning_text", "function_cal
 """How names of items begin, and of the events of their texts."""
 
 
-class Told:
+class ResponseBuilder:
     """A response as far as its chat has come, and the events that tell of it. output: its items."""
 
-    def __init__(self, shape: Shape, told: Json) -> None:
+    def __init__(self, shape: Shape, echoed: Json) -> None:
         self._id = shape.id.rpartition("-")[2]
         self.id, self.output = f"resp_{self._id}", list[dict[str, Any]]()
         self.response: Json = {"id": self.id, "object": "response", "created_at": shape.created, "model": shape.model}
         self.response |= {"status": "in_progress", "error": None, "incomplete_details": None, "output": self.output}
-        self.response |= {"usage": None, **told}
+        self.response |= {"usage": None, **echoed}
         self._events: list[str] = []
         self._said = 0
         self._open: object = None  # what the last item is, while it is not over
@@ -275,31 +275,31 @@ class Told:
 
 
 class ResponseAnswer(Answer):
-    """The answer to a chat, told as a response, which is kept where that is wanted."""
+    """The answer to a chat in the form of a response, which is kept where that is wanted."""
 
     def __init__(
-        self, messages: list[Json], told: Json, kept: Kept, backend: Backend, choices: Sequence[Choice], **how: Any
+        self, messages: list[Json], echoed: Json, kept: Kept, backend: Backend, choices: Sequence[Choice], **how: Any
     ) -> None:
         super().__init__(backend, choices, **how)
-        self._messages, self._kept, self._told = messages, kept, Told(choices[0].shape, told)
+        self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(choices[0].shape, echoed)
 
     def part(self, choice: Choice) -> str:
         for event in choice.chunk().split("\n\n")[:-1]:
-            self._told.hear(json.loads(event.removeprefix("data: ")))
-        return self._told.events()
+            self._builder.hear(json.loads(event.removeprefix("data: ")))
+        return self._builder.events()
 
     def end(self) -> str:
-        told = self._told
+        builder = self._builder
         if not self._stream:
-            told.hear(whole(self._choices))
-        told.end(usage_of(self._choices))
-        response = written(told.response)
-        if told.response["store"]:
-            for item in told.output:
+            builder.hear(whole(self._choices))
+        builder.end(usage_of(self._choices))
+        response = written(builder.response)
+        if builder.response["store"]:
+            for item in builder.output:
                 _add(self._messages, item, "output")
-            self._kept.keep(told.id, response, self._messages)
-        return told.events() if self._stream else response
+            self._kept.keep(builder.id, response, self._messages)
+        return builder.events() if self._stream else response
 
     def failed(self, error: SpecmeshError) -> str:
-        self._told.fail(error)
-        return self._told.events()
+        self._builder.fail(error)
+        return self._builder.events()

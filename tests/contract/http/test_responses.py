@@ -9,7 +9,7 @@ from asgi_calls import EVENTS, Answer, FakeDaemon, call
 
 from specmesh import errors
 from specmesh.api.body import parse_body
-from specmesh.api.responses import Kept, Told, parse_response
+from specmesh.api.responses import Kept, ResponseBuilder, parse_response
 from specmesh.api.shapes import Shape
 from specmesh.core.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
@@ -61,15 +61,15 @@ def test_fields():
     own = {"max_output_tokens": 7, "top_logprobs": 2, "include": ["message.output_text.logprobs", "other"]}
     ours = {"text": {"format": form, "verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}}
     same = {"temperature": 0, "top_p": 0.5, "stream": True, "seed": 3, "draft_n": 2, "model": "m", "user": "me"}
-    chat, _, told = parse_response({"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, Kept())
+    chat, _, echoed = parse_response({"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, Kept())
     body = parse_body(chat, chat=True)
     params = body.requests[0].params
     assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (7, 2, 2, 3)
     assert (params.sampling.temperature, params.sampling.top_p, body.stream, body.model) == (0, 0.5, True, "m")
     assert params.grammar == Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
     assert {"user", "text.verbosity", "reasoning.summary", "include"} <= set(body.ignored.split(", "))
-    assert (told["metadata"], told["text"], told["store"]) == ({"a": "b"}, {"format": form}, False)
-    assert (told["max_output_tokens"], told["top_p"], told["temperature"]) == (7, 0.5, 0)
+    assert (echoed["metadata"], echoed["text"], echoed["store"]) == ({"a": "b"}, {"format": form}, False)
+    assert (echoed["max_output_tokens"], echoed["top_p"], echoed["temperature"]) == (7, 0.5, 0)
     assert chat["reasoning_effort"] == "low"
     neutral = {"background": False, "truncation": "disabled", "store": True, "tools": [], "tool_choice": "auto"}
     assert parse_body(chat_of(**neutral), chat=True).ignored == ""
@@ -144,12 +144,12 @@ def test_events_of_a_turn_with_everything():
     second = {"index": 1, "id": "c2", "type": "function", "function": {"name": "end", "arguments": "{}"}}
     begin, thoughts = {"role": "assistant", "content": ""}, [{"reasoning_content": one} for one in "Hm"]
     texts, calls = [{"content": "S"}, {"content": "o"}], [{"tool_calls": [one]} for one in (named, *pieces, second)]
-    told = Told(SHAPE, {"store": False})
+    builder = ResponseBuilder(SHAPE, {"store": False})
     for delta in (begin, *thoughts, *texts, *calls, {}):
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None if delta else "tool_calls"}
-        told.hear({"choices": [choice], "specmesh": {}})
-    told.end(USAGE)
-    events = events_of(told.events())
+        builder.hear({"choices": [choice], "specmesh": {}})
+    builder.end(USAGE)
+    events = events_of(builder.events())
     assert " ".join(event["type"].removeprefix("response.") for event in events) == ITEMS.replace("\n", " ")
     response = events[-1]["response"]
     thought, message, call, other = response["output"]
