@@ -166,7 +166,7 @@ _TEXTS = {"message": "output_text", "reasoning": "reasoning_text", "function_cal
 """How names of items begin, and of the events of their texts."""
 
 
-class ResponseEvents:
+class ResponseBuilder:
     """A response as far as its chat has come, and the events that tell of it. output: its items."""
 
     def __init__(self, shape: Shape, echoed: Json) -> None:
@@ -275,31 +275,31 @@ class ResponseEvents:
 
 
 class ResponseAnswer(Answer):
-    """The answer to a chat, told as a response, which is kept where that is wanted."""
+    """The answer to a chat in the form of a response, which is kept where that is wanted."""
 
     def __init__(
         self, messages: list[Json], echoed: Json, kept: Kept, backend: Backend, choices: Sequence[Choice], **how: Any
     ) -> None:
         super().__init__(backend, choices, **how)
-        self._messages, self._kept, self._made = messages, kept, ResponseEvents(choices[0].shape, echoed)
+        self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(choices[0].shape, echoed)
 
     def part(self, choice: Choice) -> str:
         for event in choice.chunk().split("\n\n")[:-1]:
-            self._made.hear(json.loads(event.removeprefix("data: ")))
-        return self._made.events()
+            self._builder.hear(json.loads(event.removeprefix("data: ")))
+        return self._builder.events()
 
     def end(self) -> str:
-        made = self._made
+        builder = self._builder
         if not self._stream:
-            made.hear(whole(self._choices))
-        made.end(usage_of(self._choices))
-        response = written(made.response)
-        if made.response["store"]:
-            for item in made.output:
+            builder.hear(whole(self._choices))
+        builder.end(usage_of(self._choices))
+        response = written(builder.response)
+        if builder.response["store"]:
+            for item in builder.output:
                 _add(self._messages, item, "output")
-            self._kept.keep(made.id, response, self._messages)
-        return made.events() if self._stream else response
+            self._kept.keep(builder.id, response, self._messages)
+        return builder.events() if self._stream else response
 
     def failed(self, error: SpecmeshError) -> str:
-        self._made.fail(error)
-        return self._made.events()
+        self._builder.fail(error)
+        return self._builder.events()

@@ -99,9 +99,10 @@ def test_every_depth_has_an_answer():
     """JSON is read a little deeper than it is written; that is the client's trouble, too."""
     for depth in range(800, 1000):
         schema = b'{"a":' * depth + b"1" + b"}" * depth
-        raw = b'{"prompt": "x", "json_schema": ' + schema + b"}"
-        answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [raw]))
-        assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]
+        asked = {"completions": b'"prompt": "x", "json_schema": ', "responses": b'"input": "x", "metadata": '}
+        for name, said in asked.items():
+            answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", f"/v1/{name}", [b"{" + said + schema + b"}"]))
+            assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]
 
 
 @pytest.mark.fault("E6.73")
