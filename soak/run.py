@@ -2,8 +2,8 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from soak.load import Clients, ask
 from soak.pair import MODELS, Models, Pair
 from soak.report import PairReport, Sample, growth, sampled
 from soak.schedule import KILLS, NO_KILLS, Fault, Lane, Order, excused, faults, orders
-from soak.truth import BAD, Alone, Text, Told, first_difference, judge
+from soak.truth import BAD, Alone, Text, first_difference, judge
 from specmesh.config import ModelSettings
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
@@ -66,10 +66,18 @@ def soak(
 ) -> list[PairReport]:
     """Soak these pairs for so long, with `count` texts of these models; a report of each pair."""
     with ExitStack() as stack:
-        alone = Alone(stack.enter_context(_engine(MODELS[models])))
+        alone = Alone(stack.enter_context(closing(_engine(MODELS[models]))))
         known = texts(alone, MODELS[models], count, seed)
         tell(f"{len(known)} texts of the verifier alone, {sum(len(text.ids) for text in known)} tokens")
-        running = [stack.enter_context(_running(name, seconds, seed, MODELS[models], known)) for name in pairs]
+        running = []
+        for name in pairs:
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp")
+            )  # a socket's path is short
+            pair = Pair(name, MODELS[models], Path(folder))
+            stack.callback(pair.close)
+            pair.start()
+            running.append(_Running(pair, seconds, seed, known))
         _pass_time(running, seconds, tell)
         for one in running:
             one.finish()
@@ -165,14 +173,11 @@ class _Running:
             report.verdicts[verdict] += 1
             report.tokens += len(told.ids)
             if verdict in BAD:
-                self._failed(f"{verdict}, {_described(order, told, text)}")
+                at, shall = first_difference(told.ids, text.ids), min(len(text.ids), order.max_tokens)
+                where = f"{len(told.ids)} of {shall} ids" + ("" if at is None else f", different from {at} on")
+                span = f"{told.begun:.1f} to {told.ended:.1f} s"
+                self._failed(f"{verdict}, {span}: {where}; {order}; {told.error}")
         return report
-
-
-def _described(order: Order, told: Told, text: Text) -> str:
-    at, shall = first_difference(told.ids, text.ids), min(len(text.ids), order.max_tokens)
-    where = f"{len(told.ids)} of {shall} ids" + ("" if at is None else f", different from {at} on")
-    return f"{told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}"
 
 
 def _pass_time(running: list[_Running], seconds: float, tell: Callable[[str], None]) -> None:
@@ -192,26 +197,7 @@ def _pass_time(running: list[_Running], seconds: float, tell: Callable[[str], No
         time.sleep(0.02)
 
 
-@contextmanager
-def _running(name: str, seconds: float, seed: int, models: Models, known: list[Text]) -> Iterator[_Running]:
-    with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder:  # a socket's path has 103 bytes
-        pair = Pair(name, models, Path(folder))
-        try:
-            pair.start()
-            yield _Running(pair, seconds, seed, known)
-        finally:
-            pair.close()
-
-
-@contextmanager
-def _engine(models: Models) -> Iterator[VerifyEngine]:
-    engine: VerifyEngine
+def _engine(models: Models) -> VerifyEngine:
     if models.engine == "sim":
-        engine = SimVerifier(SimSettings())
-    else:
-        settings = ModelSettings("llama", models.target, ctx=2048, max_sessions=1, threads=1, reproducible=True)
-        engine = LlamaVerifier(settings)
-    try:
-        yield engine
-    finally:
-        engine.close()
+        return SimVerifier(SimSettings())
+    return LlamaVerifier(ModelSettings("llama", models.target, ctx=2048, max_sessions=1, threads=1, reproducible=True))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 import pytest
@@ -23,29 +23,28 @@ TEXT = {"prompt": "def f(", "max_tokens": 30, "ignore_eos": True}
 EVENTS = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A verifier and its drafter, and the verifier's TCP port."""
+class Pair(NamedTuple):
+    """A verifier, which has a TCP port too, and its drafter."""
 
     verifier: Daemon
     drafter: Daemon
-    port: int
-
-    def __iter__(self) -> Iterator[Daemon]:
-        return iter((self.verifier, self.drafter))
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh) -> Pair:
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def pair(shared: Mesh, port: int) -> Pair:
     """The bundled models on llama.cpp, with a chat template; warm, so that nothing is null for lack of a round."""
     keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
     keys.touch(0o600)
     keys.write_text(KEY)
     template.write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
-    port = free_port()
     options = ("--http", f"127.0.0.1:{port}", "--api-key-file", keys, "--chat-template", template)
     verifier = shared.verifier("bundled", *options, engine="llama")
-    made = Pair(verifier, shared.drafter("bundled", engine="llama"), port)
+    made = Pair(verifier, shared.drafter("bundled", engine="llama"))
     for daemon in made:
         assert generate(daemon, "def f(", "--ignore-eos").code == 0
     return made
@@ -166,16 +165,16 @@ ERRORS = {
 }
 
 
-def test_errors(pair: Pair, mesh: Mesh):
+def test_errors(pair: Pair, port: int, mesh: Mesh):
     """What a refused request is answered with: the status, and the error object's fields but for its sentence."""
     told = {name: fields(*ask(pair.verifier, *request)) for name, request in ERRORS.items()}
     assert told == {name: fields(*ask(pair.drafter, *request)) for name, request in ERRORS.items()}
-    told["no key"] = refusal(Served(pair.verifier, pair.port))
-    port = free_port()
-    alone = mesh.drafter("", "--http", f"127.0.0.1:{port}", ready=False)
+    told["no key"] = refusal(Served(pair.verifier, port))
+    other = free_port()
+    alone = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)
     until(lambda: alone.client.get("/stats"), "it answers")
     told["no verifier"] = fields(*ask(alone, "/v1/completions", TEXT))
-    told["another site"] = refusal(Served(alone, port), Origin="https://evil.example")
+    told["another site"] = refusal(Served(alone, other), Origin="https://evil.example")
     check_facts("errors", told)
 
 

@@ -1,6 +1,5 @@
-"""Models that are damaged, hostile or unfit, given to the real daemons: a line names them, and nothing else breaks."""
+"""Models that are hostile, given to the real daemons: a request is refused, and nothing else breaks."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,28 +10,9 @@ from served import Served
 pytestmark = pytest.mark.models
 
 SMALL = ("--ctx", 256, "--max-sessions", 2)
-fault = pytest.mark.fault
 
 
-@pytest.mark.parametrize(
-    ("name", "make", "why"),
-    [
-        pytest.param("missing.gguf", lambda path, raw: None, "", marks=fault("E7.75")),
-        pytest.param("directory.gguf", lambda path, raw: path.mkdir(), "", marks=fault("E7.75")),
-        pytest.param("loop.gguf", lambda path, raw: path.symlink_to(path), "", marks=fault("E7.75")),
-        pytest.param("cut.gguf", lambda path, raw: path.write_bytes(raw[:-64]), "incomplete", marks=fault("E7.76")),
-        pytest.param("m-00001-of-00002.gguf", Path.write_bytes, "m-00002-of-00002.gguf is missing",
-                     marks=fault("E7.77")),
-    ],
-)  # fmt: skip
-def test_no_model(tiny_gguf: Path, mesh: Mesh, name: str, make: Callable[[Path, bytes], object], why: str):
-    """The path is named and what is wrong; a missing part is not taken for a damage."""
-    path = mesh.folder / name
-    make(path, tiny_gguf.read_bytes())
-    mesh.cannot_start("verifier", "--engine", "llama", "--model", path).refused(78, path, why)
-
-
-@fault("E6.71")
+@pytest.mark.fault("E6.71")
 @pytest.mark.parametrize(
     ("template", "status", "why"),
     [

@@ -4,12 +4,13 @@ import os
 import signal
 import socket
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from processes import Daemon, Done, Mesh, Stream, body, command, complete, generate, generating, sim_text, until
 
 from specmesh.errors import Busy, WentAway
-from specmesh.paths import lock_of
+from specmesh.paths import bundled, lock_of
 
 PROMPT = "All good things"
 
@@ -67,15 +68,19 @@ def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], share
         ("verifier", ("--socket", ""), ["--socket"]),
         ("drafter", ("--config", "brackets.toml"), ["brackets.toml"]),
         ("verifier", ("--engine", "llama", "--model", "fifo.gguf"), ["fifo.gguf"]),
+        ("verifier", ("--engine", "llama", "--model", "cut.gguf"), ["cut.gguf", "incomplete"]),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
 @pytest.mark.fault("E6.68")
 @pytest.mark.fault("E7.74")
+@pytest.mark.fault("E7.76")
 def test_bad_settings(mesh: Mesh, role: str, options: tuple[str, ...], words: list[str]):
     """Settings that cannot work: exit 78 and one line that names them; nobody waits for who writes into a FIFO."""
     (mesh.folder / "brackets.toml").write_text("bind = " + 100_000 * "[")
     os.mkfifo(mesh.folder / "fifo.gguf")
+    if "cut.gguf" in options:
+        (mesh.folder / "cut.gguf").write_bytes(Path(bundled("drafter.gguf")).read_bytes()[:-64])
     mesh.cannot_start(role, *options, cwd=mesh.folder).refused(78, *words)
 
 

@@ -24,7 +24,8 @@ GREEDY = Sampler(SamplingParams())
 SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
 
 
-def llama_settings(path: Path) -> ModelSettings:
+def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
+    path = pick_gguf(request.param, request)
     return ModelSettings("llama", str(path), ctx=N_CTX, max_sessions=N_SEQ, threads=1)
 
 

@@ -10,15 +10,9 @@ COUNT = 2000
 """Ids of a text that is still told when another drafter has come."""
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence tells nobody anything."""
-    bear_silence(monkeypatch, 1e9)
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_bye_concerns_its_sender_only(bench: Bench):
+def test_a_bye_concerns_its_sender_only(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Its own session ends; one that it drafted for is another's now, and that one's own goes on."""
+    bear_silence(monkeypatch, 1e9)
     verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
     leaving = bench.dealer()
     client = verifier.ask(request(COUNT, None))

@@ -1,6 +1,6 @@
 """Who drafts for which session: the verifier's loop with several drafters."""
 
-from harness.loops import Bench, Flaky, Hearing, Running, request, truth, until
+from harness.loops import Bench, Flaky, Running, request, truth, until
 
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
@@ -25,11 +25,6 @@ def row(verifier: Running) -> dict[str, object]:
     return rows[0] if rows else {}
 
 
-def hear_all(client: Hearing) -> None:
-    while not client.empty():
-        client.next()
-
-
 def test_a_session_ends_up_with_the_best(bench: Bench):
     """The first one that attached is mostly wrong; the second, better one is tried and kept. When it goes the first
     drafts again, and the text is the target's own throughout."""
@@ -45,7 +40,8 @@ def test_a_session_ends_up_with_the_best(bench: Bench):
     assert first < second
     bench.end(good)
     until(lambda: drafting(verifier) == [1], "the other one drafts again")
-    hear_all(client)
+    while not client.empty():
+        client.next()
     seen = len(client.ids)
     until(lambda: client.next() and len(client.ids) > seen + 40, "the text goes on")
     verifier.cancel(client)

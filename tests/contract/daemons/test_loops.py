@@ -29,17 +29,21 @@ def test_requests_that_cannot_be(bench: Bench, what: Request, error: type[Specme
     assert isinstance(verifier.ask(request(3)).end(), Finished)
 
 
+@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
 @pytest.mark.fault("E5.57")
-def test_engine_failure_ends_the_session_only(bench: Bench):
+def test_engine_failure_ends_the_session_only(bench: Bench, socket_of: str):
     """A step that fails: the client gets the engine's error, and the place serves the next request."""
     engine = Flaky(SimSettings(n_seq=1))
-    engine.fail_from = len(PROMPT) + 5
-    verifier = bench.verifier(engine)
-    client = verifier.ask(request())
-    assert isinstance(client.error(), EngineError)
-    assert client.ids == truth(6)
-    short = verifier.ask(request(3))
-    short.whole(3)
+    engine.fail_from = len(PROMPT) + 30
+    verifier, drafter = bench.pair(engine)
+    asked, draft_n, begins = (
+        (verifier, 0, "") if socket_of == "verifier" else (drafter, 4, "the verifier's engine failed: ")
+    )
+    client = asked.ask(request(200, draft_n))
+    error = client.error()
+    assert (type(error), str(error)) == (EngineError, f"{begins}out of memory")
+    assert client.ids == truth(len(client.ids) if draft_n else 31)
+    asked.ask(request(3)).whole(3)
 
 
 @pytest.mark.parametrize("ignored", [False, True])
@@ -55,15 +59,6 @@ def test_a_forbidden_end_is_not_said(bench: Bench, ignored: bool):
     reasons = {client.end().reason for client in clients}
     assert (clients[0].ids, reasons) == (clients[1].ids, {"length" if ignored else "stop"})
     assert (len(clients[0].ids), 255 in clients[0].ids) == (20 if ignored else 5, False)
-
-
-def test_engine_failure_is_told_to_the_drafters_client(bench: Bench):
-    engine = Flaky(SimSettings())
-    engine.fail_from = len(PROMPT) + 30
-    _, drafter = bench.pair(engine)
-    client = drafter.ask(request(200))
-    assert str(client.error()) == "the verifier's engine failed: out of memory"
-    assert client.ids == truth(len(client.ids))
 
 
 def test_draft_engine_failure_changes_nothing(bench: Bench):

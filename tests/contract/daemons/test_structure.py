@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from harness.loops import PROMPT, Bench, request, until, welcomed
@@ -39,11 +40,7 @@ def test_strategies_that_look_at_whole_rows_are_refused(bench: Bench, strategy: 
 
 def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Its drafts go without."""
-
-    def compile_(*_: object) -> None:
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr(Grammars, "compile", compile_)
+    monkeypatch.setattr(Grammars, "compile", Mock(side_effect=RuntimeError("a defect")))
     router, _ = welcomed(bench)
     with capture_logs() as said:
         router.say(m.Opened(5, 0, len(PROMPT), structured(SCHEMA).params.named()), m.Sync(5, 0, 0, PROMPT, 4))

@@ -19,9 +19,7 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     if request.param == "sim":
         engine = SimVerifier(contract.sim_settings())
     else:
-        engine = LlamaVerifier(
-            contract.llama_settings(contract.pick_gguf(request.param, request)), n_batch=contract.N_BATCH
-        )
+        engine = LlamaVerifier(contract.llama_settings(request), n_batch=contract.N_BATCH)
     yield engine
     engine.close()
 

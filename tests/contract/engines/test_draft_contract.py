@@ -33,9 +33,7 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
     elif request.param.startswith("mlx"):
         engine = contract.mlx_drafter(request.param, request.getfixturevalue("make_hf"))
     else:
-        engine = LlamaDrafter(
-            contract.llama_settings(contract.pick_gguf(request.param, request)), n_batch=contract.N_BATCH
-        )
+        engine = LlamaDrafter(contract.llama_settings(request), n_batch=contract.N_BATCH)
     yield engine
     engine.close()
 

@@ -7,11 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVSlots
 
-ANYTHING = 10_000
-
-
-def slots(n_seq=3, reuse="copied", room=ANYTHING, part=None):
-    return KVSlots(n_seq, reuse, room, part)
+ROOM = 10_000
 
 
 def had(made, ids, prompt=0, live=()):
@@ -23,20 +19,20 @@ def had(made, ids, prompt=0, live=()):
 
 
 def test_the_least_recently_used_goes():
-    made = slots(n_seq=2)
+    made = KVSlots(2, "copied", ROOM)
     chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
     first, second = had(made, chats[0]), had(made, chats[1])
     assert first != second
     assert had(made, (*chats[0], 5)) == first
     assert had(made, chats[2]) == second
-    made = slots(n_seq=3)
+    made = KVSlots(3, "copied", ROOM)
     first, second = had(made, chats[0]), had(made, chats[1])
     assert had(made, (*chats[0][:40], 5)) not in (first, second), "it has a copy, which is a use of the first"
     assert had(made, chats[2]) == second
 
 
 def test_room():
-    made = slots(n_seq=4, room=100)
+    made = KVSlots(4, "copied", 100)
     seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
     assert made.snapshot().kept_tokens == 80
     assert made.acquire((*range(40), 1), 0)[1] == 0
@@ -62,7 +58,7 @@ LONG = tuple(range(1000, 1000 + 4 * PART))
 def test_the_same_bits(held, prompt, ids, begins, found):
     """Only what a session on nothing would compute in the same way: whole parts of the prompt, and what was generated
     where that begins at the same place."""
-    made = slots(n_seq=1, reuse="cut", part=PART)
+    made = KVSlots(1, "cut", ROOM, PART)
     had(made, LONG[:held], prompt)
     assert made.acquire(LONG[:ids], begins)[1] == found
 
@@ -74,11 +70,11 @@ BLOCK = MIN_REUSED_IDS // 2
 class Machine(RuleBasedStateMachine):
     """Places beside an engine that carries the orders out; its steps may fail."""
 
-    reuse, part, room = "copied", None, 6 * MIN_REUSED_IDS
+    room = 6 * MIN_REUSED_IDS
 
     def __init__(self):
         super().__init__()
-        self.places = KVSlots(3, self.reuse, self.room, self.part)
+        self.places = KVSlots(3, self.reuse, self.room)
         self.engine = [[] for _ in range(3)]
         self.sessions = {}  # seq: [ids, held]
 
@@ -158,14 +154,7 @@ class Machine(RuleBasedStateMachine):
         assert bool(self.places) == (len(self.sessions) < 3)
 
 
-class CutMachine(Machine):
-    reuse = "cut"
-
-
-class WholeMachine(Machine):
-    reuse = "whole"
-
-
-for machine in (Machine, CutMachine, WholeMachine):
+MACHINES = [type(f"{reuse}Machine", (Machine,), {"reuse": reuse}) for reuse in ("copied", "cut", "whole")]
+for machine in MACHINES:
     machine.TestCase.settings = settings(derandomize=True, deadline=None, max_examples=100, stateful_step_count=30)
-TestCopied, TestCut, TestWhole = Machine.TestCase, CutMachine.TestCase, WholeMachine.TestCase
+TestCopied, TestCut, TestWhole = (machine.TestCase for machine in MACHINES)

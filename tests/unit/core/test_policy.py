@@ -41,28 +41,21 @@ def rate_of(made, alpha, round_trip, decide, tokens=6000):
     return said / now
 
 
-def by_policy(policy):
-    def decide(lead):
-        at = policy.index(lead)
-        then = policy.then[at]
-        return policy.drafts[then], None if then == at else policy.lead_at(then)
-
-    return decide
-
-
-def by_window(size):
-    return lambda lead: (size, None if lead >= size else float(size))
-
-
 @pytest.mark.parametrize("round_trip", [0.0003, 0.005, 0.02, 0.08])
 @pytest.mark.parametrize(("step", "row", "interval"), [(0.0342, 0.001, 0.0052), (0.052, 0.0016, 0.0033)])
 @pytest.mark.parametrize("alpha", [0.5, 0.75, 0.9])
 def test_as_good_as_any_simple_rule(alpha, step, row, interval, round_trip):
     made = inputs(alpha, step, row, interval, round_trip)
     policy = solve(made)
-    reached = rate_of(made, alpha, round_trip, by_policy(policy))
+
+    def decide(lead):
+        at = policy.index(lead)
+        then = policy.then[at]
+        return policy.drafts[then], None if then == at else policy.lead_at(then)
+
+    reached = rate_of(made, alpha, round_trip, decide)
     assert reached == pytest.approx(policy.rate, rel=0.06)
-    rules = [by_window(size) for size in (1, 2, 3, 4, 6, 8)]
+    rules = [lambda lead, size=size: (size, None if lead >= size else float(size)) for size in (1, 2, 3, 4, 6, 8)]
     assert reached > 0.97 * max(rate_of(made, alpha, round_trip, rule) for rule in rules)
     assert reached > 0.99 / made.steps[0]
 

@@ -35,21 +35,10 @@ def naive_support(logits, top_k=0, top_p=1.0, min_p=0.0):
     if top_k:
         order = order[:top_k]
     if top_p < 1:
-        order = shortest(zip(order, softmax(logits[order]), strict=True), top_p)
+        order = order[: np.searchsorted(np.cumsum(softmax(logits[order])), top_p) + 1]
     if min_p > 0:
         order = [token for token in order if logits[token] >= logits[order[0]] + math.log(min_p)]
     return order
-
-
-def shortest(pairs, share_wanted):
-    """The first tokens of (token, share) pairs whose shares together are that much."""
-    kept, mass = [], 0.0
-    for token, share in pairs:
-        kept.append(token)
-        mass += share
-        if mass >= share_wanted:
-            break
-    return kept
 
 
 def draw(logits, positions, **params):

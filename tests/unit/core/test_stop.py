@@ -18,11 +18,6 @@ STOPS = st.lists(st.text("abé", min_size=1, max_size=4), max_size=3)
 IDS = st.lists(st.integers(0, len(PIECES) - 1), max_size=20)
 
 
-def first_stop(text, stops):
-    """Where the first of the stop strings begins; None where there is none."""
-    return min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)
-
-
 @PROFILE
 @given(STOPS, IDS)
 @example(["ab"], [0, 1])
@@ -46,7 +41,7 @@ def test_what_is_shown_is_the_text_before_it(stops, ids, data):
     id is told of which a stop string may be made alone."""
     feed, told, shown, left = StopTextFilter(VOCABULARY, stops), [], "", list(ids)
     whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
-    end = first_stop(whole, stops)
+    end = min((at for stop in stops if (at := whole.find(stop)) >= 0), default=None)
     expected = whole if end is None else whole[:end]
     starts = [len(decoded_so_far(ids[:count])) for count in range(len(ids))]
     while left:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.engine_contract import predict
+from harness.engine_contract import GREEDY, predict
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
@@ -19,7 +18,6 @@ from specmesh.errors import ConfigError, EngineError, LocalProtocolError, Reques
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
-GREEDY = Sampler(SamplingParams())
 MEGABYTE = 10**6
 
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness.engine_contract import predict
+from harness.engine_contract import GREEDY, predict
 from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama.rollback import Restore
 from specmesh.errors import ConfigError, EngineError
@@ -18,7 +17,6 @@ from specmesh.errors import ConfigError, EngineError
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
-GREEDY = Sampler(SamplingParams())
 IDS = tuple(range(40, 100))
 WAYS = {"llama": "removal", "mamba": "restore", "lfm2": "restore"}
 RESTORING = [arch for arch, way in WAYS.items() if way == "restore"]

@@ -1,13 +1,10 @@
 """Prompt lookup: what it guesses, and that its index follows every cut."""
 
-from harness.engine_contract import predict
+from harness.engine_contract import GREEDY, predict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.engines.ngram import NgramDrafter
-
-GREEDY = Sampler(SamplingParams())
 
 
 def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:

@@ -5,6 +5,7 @@ import fcntl
 import signal
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hub_server import HubServer, Models, Repo
@@ -62,19 +63,29 @@ class TestGguf:
 
 
 class TestInterrupted:
-    @pytest.mark.parametrize("no_range", [False, True])
+    @pytest.mark.parametrize(
+        ("now", "asked", "came"),
+        [
+            (Repo({"tiny.gguf": RAW}), "bytes=100000-", len(RAW) - 100_000),
+            (Repo({"tiny.gguf": RAW}, no_range=True), "bytes=100000-", len(RAW)),
+            (Repo({"tiny.gguf": RAW[::-1]}), None, len(RAW)),
+        ],
+        ids=["the same", "no range", "changed meanwhile"],
+    )
     @pytest.mark.fault("E7.85")
-    def test_goes_on_where_it_stopped(self, hub: HubServer, models: Models, root: Path, no_range: bool) -> None:
-        """Or starts over where Range is not honoured."""
+    def test_goes_on_where_it_stopped(
+        self, hub: HubServer, models: Models, root: Path, now: Repo, asked: str | None, came: int
+    ) -> None:
+        """Or starts over where Range is not honoured, or the file is another one."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         broken = models("pull", "me/tiny")
         assert (broken.code, broken.out, len(broken.err.splitlines())) == (69, "", 1)
         assert "100000 bytes are kept" in broken.err
         assert not (root / "me/tiny").exists()
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, no_range=no_range)
+        hub.repos["me/tiny"] = now
         done = models("pull", "me/tiny")
-        assert (done.code, Path(done.out.strip()).read_bytes()) == (0, RAW)
-        assert hub.served[-1] == ("tiny.gguf", "bytes=100000-", len(RAW) - 100_000 * (not no_range))
+        assert (done.code, Path(done.out.strip()).read_bytes()) == (0, now.files["tiny.gguf"])
+        assert hub.served[-1] == ("tiny.gguf", asked, came)
 
     def test_ctrl_c(self, hub: HubServer, models: Models, root: Path) -> None:
         over, large = threading.Event(), RAW * 40
@@ -90,12 +101,6 @@ class TestInterrupted:
         hub.repos["me/tiny"].cut.clear()
         assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == large
         assert hub.served[-1][1] is not None
-
-    def test_changed_meanwhile(self, hub: HubServer, models: Models) -> None:
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
-        assert models("pull", "me/tiny").code == 69
-        hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW[::-1]})
-        assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == RAW[::-1]
 
 
 class TestRefused:
@@ -154,12 +159,10 @@ class TestRefused:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         assert models("pull", "me/tiny").code == 69
         hub.repos["me/tiny"].cut.clear()
-
-        def full(*_: object, **__: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
         with monkeypatch.context() as patch:
-            patch.setattr(model_transfer, "http_get", full)
+            patch.setattr(
+                model_transfer, "http_get", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+            )
             done = models("pull", "me/tiny")
         assert (done.code, len(done.err.splitlines())) == (69, 1), done.err
         assert "is full" in done.err

@@ -23,14 +23,13 @@ def filled(root: Path, tiny_gguf: Path) -> Path:
     return root
 
 
-class TestList:
-    def test_json(self, filled: Path, tiny_gguf: Path, models: Models) -> None:
-        told = json.loads(models("list", "--json").out)
-        size = tiny_gguf.stat().st_size
-        assert (told["schema_version"], told["folder"]) == (1, str(filled))
-        rows = [(model["name"], model["size_bytes"]) for model in told["models"]]
-        assert rows == [("me/tiny/big-00001-of-00002.gguf", 2 * size), ("me/tiny/tiny-F32.gguf", size)]
-        assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
+def test_list(filled: Path, tiny_gguf: Path, models: Models) -> None:
+    told = json.loads(models("list", "--json").out)
+    size = tiny_gguf.stat().st_size
+    assert (told["schema_version"], told["folder"]) == (1, str(filled))
+    rows = [(model["name"], model["size_bytes"]) for model in told["models"]]
+    assert rows == [("me/tiny/big-00001-of-00002.gguf", 2 * size), ("me/tiny/tiny-F32.gguf", size)]
+    assert told["models"][1]["path"] == str(filled / "me/tiny/tiny-F32.gguf")
 
 
 class TestResolve:

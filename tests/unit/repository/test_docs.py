@@ -94,17 +94,14 @@ def test_commands_parse(path):
         command = group.commands[words[0]]
         used = [word.partition("=")[0] for word in words[1:] if word.startswith("--")]
         assert set(used) <= flags(command), words
-        if used and words[-1] == used[-1] and not _is_flag(command, used[-1]):
+        options = [param for param in command.params if isinstance(param, click.Option) and not param.is_flag]
+        if used and words[-1] == used[-1] and any(used[-1] in param.opts for param in options):
             continue  # an option named in a sentence, without its value
         if "--config" in used:
             continue  # a file of the reader's own
         if words[0] == "generate" or len(words) > 1:
             prompt = ["x"] if words[0] == "generate" and len(words) == 1 else []
             command.make_context(words[0], [*words[1:], *prompt])
-
-
-def _is_flag(command, name):
-    return any(name in param.opts and param.is_flag for param in command.params if isinstance(param, click.Option))
 
 
 @documents
