@@ -85,7 +85,7 @@ def tables(size: float | None) -> list[StepTimes]:
         StepTimes(
             costs_of({0: {str(rows): ms for rows, ms in STEPS_MS[name].items()}}),
             "table",
-            f"of another target, {fact['kind']}: {told(fact)}",
+            f"of another target, {fact['kind']}: {source_of(fact)}",
         )
         for name, fact in facts.items()
         if name in near or not near
@@ -107,12 +107,12 @@ def draft_time(chip: str | None, draft_b: float) -> Json:
         return {"ms": DRAFT_MS, "kind": "estimated", "source": "a model of about 1B on a Mac; --chip knows others"}
     fact = known()["chips"][chip]
     if draft_b <= SAME_SIZE * fact["b"]:
-        return {"ms": fact["ms"], "kind": fact["kind"], "source": told(fact)}
+        return {"ms": fact["ms"], "kind": fact["kind"], "source": source_of(fact)}
     ms = round(fact["ms"] * draft_b / fact["b"], 1)
-    return {"ms": ms, "kind": "estimated", "source": f"at most, by weights: {fact['ms']} ms are of {told(fact)}"}
+    return {"ms": ms, "kind": "estimated", "source": f"at most, by weights: {fact['ms']} ms are of {source_of(fact)}"}
 
 
-def told(fact: Json) -> str:
+def source_of(fact: Json) -> str:
     return ", ".join(str(fact[key]) for key in ("conditions", "source", "date") if key in fact)
 
 
@@ -157,7 +157,7 @@ def report(target: str, metadata: Mapping[str, str], step: StepTimes | None, chi
         draft, alpha, rate = draft_time(chip, pair["draft_b"]), alphas(pair), pair.get("acceptance")
         pays = [sorted(speedup(times.costs, draft["ms"], rtt_ms, one) for one in alpha) for times in steps]
         acceptance = {"rate": rate, "kind": "unknown" if rate is None else "published", "draft_n": pair.get("draft_n")}
-        acceptance["source"] = None if rate is None else told(pair)
+        acceptance["source"] = None if rate is None else source_of(pair)
         shown.append({"drafter": pair["drafter"], "measured_with": pair["target"], "acceptance": acceptance})
         shown[-1] |= {"assumed": alpha, "draft": draft, "speedup": [{"low": low, "high": high} for low, high in pays]}
     result: Json = {"schema_version": 1, "target": target, "family": family and family["name"], "known_by": by}

@@ -29,8 +29,8 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_m
     from specmesh.bench.recommend import given, known, report, rows, sources, summary
 
     if chip is not None and chip not in known()["chips"]:
-        told = ", ".join(known()["chips"])
-        raise click.UsageError(f"no speed of {chip!r} is known: give one of {told}, or `specmesh plan` --draft-ms")
+        names = ", ".join(known()["chips"])
+        raise click.UsageError(f"no speed of {chip!r} is known: give one of {names}, or `specmesh plan` --draft-ms")
     if target is None:
         found = [dict(zip(("target", "drafter", "result"), row, strict=True)) for row in summary()]
         print_result({"schema_version": 1} | known(), table(found), as_json=json)

@@ -93,3 +93,17 @@ def test_free_text_may_be_all(client: openai.OpenAI, mesh: Mesh):
 def test_what_is_refused(client: openai.OpenAI, wrong: dict[str, object]):
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(**ASKED | {"messages": CHAT} | wrong)
+
+
+def test_responses_call_too(client: openai.OpenAI):
+    """`/v1/responses`, whole and streamed: a call, what came of it, and the next one."""
+    flat = [{"type": "function", **TOOLS[0]["function"]}]
+    asked = {"model": "any", "tools": flat, "tool_choice": "required", "parallel_tool_calls": False, "temperature": 0}
+    first = client.responses.create(input="How will it be?", **asked)
+    [call] = first.output
+    assert (call.type, call.name, set(json.loads(call.arguments))) == ("function_call", "weather", {"days", "unit"})
+    told = {"type": "function_call_output", "call_id": call.call_id, "output": "mild"}
+    with client.responses.stream(input=[*first.output, told], **asked) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        [again] = stream.get_final_response().output
+    assert "".join(pieces) == again.arguments
