@@ -65,10 +65,10 @@ def read_keys(path: Path) -> tuple[str, ...]:
 class ModelSettings:
     """Which engine runs which model, and how. engine: auto (drafters only), llama, mlx, ngram or sim. model: a GGUF
     file, a Hugging Face directory or hub id, `bundled` for a drafter. ctx: None for what suits the model. threads: None
-    for one per core. gpu_layers: -1 for all. chat_template: a Jinja file instead of the target's own. reproducible: all
-    steps of a target have the same number of rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of
-    llama.cpp's RPC servers that take layers of a target; insecure_rpc: beyond this machine too. stretch: the machine
-    whose step times llama imitates."""
+    for one per core. gpu_layers: -1 for all. chat_template: a Jinja file instead of the target's own; tool_format: how
+    it calls tools, where its template does not show that. reproducible: all steps of a target have the same number of
+    rows, so that no bit of its text depends on drafts. rpc: HOST:PORT of llama.cpp's RPC servers that take layers of a
+    target; insecure_rpc: beyond this machine too. stretch: the machine whose step times llama imitates."""
 
     engine: str
     model: str | None
@@ -77,6 +77,7 @@ class ModelSettings:
     threads: int | None = None
     gpu_layers: int = 0
     chat_template: Path | None = None
+    tool_format: str | None = None
     reproducible: bool = False
     rpc: tuple[str, ...] = ()
     insecure_rpc: bool = False

@@ -269,9 +269,7 @@ class PromptEncoder:
             ids = tuple(prompt_ids(engine, request))
             if request.messages:
                 tail = b"".join(engine.vocabulary.pieces[one] for one in ids[-TAIL:]).decode("utf-8", "replace")
-                request = replace(
-                    request, params=with_format(request.params, engine.texts.get("chat_template", ""), tail)
-                )
+                request = replace(request, params=with_format(request.params, engine.texts, tail))
             grammar = request.params.grammar
             constraint = self._grammars.compile(grammar) if grammar is not None else None
         except SpecmeshError as error:
@@ -290,5 +288,5 @@ def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
         return request.prompt_ids
     if not request.messages:
         return engine.encode(request.prompt or "") or sorted(engine.vocabulary.end_ids)[:1]
-    messages, variables = for_template(request, engine.texts.get("chat_template", ""))
+    messages, variables = for_template(request, engine.texts)
     return engine.encode(engine.chat_text(messages, variables, continued=request.continued))

@@ -65,7 +65,7 @@ def apply_template(body: object) -> Work:
     [request] = parse_body(body, chat=True).requests
 
     def made(tokenizer: Tokenizer) -> Json:
-        messages, variables = for_template(request, tokenizer.texts.get("chat_template", ""))
+        messages, variables = for_template(request, tokenizer.texts)
         return {"prompt": tokenizer.chat_text(messages, variables, continued=request.continued)}
 
     return made

@@ -10,6 +10,7 @@ from specmesh.cli.config import config_option
 from specmesh.cli.models import model_path
 from specmesh.cli.options import COUNT, FILE, SECONDS, combined, option, several
 from specmesh.client import Json
+from specmesh.core.tool_calls import FORMATS
 from specmesh.machines import STEPS_MS
 from specmesh.security import check_rpc
 
@@ -61,6 +62,7 @@ _insecure_rpc_option = click.option(
 @option("--model", click.Path(), "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.")
 @option("--bind", str, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
 @option("--chat-template", FILE, "FILE", "Jinja template for chats (default: the model's own).")
+@option("--tool-format", click.Choice([*FORMATS]), None, "How the model calls tools (default: as its template shows).")
 @option("--grace", SECONDS, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).", 30.0)
 @option("--max-queue", click.IntRange(0), "N", "Maximum number of waiting requests; more exit with 75.", 256)
 @click.option(

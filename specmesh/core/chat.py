@@ -1,7 +1,7 @@
 """A chat on its way to a target's template, and what the template says of the answer: how it thinks and calls tools."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specmesh.core import reasoning, tool_calls
@@ -29,13 +29,13 @@ class ToolChoice:
         raise RequestError("tools are not described as tools are", "tools")
 
 
-def for_template(request: Request, template: str) -> tuple[Sequence[ChatMessage], dict[str, object]]:
-    """Return the messages and the variables that this template is to render. One that knows no tools is told of them in
-    words, by a message of the system's."""
+def for_template(request: Request, texts: Mapping[str, str]) -> tuple[Sequence[ChatMessage], dict[str, object]]:
+    """Return the messages and the variables that the model's template is to render. Where that knows no tools, a
+    message of the system's describes them. texts: see `Tokenizer`."""
     choice, variables = ToolChoice.of(request.params.grammar), dict(request.template)
     if choice is None:
         return request.messages, variables
-    if tool_calls.detect(template) is tool_calls.GENERIC:
+    if texts.get("tool_format", "generic") == "generic":
         return _in_words(request.messages, tool_calls.generic_prompt(choice.tools)), variables
     return request.messages, variables | {"tools": [{"type": "function", "function": one} for one in choice.tools]}
 
@@ -47,11 +47,11 @@ def _in_words(messages: Sequence[ChatMessage], words: str) -> Sequence[ChatMessa
     return (replace(first, content=f"{first.content}\n\n{words}"), *rest)
 
 
-def with_format(params: SessionParams, template: str, tail: str) -> SessionParams:
-    """The parameters of a chat's answer, with how this template thinks and calls tools. tail: the prompt's last text,
-    which may have begun a thought."""
-    thinking, grammar = reasoning.thinking(reasoning.detect(template), tail), params.grammar
+def with_format(params: SessionParams, texts: Mapping[str, str], tail: str) -> SessionParams:
+    """The parameters of a chat's answer, with how the model thinks and calls tools. tail: the prompt's last text, which
+    may have begun a thought."""
+    thinking, grammar = reasoning.thinking(reasoning.detect(texts.get("chat_template", "")), tail), params.grammar
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
-        said = json.loads(grammar.text) | {"format": tool_calls.detect(template).name, "thinking": thinking}
+        said = json.loads(grammar.text) | {"format": texts.get("tool_format", "generic"), "thinking": thinking}
         grammar = Grammar(GrammarKind.TOOLS, json.dumps(said, ensure_ascii=False))
     return replace(params, thinking=thinking, grammar=grammar)

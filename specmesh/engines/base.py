@@ -97,7 +97,8 @@ class Tokenizer(Protocol):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """By llama-server's names: chat_template, where there is one, bos_token and eos_token."""
+        """By llama-server's names: chat_template, where there is one, bos_token and eos_token; tool_format, by which
+        it calls tools."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from processes import Mesh
+from processes import Daemon, Mesh
 from served import Served
 
 WEATHER = {
@@ -107,3 +107,42 @@ def test_responses_call_too(client: openai.OpenAI):
         pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
         [again] = stream.get_final_response().output
     assert "".join(pieces) == again.arguments
+
+
+TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}
+{% endfor %}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"""
+
+
+def with_template(mesh: Mesh, template: str, *options: str) -> Daemon:
+    path = mesh.folder / "template.jinja"
+    path.write_text(template)
+    small = ("--threads", 1, "--ctx", 512, "--reproducible", "--chat-template", path)
+    return mesh.verifier("bundled", *small, *options, engine="llama")
+
+
+@pytest.mark.parametrize(("options", "before"), [((), "<tool_call>"), (("--tool-format", "mistral_args"), "[TOOL_")])
+def test_in_the_form_of_the_models_template(mesh: Mesh, options: tuple[str, ...], before: str):
+    """Or in another one, by an option; what was called before is shown to the model."""
+    verifier = with_template(mesh, TEMPLATE, *options)
+    body = {"messages": CHAT, "tools": TOOLS[1:], "tool_choice": "required", "temperature": 0}
+    body |= {"parallel_tool_calls": False}
+    answer = verifier.client.get("/v1/chat/completions", body)
+    message = answer["choices"][0]["message"]
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": "now", "arguments": "{}"}]
+    assert verifier.client.get("/detokenize", {"tokens": answer["specmesh"]["token_ids"]})["content"].startswith(before)
+    chat = [*CHAT, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "noon"}]
+    shown = verifier.client.get("/apply-template", {"messages": chat, "tools": TOOLS})["prompt"]
+    assert '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>' in shown
+    assert shown.endswith("tool: noonweather now ")
+
+
+def test_thoughts_are_apart(mesh: Mesh):
+    """One that the template begins, where it is asked to; `reasoning_format` none leaves it in the text."""
+    verifier = with_template(mesh, TEMPLATE + "{% if think %}<think>{% endif %}")
+    body = {"messages": CHAT, "chat_template_kwargs": {"think": True}, "max_tokens": 12, "temperature": 0}
+    [apart] = verifier.client.get("/v1/chat/completions", body)["choices"]
+    assert (apart["message"]["content"], apart["finish_reason"]) == ("", "length")
+    [joined] = verifier.client.get("/v1/chat/completions", body | {"reasoning_format": "none"})["choices"]
+    assert joined["message"]["content"].strip() == apart["message"]["reasoning_content"] != ""

@@ -18,7 +18,7 @@ from specmesh.core.prefix import common_length
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.errors import RequestError
 
-MAX_GRAMMAR = 2**16  # bytes of the longest grammar or schema
+MAX_GRAMMAR, MAX_TOOLS = 2**16, 2**17  # bytes of the longest grammar or schema, and of all that describes tools
 SIMPLER = "ask for a simpler grammar: a JSON schema, or alternatives that differ early"
 # in the place of a logit that is not allowed: less than any bias or penalty makes of another, and a number to filters
 _BARRED = np.float32(-1e30)
@@ -49,18 +49,18 @@ class Grammar:
 def check_grammar(grammar: Grammar) -> Grammar:
     """The same grammar; raises RequestError for one that is too long, no text, or, where it should be, no JSON
     object."""
-    field = grammar.field
+    field, most = grammar.field, MAX_TOOLS if grammar.kind is GrammarKind.TOOLS else MAX_GRAMMAR
     try:
         size = len(grammar.text.encode())
-        parsed = json.loads(grammar.text) if grammar.kind is not GrammarKind.GBNF and size <= MAX_GRAMMAR else {}
+        parsed = json.loads(grammar.text) if grammar.kind is not GrammarKind.GBNF and size <= most else {}
     except UnicodeEncodeError as error:
         raise RequestError(f"{field} is not valid Unicode: {error.reason}", field) from None
     except RecursionError:
         raise RequestError(f"{field} is nested too deeply", field) from None
     except ValueError as error:
         raise RequestError(f"{field} is not JSON: {error}", field) from None
-    if size > MAX_GRAMMAR:
-        raise RequestError(f"{field} has {size} bytes, and {MAX_GRAMMAR} are the most", field)
+    if size > most:
+        raise RequestError(f"{field} has {size} bytes, and {most} are the most", field)
     if re.search(r"[\0-\b\v\f\x0e-\x1f]", grammar.text):  # no frame may have to hold them as JSON, six bytes each
         raise RequestError(f"{field} has control characters", field)
     if not grammar.text.strip():

@@ -151,7 +151,7 @@ class LlamaVerifier(LlamaEngine):
         chosen = read_text(path, MAX_TEMPLATE, "a chat template") if path is not None else None
         super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft)
         try:
-            self._model.load_template(chosen)
+            self._model.load_template(chosen, settings.tool_format)
         except ConfigError:
             self.close()
             raise

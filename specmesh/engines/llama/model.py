@@ -12,7 +12,7 @@ import structlog
 
 from specmesh.config import ModelSettings
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.tool_calls import TOOL_MARKS
+from specmesh.core.tool_calls import TOOL_MARKS, detect
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
@@ -88,7 +88,7 @@ class LlamaModel:
             raise EngineError(f"llama.cpp could not tokenize a prompt of {len(raw)} bytes")
         return list(ids[:written])
 
-    def load_template(self, chosen: str | None) -> None:
+    def load_template(self, chosen: str | None, tool_format: str | None = None) -> None:
         """Use the `chosen` template, or the model's own if it works. Raises ConfigError for an invalid chosen one."""
         bos, eos = self.lib.llama_vocab_bos(self.vocab), self.lib.llama_vocab_eos(self.vocab)
         written = self._written(bos), self._written(eos)
@@ -104,6 +104,7 @@ class LlamaModel:
             log.warning("chat_template_unusable", error=str(error))
         if self._template is not None:
             self.texts["chat_template"] = source
+        self.texts["tool_format"] = tool_format or detect(self.texts.get("chat_template", "")).name
 
     def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
         template = self._template
