@@ -85,7 +85,10 @@ class Choice:
         self._kept: list[int] = []  # ids that may be in a stop string, or end within a character
         self._kept_logprobs: list[Logprob | None] = []
         before = self.request.generated
-        self._skipped = len(before) - len(self._filter.feed(before).begins)
+        shown = self._filter.feed(before)
+        self._skipped = len(before) - len(shown.begins)
+        if self._deltas is not None:
+            self._deltas.skip(shown.text)
 
     def _start(self, event: Started) -> None:
         if event.params is not None:

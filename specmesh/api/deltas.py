@@ -31,6 +31,11 @@ class Deltas:
             said["tool_calls"] = [call | {"function": function} for call, function in self._calls]
         return said
 
+    def skip(self, text: str) -> None:
+        """Go on after a text that the client has."""
+        self.feed(text, over=False)
+        self._content = self._thought = ""
+
     def feed(self, text: str, *, over: bool) -> list[Json]:
         """Return what the next part of the text tells; over: it is the last."""
         return [delta for part in self._split(text, over=over) for delta in part]
@@ -52,7 +57,8 @@ class Deltas:
                 self._content += text
                 return {"content": text}
             case CallBegin(name):
-                call: Json = {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
+                # Mistral's templates refuse ids that are not nine letters or digits
+                call: Json = {"id": secrets.token_hex(5)[:9], "type": "function"}
                 self._calls.append((call, {"name": name, "arguments": ""}))
                 begun = {"index": self.calls - 1, **call, "function": {"name": name, "arguments": ""}}
                 return {"tool_calls": [begun]}

@@ -54,4 +54,6 @@ def with_format(params: SessionParams, texts: Mapping[str, str], tail: str) -> S
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
         said = json.loads(grammar.text) | {"format": texts.get("tool_format", "generic"), "thinking": thinking}
         grammar = Grammar(GrammarKind.TOOLS, json.dumps(said, ensure_ascii=False))
+    elif grammar is not None:
+        thinking = ""  # no other grammar lets a thought end
     return replace(params, thinking=thinking, grammar=grammar)

@@ -44,11 +44,16 @@ class ChatTemplate:
             self.close()
             raise ConfigError(f"the chat template cannot be used: {why}")
 
-    def render(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+    def render(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False, text_arguments: bool = False
+    ) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
         Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it
         fails."""
-        chat: Json = {"messages": [message.fields() for message in messages], "continued": continued}
+        chat: Json = {
+            "messages": [one.fields(text_arguments=text_arguments) for one in messages],
+            "continued": continued,
+        }
         try:
             answered = self._child.ask(self._request | chat | {"variables": variables})
         except ChildFailed as error:
@@ -101,7 +106,7 @@ def _continued(template: Template, request: Json) -> str:
     """Find the end of the last message by a mark after its content: a template may strip it, or append to it."""
     mark = secrets.token_hex(16)
     messages: Any = request["messages"]
-    last = {**messages[-1], "content": messages[-1]["content"] + mark}
+    last = {**messages[-1], "content": (messages[-1]["content"] or "") + mark}
     marked = {**request, "messages": [*messages[:-1], last]}
     text, *after = _rendered(template, marked).split(mark)
     if len(after) != 1:

@@ -109,7 +109,7 @@ def test_responses_call_too(client: openai.OpenAI):
     assert "".join(pieces) == again.arguments
 
 
-TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>
+TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content or "" }}{% for c in m.tool_calls or [] %}<tool_call>
 {"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
 </tool_call>{% endfor %}
 {% endfor %}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"""

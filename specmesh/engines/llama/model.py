@@ -110,7 +110,8 @@ class LlamaModel:
         template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
-        text = template.render(messages, variables, continued=continued)
+        as_text = self.texts["tool_format"].startswith("deepseek")
+        text = template.render(messages, variables, continued=continued, text_arguments=as_text)
         # The tokenizer begins with it anyway.
         return text.removeprefix(template.bos) if template.bos and self._begins else text
 
