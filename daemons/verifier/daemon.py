@@ -239,6 +239,7 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
 
 
 TAIL = 16  # ids at the end of a prompt, in which it may begin a thought
+CHAT = "chatcmpl-"  # what names of chats begin with
 
 
 class PromptEncoder:
@@ -266,9 +267,8 @@ class PromptEncoder:
     def _encoded(self, opening: vev.Opening) -> Encoded:
         request, engine = opening.request, self._engine
         try:
-            ids = tuple(prompt_ids(engine, request))
-            if request.messages:
-                tail = b"".join(engine.vocabulary.pieces[one] for one in ids[-TAIL:]).decode("utf-8", "replace")
+            ids, tail = prompt_of(engine, request)
+            if request.messages or request.id.startswith(CHAT):
                 request = replace(request, params=with_format(request.params, engine.texts, tail))
             grammar = request.params.grammar
             constraint = self._grammars.compile(grammar) if grammar is not None else None
@@ -280,13 +280,16 @@ class PromptEncoder:
         return replace(opening, request=request, ids=ids, n_prompt=len(ids), constraint=constraint)
 
 
-def prompt_ids(engine: Tokenizer, request: Request) -> Sequence[int]:
-    """Return the ids to continue, by the target's tokenizer and chat template; safe from any thread. An empty text,
-    where the target begins none with a token of its own, is what ends others, as at OpenAI's. Raises RequestError for
-    text that cannot be encoded, and for a chat where the target has no template."""
+def prompt_of(engine: Tokenizer, request: Request) -> tuple[tuple[int, ...], str]:
+    """Return the ids to continue, by the target's tokenizer and chat template, and the text that they end with; safe
+    from any thread. An empty text, where the target begins none with a token of its own, is what ends others, as at
+    OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the target has no template."""
     if request.prompt_ids is not None:
-        return request.prompt_ids
-    if not request.messages:
-        return engine.encode(request.prompt or "") or sorted(engine.vocabulary.end_ids)[:1]
-    messages, variables = for_template(request, engine.texts)
-    return engine.encode(engine.chat_text(messages, variables, continued=request.continued))
+        pieces = engine.vocabulary.pieces
+        tail = b"".join(pieces[one] for one in request.prompt_ids[-TAIL:] if one < len(pieces))
+        return request.prompt_ids, tail.decode("utf-8", "replace")
+    text = request.prompt or ""
+    if request.messages:
+        messages, variables = for_template(request, engine.texts)
+        text = engine.chat_text(messages, variables, continued=request.continued)
+    return tuple(engine.encode(text) or sorted(engine.vocabulary.end_ids)[:1]), text

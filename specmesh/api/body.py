@@ -176,7 +176,7 @@ _CONTENT = ("audio", "function_call", "images", "refusal")
 
 def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
     """Whether the last message is to be continued, which only an assistant's can."""
-    own = messages[-1].role == "assistant"
+    own = messages[-1].role == "assistant" and not messages[-1].tool_calls
     wanted = not fields.flag("add_generation_prompt", not fields.flag("continue_final_message", own))
     if wanted and not own:
         raise RequestError("only an assistant's message at the end can be continued", "messages")

@@ -175,7 +175,7 @@ class Choice:
 
     def _reason(self) -> str | None:
         """Why the text has ended, if it has: a call of tools is a reason of its own."""
-        called = self._deltas is not None and self._deltas.calls
+        called = self._deltas is not None and self._deltas.called
         reason = self.end.reason if self.end is not None else None
         return "tool_calls" if called and reason == "stop" else reason
 

@@ -5,22 +5,26 @@ from collections.abc import Iterator
 
 from specmesh.api.shapes import Json
 from specmesh.core.chat import ToolChoice
-from specmesh.core.reasoning import ThoughtSplitter
+from specmesh.core.reasoning import STYLES, ThoughtSplitter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallParser, TextPart
 
 
 class Deltas:
-    """`message`: all deltas so far in one, as an answer at once has it. calls: how many have begun."""
+    """`message`: all deltas so far in one, as an answer at once has it."""
 
-    def __init__(self, splitter: ThoughtSplitter | None, parser: CallParser | None) -> None:
-        self._splitter, self._parser = splitter, parser
+    def __init__(self, thinking: str, parser: CallParser | None, *, splits: bool) -> None:
+        self._splitter, self._parser, self._splits = ThoughtSplitter(thinking), parser, splits
+        style = STYLES.get(thinking.removesuffix("!"))
+        self._before = style.begin if style is not None and not thinking.endswith("!") else ""
+        self._after = style.end if style is not None else ""
         self._content, self._thought = "", ""
         self._calls: list[tuple[Json, dict[str, str]]] = []
 
     @property
-    def calls(self) -> int:
-        return len(self._calls)
+    def called(self) -> bool:
+        """Whether there are calls, the last of them whole."""
+        return bool(self._calls) and self._parser is not None and self._parser.whole
 
     @property
     def message(self) -> Json:
@@ -41,11 +45,16 @@ class Deltas:
         return [delta for part in self._split(text, over=over) for delta in part]
 
     def _split(self, text: str, *, over: bool) -> Iterator[list[Json]]:
-        if self._splitter is not None:
-            thought, text = self._splitter.feed(text, over=over)
-            if thought:
-                self._thought += thought
-                yield [{"reasoning_content": thought}]
+        thought, text = self._splitter.feed(text, over=over)
+        if thought and self._splits:
+            self._thought += thought
+            yield [{"reasoning_content": thought}]
+        elif thought:
+            yield [self._delta(TextPart(self._before + thought))]
+            self._before = ""
+        if text and not (self._splits or self._before):
+            yield [self._delta(TextPart(self._after))]
+            self._after = ""
         if self._parser is not None:
             yield [self._delta(event) for event in self._parser.feed(text, over=over)]
         elif text:
@@ -60,16 +69,16 @@ class Deltas:
                 # Mistral's templates refuse ids that are not nine letters or digits
                 call: Json = {"id": secrets.token_hex(5)[:9], "type": "function"}
                 self._calls.append((call, {"name": name, "arguments": ""}))
-                begun = {"index": self.calls - 1, **call, "function": {"name": name, "arguments": ""}}
+                begun = {"index": len(self._calls) - 1, **call, "function": {"name": name, "arguments": ""}}
                 return {"tool_calls": [begun]}
             case ArgumentsPart(text):
                 self._calls[-1][1]["arguments"] += text
-                return {"tool_calls": [{"index": self.calls - 1, "function": {"arguments": text}}]}
+                return {"tool_calls": [{"index": len(self._calls) - 1, "function": {"arguments": text}}]}
 
 
 def deltas_of(params: SessionParams, *, splits: bool) -> Deltas | None:
     """What splits the text of an answer with these parameters; None where it is content from end to end."""
     choice = ToolChoice.of(params.grammar)
     parser = CallParser(FORMATS[choice.format], choice.tools) if choice is not None and choice.format else None
-    splitter = ThoughtSplitter(params.thinking) if splits and params.thinking else None
-    return Deltas(splitter, parser) if splitter is not None or parser is not None else None
+    needed = parser is not None or (splits and params.thinking)
+    return Deltas(params.thinking, parser, splits=splits) if needed else None

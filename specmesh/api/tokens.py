@@ -63,6 +63,8 @@ def detokenize(body: object, vocabulary: Vocabulary) -> Json:
 def apply_template(body: object) -> Work:
     """The text that the same body of a chat is answered after."""
     [request] = parse_body(body, chat=True).requests
+    if not request.messages:
+        raise RequestError("messages must be a list with at least one message", "messages")
 
     def made(tokenizer: Tokenizer) -> Json:
         messages, variables = for_template(request, tokenizer.texts)

@@ -4,7 +4,7 @@ import json
 import re
 
 from specmesh.core.fields import Fields
-from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
 from specmesh.errors import RequestError
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -26,7 +26,10 @@ def tools_grammar(fields: Fields) -> Grammar | None:
     if chosen == "none" or not tools:
         return None
     grammar = {"tools": tools, "choice": chosen, "parallel": parallel, "format": "", "thinking": ""}
-    return Grammar(GrammarKind.TOOLS, json.dumps(grammar, ensure_ascii=False))
+    text = json.dumps(grammar, ensure_ascii=False)
+    if len(text.encode()) > MAX_TOOLS - 64:  # the verifier says in it how they are called
+        raise RequestError(f"tools are longer than {MAX_TOOLS - 64} bytes", "tools")
+    return Grammar(GrammarKind.TOOLS, text)
 
 
 def _choice(choice: object, names: list[str]) -> object:

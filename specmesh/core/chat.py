@@ -1,7 +1,8 @@
 """A chat on its way to a target's template, and what the template says of the answer: how it thinks and calls tools."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specmesh.core import reasoning, tool_calls
@@ -33,11 +34,35 @@ def for_template(request: Request, texts: Mapping[str, str]) -> tuple[Sequence[C
     """Return the messages and the variables that the model's template is to render. Where that knows no tools, a
     message of the system's describes them. texts: see `Tokenizer`."""
     choice, variables = ToolChoice.of(request.params.grammar), dict(request.template)
+    template, messages = texts.get("chat_template", ""), request.messages
+    form = tool_calls.FORMATS[texts.get("tool_format", "generic")]
+    if "tool_calls" not in template:
+        messages = _joined(_in_turn(one, form) for one in messages)
     if choice is None:
-        return request.messages, variables
-    if texts.get("tool_format", "generic") == "generic":
-        return _in_words(request.messages, tool_calls.generic_prompt(choice.tools)), variables
-    return request.messages, variables | {"tools": [{"type": "function", "function": one} for one in choice.tools]}
+        return messages, variables
+    if re.search(r"\btools\b", template) is None or form is tool_calls.GENERIC:
+        return _in_words(messages, tool_calls.generic_prompt(choice.tools, form)), variables
+    return messages, variables | {"tools": [{"type": "function", "function": one} for one in choice.tools]}
+
+
+def _in_turn(message: ChatMessage, form: tool_calls.ToolFormat) -> ChatMessage:
+    """A message of a tool loop for a template that knows of none: calls are text, and what came of them the user's."""
+    if message.role == "tool":
+        return ChatMessage("user", f"<tool_response>\n{message.content}\n</tool_response>")
+    calls = [f"{form.start}{one.name}{form.after}{one.arguments}{form.end}" for one in message.tool_calls]
+    return replace(message, content="\n".join(filter(None, (message.content, *calls))), tool_calls=())
+
+
+def _joined(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """The same with what tools answered in one message with the user's next words: many templates want turns."""
+    turns = list[ChatMessage]()
+    for one in messages:
+        before = turns[-1] if turns else None
+        if before is not None and before.role == one.role == "user" and before.content.endswith("</tool_response>"):
+            turns[-1] = replace(before, content=f"{before.content}\n{one.content}")
+        else:
+            turns.append(one)
+    return tuple(turns)
 
 
 def _in_words(messages: Sequence[ChatMessage], words: str) -> Sequence[ChatMessage]:
@@ -48,11 +73,13 @@ def _in_words(messages: Sequence[ChatMessage], words: str) -> Sequence[ChatMessa
 
 
 def with_format(params: SessionParams, texts: Mapping[str, str], tail: str) -> SessionParams:
-    """The parameters of a chat's answer, with how the model thinks and calls tools. tail: the prompt's last text, which
-    may have begun a thought."""
-    thinking, grammar = reasoning.thinking(reasoning.detect(texts.get("chat_template", "")), tail), params.grammar
+    """The parameters of a chat's answer, with how the model thinks and calls tools, unless they say so. tail: the
+    prompt's last text, which may have begun a thought."""
+    style, grammar = reasoning.detect(texts.get("chat_template", "")), params.grammar
+    thinking = params.thinking or reasoning.thinking(style, tail)
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
-        said = json.loads(grammar.text) | {"format": texts.get("tool_format", "generic"), "thinking": thinking}
+        said = json.loads(grammar.text)
+        said |= {"format": said["format"] or texts.get("tool_format", "generic"), "thinking": thinking}
         grammar = Grammar(GrammarKind.TOOLS, json.dumps(said, ensure_ascii=False))
     elif grammar is not None:
         thinking = ""  # no other grammar lets a thought end

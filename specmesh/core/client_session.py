@@ -117,7 +117,9 @@ class ClientSession:
             # what lacks its log-probabilities comes again
             sent = tuple(self._truth[self.n_prompt : self._waiting.base if self._waiting is not None else None])
             generated, known = max(sent, request.generated, key=len), max(request.known, len(sent))
-            pending.request = replace(request, prompt_ids=self._prompt_ids, generated=generated, known=known)
+            pending.request = replace(
+                request, prompt_ids=self._prompt_ids, messages=(), generated=generated, known=known
+            )
         return pending
 
     def _start(self, pending: DrafterRequest) -> None:

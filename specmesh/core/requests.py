@@ -45,9 +45,8 @@ class Request:
     @property
     def size(self) -> int:
         """Approximate bytes of memory."""
-        said = (text for message in self.messages for text in (message.role, message.name, message.content))
-        called = (one.arguments for message in self.messages for one in message.tool_calls)
-        texts = (self.prompt or "", *said, *called)
+        said = (str(message.fields()) for message in self.messages)
+        texts = (self.prompt or "", *said, str(self.template))
         grammar = self.params.grammar
         ids = len(self.prompt_ids or ()) + len(self.generated)
         return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + (len(grammar.text) if grammar is not None else 0)

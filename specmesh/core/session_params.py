@@ -24,23 +24,16 @@ class ChatMessage:
     tool_call_id: str = ""  # of the call that a tool answers
     reasoning: str = ""  # before an assistant's content
 
-    def fields(self, *, text_arguments: bool = False) -> dict[str, object]:
-        """As a chat template reads it, and OPEN carries it: what is empty is left out, and is null beside calls.
-        text_arguments: calls have theirs as a text of JSON, not as the object that most templates expect."""
-        calls = [_call_fields(call, as_text=text_arguments) for call in self.tool_calls]
+    def fields(self) -> dict[str, object]:
+        """As OPEN carries it, and a chat template is to read it once `arguments` are objects: what is empty is left
+        out."""
+        calls = [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+            for one in self.tool_calls
+        ]
         optional = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}
         optional |= {"reasoning_content": self.reasoning}
-        content = self.content or (None if calls else "")
-        return {"role": self.role, "content": content} | {name: one for name, one in optional.items() if one}
-
-
-def _call_fields(call: ToolCall, *, as_text: bool) -> dict[str, object]:
-    try:
-        parsed = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        parsed = None
-    arguments = parsed if isinstance(parsed, dict) and not as_text else call.arguments
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+        return {"role": self.role, "content": self.content} | {name: one for name, one in optional.items() if one}
 
 
 def message_of(value: object, where: str = "messages") -> ChatMessage:

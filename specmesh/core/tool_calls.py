@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001 - DeepSeek's marks have wide bars
 
+import functools
 import json
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -98,9 +99,10 @@ def detect(template: str) -> ToolFormat:
     return next(form for form in FORMATS.values() if all(sign in template for sign in form.signs))
 
 
-def generic_prompt(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Tell a model in words of the tools, and how to call one in GENERIC's form."""
-    call = f"{GENERIC.start}NAME{GENERIC.after}ARGUMENTS{GENERIC.end}"
+def generic_prompt(tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> str:
+    """Tell a model in words of the tools, and how to call one in this form."""
+    each = f"{form.param_begin}KEY{form.param_middle}VALUE{form.param_end}" if form.param_begin else "ARGUMENTS"
+    call = f"{form.start}NAME{form.after}{each}{form.end}{form.closing}"
     shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     return (
         f"You can call these tools, each described by a line of JSON:\n{shown}\n\nTo call one, end your answer with its"
@@ -137,6 +139,7 @@ class CallParser:
         self._form = form
         self._schemas = {str(tool["name"]): tool.get("parameters") or {} for tool in tools}
         self._kept, self._over = "", False
+        self.whole = True  # no call has begun that has not ended
         self._events = list[CallEvent]()
         self._steps = self._parse()
 
@@ -176,6 +179,7 @@ class CallParser:
             return ""
         name, begin = names[found]
         self._events.append(CallBegin(name))
+        self.whole = False
         self._tell(ArgumentsPart("{"))
         yield from self._parameters(begin, self._schemas[name]) if form.param_begin else self._object()
         another = form.closing if form.between is None else form.between + form.head
@@ -193,7 +197,7 @@ class CallParser:
                 depth += (char in "{[") - (char in "}]")
                 if not depth:
                     self._tell(ArgumentsPart(self._kept[: at + 1]))
-                    self._kept = self._kept[at + 1 :]
+                    self._kept, self.whole = self._kept[at + 1 :], True
                     return (yield from self._cut([self._form.end], within=True))
             self._tell(ArgumentsPart(self._kept))
             self._kept = ""
@@ -212,6 +216,7 @@ class CallParser:
             self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
             separator = ", "
             mark = yield from self._cut([form.param_begin, form.end], within=True)
+        self.whole = bool(mark)
         self._tell(ArgumentsPart("}" if mark else ""))
         return ""
 
@@ -247,10 +252,16 @@ _TYPES |= {dict: {"object"}, type(None): {"null"}}
 
 
 def resolved(schema: Any, root: Any) -> Any:
-    """Follow a schema's reference into the schema that it is part of."""
-    where = schema.get("$ref") if isinstance(schema, dict) else None
-    for key in where.split("/")[1:] if isinstance(where, str) else ():
-        schema = root = root.get(key) if isinstance(root, dict) else None
+    """Follow a schema's references into the schema that it is part of."""
+    for _ in range(8):
+        match schema:
+            case {"$ref": str(where)}:
+                keys = where.split("/")[1:]
+                schema = functools.reduce(lambda at, key: at.get(key) if isinstance(at, dict) else None, keys, root)
+            case {"allOf": [one]}:
+                schema = one
+            case _:
+                break
     return schema
 
 
@@ -272,5 +283,6 @@ def as_json(text: str, schema: Any, root: Any) -> str:
     with suppress(ValueError, RecursionError):
         value = json.loads(text)
         if (not types and not isinstance(value, str)) or _TYPES[type(value)] & (types - {"string"}):
-            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+            json.dumps(value, allow_nan=False)
+            return text.strip()
     return json.dumps(text, ensure_ascii=False)

@@ -8,6 +8,7 @@ import functools
 import json
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -44,16 +45,11 @@ class ChatTemplate:
             self.close()
             raise ConfigError(f"the chat template cannot be used: {why}")
 
-    def render(
-        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False, text_arguments: bool = False
-    ) -> str:
+    def render(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
         Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it
         fails."""
-        chat: Json = {
-            "messages": [one.fields(text_arguments=text_arguments) for one in messages],
-            "continued": continued,
-        }
+        chat: Json = {"messages": [message.fields() for message in messages], "continued": continued}
         try:
             answered = self._child.ask(self._request | chat | {"variables": variables})
         except ChildFailed as error:
@@ -106,7 +102,7 @@ def _continued(template: Template, request: Json) -> str:
     """Find the end of the last message by a mark after its content: a template may strip it, or append to it."""
     mark = secrets.token_hex(16)
     messages: Any = request["messages"]
-    last = {**messages[-1], "content": (messages[-1]["content"] or "") + mark}
+    last = {**messages[-1], "content": messages[-1]["content"] + mark}
     marked = {**request, "messages": [*messages[:-1], last]}
     text, *after = _rendered(template, marked).split(mark)
     if len(after) != 1:
@@ -114,16 +110,36 @@ def _continued(template: Template, request: Json) -> str:
     return text
 
 
+class _Arguments(dict[str, Any]):
+    """A call's arguments: an object to most templates, and JSON to those that take it for a text."""
+
+    def __str__(self) -> str:
+        return _tojson(self)
+
+    def __add__(self, other: str) -> str:
+        return str(self) + other
+
+    def __radd__(self, other: str) -> str:
+        return other + str(self)
+
+
+def _shown(message: Json, source: str) -> Json:
+    """A message as templates expect it. DeepSeek's show calls only where there is no content."""
+    calls: Any = message.get("tool_calls") or []
+    for call in calls:
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(call["function"]["arguments"])
+            call["function"]["arguments"] = _Arguments(arguments) if isinstance(arguments, dict) else arguments
+    return {**message, "content": message["content"] or (None if calls and "tool▁call" in source else "")}
+
+
 def _rendered(template: Template, request: Json) -> str:
-    variables: Any = request.get("variables") or {}
-    text = template.render(
-        dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
-        **variables,
-        messages=request["messages"],
-        bos_token=request["bos"],
-        eos_token=request["eos"],
-        add_generation_prompt=not request["continued"],
-    )
+    messages: Any = request["messages"]
+    variables: Any = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
+    variables |= request.get("variables") or {}
+    variables |= {"bos_token": request["bos"], "eos_token": request["eos"]}
+    variables |= {"add_generation_prompt": not request["continued"]}
+    text = template.render(variables | {"messages": [_shown(one, str(request["template"])) for one in messages]})
     if len(text) > MAX_TEXT:
         raise TemplateError(f"its text has more than {MAX_TEXT} characters")
     return text

@@ -6,7 +6,7 @@ writes a space as U+2581 and bytes that are no character as <0xNN>.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
@@ -33,8 +33,9 @@ def sentencepiece_bytes(token: str) -> bytes:
     return bytes([int(byte[1], 16)]) if byte else _plain(token)
 
 
-def token_bytes(tokenizer: dict[str, Any], size: int) -> tuple[bytes, ...]:
-    """Return the bytes of the first `size` ids; none for control tokens and the unknown one. Raises ConfigError."""
+def token_bytes(tokenizer: dict[str, Any], size: int, ends: Collection[int]) -> tuple[bytes, ...]:
+    """Return the bytes of the first `size` ids; none for the unknown one and control tokens, but for marks of calls and
+    thoughts that are no `ends`. Raises ConfigError."""
     try:
         spell, model = _spelling_of(tokenizer), tokenizer["model"]
         ids = model["vocab"]  # of Unigram, which no draft model has, a list
@@ -45,7 +46,8 @@ def token_bytes(tokenizer: dict[str, Any], size: int) -> tuple[bytes, ...]:
         for token in tokenizer.get("added_tokens") or []:
             text = str(token["content"])
             control = token.get("special") or _LOOKS_SPECIAL.fullmatch(text)
-            known[token["id"]] = b"" if control and text not in TOOL_MARKS else _plain(text)
+            silent = control and (text not in TOOL_MARKS or token["id"] in ends)
+            known[token["id"]] = b"" if silent else _plain(text)
         return tuple(known.get(number, b"") for number in range(size))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"its tokenizer is not one: {type(error).__name__}: {error}") from error

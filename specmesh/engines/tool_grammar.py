@@ -21,7 +21,7 @@ def tools_to_lark(request: Mapping[str, Any], of_schema: _Translate) -> str:
     """Translate a grammar of kind "tools"; `of_schema` makes a JSON schema a part of a rule. Raises RequestError."""
     try:
         return "".join(f"{rule}\n" for rule in _rules(request, of_schema))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise RequestError(f"it does not describe tools: {type(error).__name__}: {error}") from None
 
 
@@ -38,7 +38,8 @@ def _rules(request: Mapping[str, Any], of_schema: _Translate) -> Iterator[str]:
     if not tools:
         raise RequestError(f"no tool is named {choice['name']!r}" if isinstance(choice, dict) else "there are no tools")
     if choice == "auto":
-        yield "body: TEXT | trigger rest calls" + " | head calls" * form.bare
+        bare = [f" | bare{number} args{number}" for number in range(len(tools))] if form.bare else []
+        yield f"body: TEXT | trigger rest calls{''.join(bare)}"
         yield f"trigger[lazy]: TEXT {_quoted(form.trigger)}"
         yield f"rest: {_quoted(form.start.removeprefix(form.trigger))}"
     elif choice == "required" or isinstance(choice, dict):
@@ -46,15 +47,18 @@ def _rules(request: Mapping[str, Any], of_schema: _Translate) -> Iterator[str]:
     else:
         raise RequestError(f"choice must be auto, required or a name, not {choice!r}")
     if form.bare:
-        yield f"head{'[lazy]' * (choice == 'auto')}: {_quoted(form.head)}"
+        yield f"head: {_quoted(form.head)}"
     yield f"start: {_after_thought(str(request['thinking']), free=choice == 'auto')}"
     several = request["parallel"] is True and form.between is not None and not isinstance(choice, dict)
     more = f" ({_quoted((form.between or '') + form.head)} call)*" * several
     yield f"calls: call{more} {_quoted(form.closing)}"
     yield "call: " + " | ".join(f"call{number}" for number in range(len(tools)))
     for number, tool in enumerate(tools):
-        arguments = _arguments(form, tool, of_schema)
-        yield f"call{number}: {_quoted(tool['name'] + form.after)} {arguments} {_quoted(form.end)}"
+        begin = tool["name"] + form.after
+        yield f"args{number}: {_arguments(form, tool, of_schema)} {_quoted(form.end)}"
+        yield f"call{number}: {_quoted(begin)} args{number}"
+        if form.bare and choice == "auto":  # lazy to the end of the name: another object with one is text
+            yield f"bare{number}[lazy]: {_quoted(form.head + begin)}"
     if form.param_begin:
         yield f"value[lazy]: TEXT {_quoted(form.param_end)}"
     yield "TEXT: /(.|\\n)*/"
@@ -86,7 +90,9 @@ def _parameter(form: ToolFormat, name: str, root: dict[str, Any], of_schema: _Tr
     if re.search(r"[<>\n]", name):
         raise RequestError(f"a parameter's name must have no '<', '>' or line break: not {name[:80]!r}")
     schema = resolved(root["properties"][name], root)
-    types, texts = types_of(schema, root), schema.get("enum") if isinstance(schema, dict) else None
+    types, texts = types_of(schema, root), None
+    if isinstance(schema, dict):
+        texts = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
     if types == {"string"} and texts:
         value = "(" + " | ".join(_quoted(text + form.param_end) for text in texts) + ")"
     elif not types or "string" in types:

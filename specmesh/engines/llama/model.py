@@ -110,8 +110,7 @@ class LlamaModel:
         template = self._template
         if template is None:
             raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
-        as_text = self.texts["tool_format"].startswith("deepseek")
-        text = template.render(messages, variables, continued=continued, text_arguments=as_text)
+        text = template.render(messages, variables, continued=continued)
         # The tokenizer begins with it anyway.
         return text.removeprefix(template.bos) if template.bos and self._begins else text
 

@@ -50,11 +50,11 @@ class MlxModel:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ConfigError(f"{self.name} has no tokenizer.json: choose a copy of the model that has one")
+        ends = frozenset(token for token in self._tokenizer.eos_token_ids if 0 <= token < n_vocab)
         try:
-            known = token_bytes(json.loads(backend.to_str()), n_vocab)
+            known = token_bytes(json.loads(backend.to_str()), n_vocab, ends)
         except ConfigError as error:
             raise ConfigError(f"{self.name} cannot draft: {error}") from error
-        ends = frozenset(token for token in self._tokenizer.eos_token_ids if 0 <= token < n_vocab)
         return Vocabulary(known, ends)
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from specmesh.api.deltas import Deltas, deltas_of
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.tool_calls import ToolCall
+from specmesh.core.session_params import SessionParams
 
 TOOLS = {"tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": True, "format": "hermes"}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>'
@@ -60,16 +59,13 @@ def test_a_text_gone_on_with(known: str):
 
 
 def test_thoughts_may_stay():
-    deltas = made(splits=False)
-    assert joined(deltas.feed("<think>So", over=True)) == ("", "<think>So", [])
+    """With their marks, and no call begins in one."""
+    text = f"<think>So {CALL}</think>\n\nWell"
+    assert joined(made(splits=False).feed(text, over=True)) == ("", f"<think>So {CALL}</think>Well", [])
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 1}', "[1]", "null", "no JSON", "[" * 5000])
-def test_calls_of_history_are_what_templates_expect(arguments: str):
-    """An object, or what the model wrote where that is none; content is null beside calls."""
-    message = ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", arguments),))
-    [call] = message.fields()["tool_calls"]  # type: ignore[misc]
-    assert message.fields()["content"] is None
-    assert call["function"]["arguments"] == ({"a": 1} if arguments[:1] == "{" else arguments)
-    [call] = message.fields(text_arguments=True)["tool_calls"]  # type: ignore[misc]
-    assert call["function"]["arguments"] == arguments
+def test_half_a_call_is_none_that_was_made():
+    whole, half = made(), made()
+    whole.feed(TEXT, over=True)
+    half.feed(TEXT[:-20], over=True)
+    assert (whole.called, half.called) == (True, False)

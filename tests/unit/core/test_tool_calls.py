@@ -142,7 +142,7 @@ def test_a_template_shows_its_form(form: ToolFormat):
 
 
 def test_a_model_is_told_of_tools_in_words():
-    told = generic_prompt(TOOLS)
+    told = generic_prompt(TOOLS, GENERIC)
     assert all(json.dumps(tool) in told for tool in TOOLS)
     assert '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>' in told
 

@@ -1,6 +1,6 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 
 from specmesh.config import ModelSettings
 from specmesh.core.session_params import ChatMessage
+from specmesh.core.tool_calls import ToolCall
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import RequestError
@@ -74,13 +75,13 @@ def test_template_that_refuses(make: Make, template: str):
 
 
 @pytest.fixture(scope="module")
-def rendered() -> Iterator[Callable[[str], str]]:
+def rendered() -> Iterator[Callable[..., str]]:
     """What a template makes of SAID, without a model."""
     opened: list[ChatTemplate] = []
 
-    def render(source: str) -> str:
+    def render(source: str, said: Sequence[ChatMessage] = SAID) -> str:
         opened.append(ChatTemplate(source, "<s>", "</s>"))
-        return opened[-1].render(SAID, {})
+        return opened[-1].render(said, {})
 
     yield render
     for template in opened:
@@ -143,3 +144,14 @@ def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str)
 def test_what_templates_of_models_use(rendered: Callable[[str], str], template: str, text: str):
     """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for HTML."""
     assert rendered(template) == text
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1}', "[1]", "null", "no JSON", "[" * 5000])
+def test_calls_of_history(rendered: Callable[..., str], arguments: str):
+    """Arguments are an object, or what the model wrote where that is none; templates may take them for a text."""
+    said = (ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", arguments),)),)
+    template = "{% set a = messages[0].tool_calls[0].function.arguments %}"
+    assert rendered(template + "{{ 'x' + a + 'y' if a is string or a is mapping }}", said) in (f"x{arguments}y", "")
+    shown = rendered(template + "{{ a is mapping }} {{ messages[0].content is none }}", said)
+    assert shown == f"{arguments.startswith('{')} False"
+    assert rendered("{{ messages[0].content is none }}{# tool▁call #}", said) == "True"
