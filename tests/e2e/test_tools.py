@@ -77,6 +77,16 @@ def test_free_text_may_be_all(client: openai.OpenAI, mesh: Mesh):
     assert (len(free.choices[0].message.content), free.choices[0].message.tool_calls) == (30, None)
 
 
+@pytest.mark.parametrize("arguments", ["[" * 1200, "null", "[1]", '{"a": NaN}', "no JSON"])
+def test_odd_calls_of_history(client: openai.OpenAI, arguments: str):
+    """What some model wrote once is no reason to refuse the rest."""
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    chat = [*CHAT, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    chat.append({"role": "tool", "tool_call_id": "1", "content": "mild"})
+    answer = client.chat.completions.create(**ASKED | {"max_tokens": 5, "messages": chat})
+    assert len(answer.choices[0].message.content) == 5
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specmesh.core.tool_calls import (
     FORMATS,
+    GENERIC,
     TOOL_MARKS,
     ArgumentsPart,
     CallBegin,
