@@ -3,8 +3,8 @@
     python bench/clients.py --venvs DIR [--only openai,aider] [--record tests/e2e/client_bodies.json]
 
 Each client is installed by pip in a virtual environment of its own under DIR, where it is not there yet, and asks a
-verifier and a drafter of the bundled pair, with API keys and without, streaming and not. Work with tools: calls, which a
-grammar has this target write, and answers to what came of them. Prints a table, and what could not be installed; exit
+verifier and a drafter of the bundled pair, with API keys and without, streaming and not. Work with tools: calls, which
+a grammar has this target write, and answers to what came of them. Prints a table, and what could not be installed; exit
 code 1 where something failed or nothing ran. `--record` writes down what the clients sent, without keys.
 """
 
@@ -165,9 +165,10 @@ def asked_langchain(place: Place) -> Iterator[tuple[str, str]]:
         called(2)
         yield f"tools{way}", message.text
     structured = caller.with_structured_output(SCHEMA | {"title": "weather"}, method="function_calling")
-    yield "tools structured", weather(**structured.invoke(QUESTION))
-    *_, last = structured.stream(QUESTION)
-    yield "tools structured stream", weather(**last)
+    for way, wanted in (("", structured.invoke(QUESTION)), (" stream", [*structured.stream(QUESTION)][-1])):
+        result = weather(**wanted)
+        called(1)
+        yield f"tools structured{way}", result
 
 
 def asked_litellm(place: Place) -> Iterator[tuple[str, str]]:
@@ -269,7 +270,9 @@ def asked_instructor(place: Place) -> Iterator[tuple[str, str]]:
     called(1)
     yield "tools", answer.model_dump_json()
     *_, last = client.chat.completions.create_partial(response_model=Weather, **told)
-    yield "tools stream", weather(**Weather(**last.model_dump()).model_dump())
+    result = weather(**Weather(**last.model_dump()).model_dump())
+    called(1)
+    yield "tools stream", result
 
 
 def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
@@ -302,16 +305,16 @@ def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
         second = await agent.run("And three?", message_history=first.all_messages())
         texts = [("chat", first.output), ("chat stream", streamed), ("chat continued", second.output)]
         told: Any = {"tools": [weather], "capabilities": [FirstTool()], "model_settings": {"max_tokens": 64}}
-        called = await Agent(model, output_type=Answer, **told).run(QUESTION)
+        answer = await Agent(model, output_type=Answer, **told).run(QUESTION)
         async with Agent(model, **told).run_stream(QUESTION) as stream:
             streamed = "".join([part async for part in stream.stream_text(delta=True)])
         called(2)
-        return [*texts, ("tools", called.output.model_dump_json()), ("tools stream", streamed)]
+        return [*texts, ("tools", answer.output.model_dump_json()), ("tools stream", streamed)]
 
     yield from asyncio.run(ask())
 
 
-ENDS = {"temperature": 0, "stop": ["(", ".", "="]}
+ENDS = {"temperature": 0, "stop": ["tool>", "(", ".", "="]}
 """What ends a free text, and is in no call: openai-agents refuses a stream whose text is cut off."""
 
 
@@ -340,12 +343,12 @@ def asked_agents(place: Place) -> Iterator[tuple[str, str]]:
         )
         tools: Any = [agents.function_tool(weather)]
         agent = agents.Agent(name="B", instructions="Be brief.", model=MODEL, model_settings=settings, tools=tools)
-        called = await agents.Runner.run(agent, QUESTION)
+        answer = await agents.Runner.run(agent, QUESTION)
         stream = agents.Runner.run_streamed(agent, QUESTION)
         kinds = [event.item.type async for event in stream.stream_events() if event.type == "run_item_stream_event"]
         assert kinds == ["tool_call_item", "tool_call_output_item", "message_output_item"]
         called(2)
-        return [*texts, ("tools", called.final_output), ("tools stream", stream.final_output)]
+        return [*texts, ("tools", answer.final_output), ("tools stream", stream.final_output)]
 
     yield from asyncio.run(ask())
 
