@@ -1,16 +1,17 @@
-"""Do the clients that people have do their plain-text work at both daemons?
+"""Do the clients that people have do their work, with tools and without, at both daemons?
 
     python bench/clients.py --venvs DIR [--only openai,aider] [--record tests/e2e/client_bodies.json]
 
 Each client is installed by pip in a virtual environment of its own under DIR, where it is not there yet, and asks a
-verifier and a drafter of the bundled pair, with API keys and without, streaming and not. Prints a table, and what could
-not be installed; exit code 1 where something failed or nothing ran. `--record` writes down what the clients sent,
-without keys.
+verifier and a drafter of the bundled pair, with API keys and without, streaming and not. Work with tools: calls, which
+a grammar has this target write, and answers to what came of them. Prints a table, and what could not be installed; exit
+code 1 where something failed or nothing ran. `--record` writes down what the clients sent, without keys.
 """
 
 import argparse
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 PACKAGES = {
@@ -54,6 +55,38 @@ CODE = "def add(a, b):\n"
 CTX = 4096
 """Tokens: the bundled target was trained on 1,024, and aider's instructions have more."""
 
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}: call by <tool_call><|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or () %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A small template of the family whose calls are between `<tool_call>` marks."""
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"days": {"type": "integer", "enum": [1, 2, 3]}, "unit": {"type": "string", "enum": ["C", "F"]}},
+    "required": ["days", "unit"],
+    "additionalProperties": False,
+}
+TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "The forecast.", "parameters": SCHEMA}}
+NAMED: Any = {"type": "function", "function": {"name": "weather"}}
+CALLED: list[object] = []
+
+
+def weather(days: Literal[1, 2, 3], unit: Literal["C", "F"]) -> str:
+    """The forecast."""
+    assert days in {1, 2, 3}
+    assert unit in {"C", "F"}
+    CALLED.append((days, unit))
+    return "mild"
+
+
+def called(times: int) -> None:
+    """Check that `weather` was called so often since this was asked."""
+    assert len(CALLED) == times, CALLED
+    CALLED.clear()
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -83,10 +116,34 @@ def asked_openai(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion", client.completions.create(model=MODEL, prompt=CODE, max_tokens=16).choices[0].text
     texts = client.completions.create(model=MODEL, prompt=CODE, max_tokens=16, stream=True)
     yield "completion stream", "".join(part.choices[0].text for part in texts)
+    asked: Any = {"model": MODEL, "tools": [TOOL], "max_tokens": 64}
+    for way in ("", " stream"):
+        chat_so_far, choices = [*messages], (NAMED, "required", "none")
+        for choice in choices:
+            told = asked | {"messages": chat_so_far, "tool_choice": choice, "parallel_tool_calls": False}
+            if choice == "none":  # its stream refuses a text that is cut off
+                told["extra_body"] = {"grammar": 'root ::= "Mild."'}
+            if way:
+                with client.chat.completions.stream(**told) as deltas:
+                    said = deltas.until_done().get_final_completion().choices[0]
+            else:
+                said = client.chat.completions.create(**told).choices[0]
+            chat_so_far.append(said.message)
+            for call in said.message.tool_calls or ():
+                assert said.finish_reason == "tool_calls"
+                result = weather(**json.loads(call.function.arguments))
+                chat_so_far.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        called(2)
+        yield f"tools{way}", said.message.content or ""
 
 
 def asked_langchain(place: Place) -> Iterator[tuple[str, str]]:
     """LangChain's ChatOpenAI and OpenAI."""
+    from functools import reduce
+    from operator import add
+
+    import langchain_core.tools
+    from langchain_core.messages import HumanMessage
     from langchain_openai import ChatOpenAI, OpenAI
 
     told: Any = {"base_url": place.url, "api_key": place.key, "model": MODEL, "max_tokens": 16}
@@ -97,6 +154,21 @@ def asked_langchain(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion stream", "".join(text.stream(CODE))
     yield "completion batch", min(text.batch([CODE, "import os\n"]), key=len)
     yield "completion generate", text.generate([CODE, "import os\n"]).generations[1][0].text
+    tool, more = langchain_core.tools.tool(weather), {**told, "max_tokens": 64}
+    caller = ChatOpenAI(**more)
+    for way in ("", " stream"):
+        said: Any = [HumanMessage(QUESTION)]
+        for choice in ("weather", "any", "none"):
+            bound = caller.bind_tools([tool], tool_choice=choice)
+            message = reduce(add, bound.stream(said)) if way else bound.invoke(said)
+            said += [message, *(tool.invoke(call) for call in message.tool_calls)]
+        called(2)
+        yield f"tools{way}", message.text
+    structured = caller.with_structured_output(SCHEMA | {"title": "weather"}, method="function_calling")
+    for way, wanted in (("", structured.invoke(QUESTION)), (" stream", [*structured.stream(QUESTION)][-1])):
+        result = weather(**wanted)
+        called(1)
+        yield f"tools structured{way}", result
 
 
 def asked_litellm(place: Place) -> Iterator[tuple[str, str]]:
@@ -104,7 +176,7 @@ def asked_litellm(place: Place) -> Iterator[tuple[str, str]]:
     import litellm
 
     told: Any = {"api_base": place.url, "api_key": place.key, "max_tokens": 16}
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
+    messages: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
     chat = litellm.completion(model=f"openai/{MODEL}", messages=messages, **told)
     yield "chat", chat.choices[0].message.content
     stream = litellm.completion(model=f"openai/{MODEL}", messages=messages, stream=True, **told)
@@ -113,6 +185,26 @@ def asked_litellm(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion", text.choices[0].text
     texts = litellm.text_completion(model=f"text-completion-openai/{MODEL}", prompt=CODE, stream=True, **told)
     yield "completion stream", "".join(part.choices[0].text or "" for part in texts)
+    for way in ("", " stream"):
+        for choice in (NAMED, "required", "none"):
+            more = told | {"max_tokens": 64, "tools": [TOOL], "tool_choice": choice, "stream": bool(way)}
+            answer = litellm.completion(model=f"openai/{MODEL}", messages=messages, **more)
+            said = (litellm.stream_chunk_builder([*answer], messages) if way else answer).choices[0].message
+            messages.append(said.model_dump(exclude_none=True))
+            for call in said.tool_calls or ():
+                result = weather(**json.loads(call.function.arguments))
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        called(2)
+        yield f"tools{way}", said.content
+
+
+LLM_TOOL = """
+def weather(days: __import__("typing").Literal[1, 2, 3], unit: __import__("typing").Literal["C", "F"]):
+    print("called", days, unit)
+    return "mild"
+"""
+LLM_OPTIONS = ["-o", "max_tokens", "64", "-o", "temperature", "0", "-o", "stop", "</tool_call>"]
+"""llm lets the model choose whether it calls: after many marks of a call, this one writes one more."""
 
 
 def asked_llm(place: Place) -> Iterator[tuple[str, str]]:
@@ -120,26 +212,29 @@ def asked_llm(place: Place) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         models = [
             {"model_id": name, "model_name": MODEL, "api_base": place.url, "api_key_name": "specmesh"} | more
-            for name, more in (("chat", {}), ("text", {"completion": True}))
+            for name, more in (("chat", {}), ("text", {"completion": True}), ("caller", {"supports_tools": True}))
         ]
         Path(folder, "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
         Path(folder, "keys.json").write_text(json.dumps({"specmesh": place.key}))
 
         def run(*words: str) -> str:
-            command = [str(Path(sys.executable).with_name("llm")), *words, "-o", "max_tokens", "16"]
+            command = [str(Path(sys.executable).with_name("llm")), "-o", "max_tokens", "16", *words]
             return output(command, {"LLM_USER_PATH": folder})
 
         yield "chat", run("-m", "chat", "--no-stream", "-s", "Be brief.", QUESTION)
         yield "chat stream", run("-m", "chat", QUESTION)
         yield "chat continued", run("-c", "And three?")
+        for way, told in (("tools", ("--no-stream",)), ("tools stream", ())):
+            said = run("-m", "caller", *told, "--functions", LLM_TOOL, *LLM_OPTIONS, "<tool_call>\n" * 30)
+            CALLED.extend(re.findall("called [123] [CF]", said))
+            called(1)
+            yield way, said
         yield "completion", run("-m", "text", "--no-stream", CODE)
         yield "completion stream", run("-m", "text", CODE)
 
 
 def asked_instructor(place: Place) -> Iterator[tuple[str, str]]:
-    """instructor, in its JSON_SCHEMA mode."""
-    from typing import Literal
-
+    """instructor, in its modes JSON_SCHEMA and TOOLS."""
     import instructor
     import openai
     import pydantic
@@ -160,14 +255,46 @@ def asked_instructor(place: Place) -> Iterator[tuple[str, str]]:
     *_, last = client.chat.completions.create_partial(response_model=Answer, **told)
     yield "chat stream", Answer(**last.model_dump()).model_dump_json()
 
+    class Weather(pydantic.BaseModel):
+        """What is wanted of the forecast."""
+
+        days: Literal[1, 2, 3]
+        unit: Literal["C", "F"]
+
+    client = instructor.from_openai(openai.OpenAI(base_url=place.url, api_key=place.key), mode=instructor.Mode.TOOLS)
+    wanted, said = client.chat.completions.create_with_completion(response_model=Weather, max_retries=1, **told)
+    message = said.choices[0].message
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": weather(**wanted.model_dump())}
+    told["messages"] += [message.model_dump(), result]
+    answer = client.chat.completions.create(response_model=Answer, max_retries=1, **told)
+    called(1)
+    yield "tools", answer.model_dump_json()
+    *_, last = client.chat.completions.create_partial(response_model=Weather, **told)
+    result = weather(**Weather(**last.model_dump()).model_dump())
+    called(1)
+    yield "tools stream", result
+
 
 def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
-    """pydantic-ai, asked for text."""
+    """pydantic-ai, asked for text, and for an object as it asks where nothing is said: by a tool."""
     import asyncio
 
+    import pydantic
     from pydantic_ai import Agent
+    from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
+
+    class Answer(pydantic.BaseModel):
+        """How it will be."""
+
+        works: bool
+
+    class FirstTool(AbstractCapability[None]):
+        """The first step must call a function, the next ones none."""
+
+        def get_model_settings(self) -> Any:
+            return lambda context: {"tool_choice": "required" if context.run_step == 1 else "none"}
 
     async def ask() -> list[tuple[str, str]]:
         model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=place.url, api_key=place.key))
@@ -176,13 +303,23 @@ def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
         async with agent.run_stream(QUESTION) as stream:
             streamed = "".join([part async for part in stream.stream_text(delta=True)])
         second = await agent.run("And three?", message_history=first.all_messages())
-        return [("chat", first.output), ("chat stream", streamed), ("chat continued", second.output)]
+        texts = [("chat", first.output), ("chat stream", streamed), ("chat continued", second.output)]
+        told: Any = {"tools": [weather], "capabilities": [FirstTool()], "model_settings": {"max_tokens": 64}}
+        answer = await Agent(model, output_type=Answer, **told).run(QUESTION)
+        async with Agent(model, **told).run_stream(QUESTION) as stream:
+            streamed = "".join([part async for part in stream.stream_text(delta=True)])
+        called(2)
+        return [*texts, ("tools", answer.output.model_dump_json()), ("tools stream", streamed)]
 
     yield from asyncio.run(ask())
 
 
+ENDS = {"temperature": 0, "stop": ["tool>", "(", ".", "="]}
+"""What ends a free text, and is in no call: openai-agents refuses a stream whose text is cut off."""
+
+
 def asked_agents(place: Place) -> Iterator[tuple[str, str]]:
-    """openai-agents, by chat completions."""
+    """openai-agents, by chat completions; its tools by responses, which is what it does where nothing is said."""
     import asyncio
 
     import agents
@@ -199,7 +336,19 @@ def asked_agents(place: Place) -> Iterator[tuple[str, str]]:
         streamed = "".join(part.delta for part in parts if part.type == "response.output_text.delta")
         more = [*first.to_input_list(), {"role": "user", "content": "And three?"}]
         second = await agents.Runner.run(agent, more)
-        return [("chat", first.final_output), ("chat stream", streamed), ("chat continued", second.final_output)]
+        texts = [("chat", first.final_output), ("chat stream", streamed), ("chat continued", second.final_output)]
+        agents.set_default_openai_client(client, use_for_tracing=False)
+        settings = agents.ModelSettings(
+            tool_choice="required", parallel_tool_calls=False, max_tokens=64, extra_body=ENDS
+        )
+        tools: Any = [agents.function_tool(weather)]
+        agent = agents.Agent(name="B", instructions="Be brief.", model=MODEL, model_settings=settings, tools=tools)
+        answer = await agents.Runner.run(agent, QUESTION)
+        stream = agents.Runner.run_streamed(agent, QUESTION)
+        kinds = [event.item.type async for event in stream.stream_events() if event.type == "run_item_stream_event"]
+        assert kinds == ["tool_call_item", "tool_call_output_item", "message_output_item"]
+        called(2)
+        return [*texts, ("tools", answer.final_output), ("tools stream", stream.final_output)]
 
     yield from asyncio.run(ask())
 
@@ -335,10 +484,9 @@ def pair(folder: Path, keys: bool) -> Any:
     """A running pair, as `live.daemons` has it, and where its two APIs are."""
     sys.path.insert(0, str(Path(__file__).parent))
     from live import daemons
-    from llama_shim import CHATML
 
     template, file = folder / "template.jinja", folder / "keys"
-    template.write_text(CHATML)
+    template.write_text(HERMES)
     file.touch(0o600)
     file.write_text(KEY)
     places, options = [], []

@@ -138,7 +138,7 @@ class CallParser:
     def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, Any]]) -> None:
         self._form = form
         self._schemas = {str(tool["name"]): tool.get("parameters") or {} for tool in tools}
-        self._kept, self._over = "", False
+        self._kept, self._over, self._called = "", False, False
         self.whole = True  # no call has begun that has not ended
         self._events = list[CallEvent]()
         self._steps = self._parse()
@@ -173,11 +173,12 @@ class CallParser:
         form = self._form
         begins = ("{",) if not form.param_begin else (form.param_begin, form.end)
         names = {name + form.after + begin: (name, begin) for name in self._schemas for begin in begins}
-        found = yield from self._cut(names)
+        found = yield from self._cut(names, within=self._called)
         if not found:
-            self._tell(TextPart(mark))
+            self._tell(TextPart("" if self._called and self._over and not self._kept else mark))
             return ""
         name, begin = names[found]
+        self._called = True
         self._events.append(CallBegin(name))
         self.whole = False
         self._tell(ArgumentsPart("{"))
@@ -234,7 +235,7 @@ class CallParser:
 
     def _cut(self, marks: Iterable[str], *, within: bool = False) -> _Steps:
         """Cut off and return the longest of the marks with which the text goes on; "" where there is none. `within` a
-        call, half a mark with which the text ends is no text."""
+        call, or between two, half a mark with which the text ends is no text."""
         while not self._over and any(mark.startswith(self._kept) and mark != self._kept for mark in marks):
             yield
         found = max((mark for mark in marks if self._kept.startswith(mark)), key=len, default="")

@@ -108,6 +108,13 @@ def test_llama_calls_without_its_mark_only_at_the_start():
     assert read(FORMATS["llama3"], f"So: {bare}", []) == (f"So: {bare}", [])
 
 
+@pytest.mark.parametrize("form", [form for form in FORMATS.values() if form.between is not None], ids=lambda f: f.name)
+def test_half_of_a_further_call_is_no_text(form: ToolFormat):
+    one, two = (spelt(form, *[("get", {})] * count).removesuffix(form.closing) for count in (1, 2))
+    named = len(f"{one}{form.between}{form.head}get{form.after}")
+    assert [read(form, two[:end], []) for end in range(len(one), named)] == [("", [("get", "{}")])] * (named - len(one))
+
+
 def test_an_early_end_leaves_what_came():
     text = spelt(FORMATS["qwen3_coder"], ("get", GIVEN))
     told = '{"city": ' + json.dumps(GIVEN["city"], ensure_ascii=False)
