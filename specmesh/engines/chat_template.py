@@ -93,7 +93,7 @@ def _compiled(source: str) -> Template:
         loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
-    environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}  # noqa: DTZ005 - the user's day
+    environment.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
     return environment.from_string(source)
 
 
@@ -112,16 +112,21 @@ def _continued(template: Template, request: Json) -> str:
 def _rendered(template: Template, request: Json) -> str:
     variables: Any = request.get("variables") or {}
     text = template.render(
-        dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+        dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
+        | {"add_generation_prompt": not request["continued"]}
+        | {"date_string": _strftime_now("%d %b %Y"), "datetime": _strftime_now("%b %d %Y")},  # as llama-server's
         **variables,
         messages=request["messages"],
         bos_token=request["bos"],
         eos_token=request["eos"],
-        add_generation_prompt=not request["continued"],
     )
     if len(text) > MAX_TEXT:
         raise TemplateError(f"its text has more than {MAX_TEXT} characters")
     return text
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)  # noqa: DTZ005 - the user's day
 
 
 def _raise(message: str) -> NoReturn:
