@@ -178,6 +178,9 @@ _CONTENT = ("audio", "function_call", "images", "refusal")
 
 def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
     """Whether the last message is to be continued, which only an assistant's can."""
+    if fields.flag("add_generation_prompt") and fields.flag("continue_final_message"):
+        why = "add_generation_prompt begins an answer, continue_final_message goes on with one: choose"
+        raise RequestError(why, "continue_final_message")
     own = messages[-1].role == "assistant"
     asked = fields.flag("continue_final_message", own)
     if asked and not own:

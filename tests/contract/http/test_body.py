@@ -229,6 +229,7 @@ USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
         ([USER, BEGUN, BEGUN], {}, "messages"),
         ([USER], {"continue_final_message": True}, "messages"),
         ([USER, BEGUN], {"continue_final_message": "yes"}, "continue_final_message"),
+        ([USER, BEGUN], {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ],
 )
 def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], param: str):
