@@ -19,12 +19,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-
-from llama_cpp import Llama
 
 from specmesh.client import chunks
 
@@ -39,13 +36,9 @@ LACKING = {"adaptive_target": -1.0, "adaptive_decay": 0.9}
 """A sampler that specmesh has not, at what turns it off."""
 SAMPLING = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
 """llama-server's defaults."""
+UNVERSIONED = ("/completions", "/chat/completions", "/responses")
+"""Paths that llama-server has without OpenAI's /v1, too."""
 ENDS = {"length": "limit", "stop": "eos"}
-
-
-@cache
-def vocabulary() -> Llama:
-    """What turns ids into text."""
-    return Llama(str(MODEL), vocab_only=True, verbose=False)
 
 
 def options() -> argparse.Namespace:
@@ -53,7 +46,8 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name, default in (("port", 8080), ("ctx-size", 4096), ("parallel", 4), ("n-predict", -1), ("seed", -1)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name, text in (("temp", "0.8"), ("alias", "target"), ("chat-template", CHATML), ("chat-template-file", "")):
+    texts = {"temp": "0.8", "alias": "target", "chat-template": CHATML, "chat-template-file": "", "reasoning": "auto"}
+    for name, text in texts.items():
         parser.add_argument(f"--{name}", default=text)
     for name in ("kv-unified", "verbose"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -112,21 +106,18 @@ class Handler(BaseHTTPRequestHandler):
         """llama-server's own paths, or as it came."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         body = {"seed": self.chosen.seed, "temperature": float(self.chosen.temp)} | SAMPLING | body
+        body = {"chat_template_kwargs": {"enable_thinking": self.chosen.reasoning != "off"}} | body
         self.upstream = Upstream(self.verifier)
         try:
             match self.path:
                 case "/completion":
                     self.completion(body)
-                case "/tokenize":
-                    self.tell({"tokens": self.ids(body["content"])})
-                case "/apply-template":
-                    self.tell({"prompt": self.text(self.chat_ids(body))})
                 case "/chat/completions/input_tokens":
-                    self.tell({"input_tokens": len(self.chat_ids(body))})
+                    answer = self.read("/v1/chat/completions", body | {"max_tokens": 0})
+                    self.tell({"input_tokens": answer["usage"]["prompt_tokens"]})
                 case "/chat/completions" if body.pop("verbose", self.chosen.verbose):
-                    answer = json.loads(self.asked("/v1/chat/completions", self.limit() | body).read())
-                    prompt = self.text(answer["specmesh"]["prompt_token_ids"])
-                    self.tell(spelled(answer) | {"__verbose": {"prompt": prompt}})
+                    answer = self.read("/v1/chat/completions", self.limit() | body)
+                    self.tell(spelled(answer) | {"__verbose": self.read("/apply-template", body)})
                 case _:
                     self.forward(self.limit() | body)
         except Refused as error:
@@ -151,9 +142,13 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(answer.status, json.loads(answer.read()))
         return answer
 
+    def read(self, path: str, body: object) -> Any:
+        """Its whole answer; raises Refused."""
+        return json.loads(self.asked(path, body).read())
+
     def forward(self, body: object) -> None:
         """Pass a request on, and its answer as it comes, in llama-server's spelling."""
-        path = self.path if self.path.startswith("/v1") or body is None else f"/v1{self.path}"
+        path = f"/v1{self.path}" if self.path in UNVERSIONED else self.path
         answer = self.ask(self.command, path, body)
         self.send_response(answer.status)
         self.end_headers()
@@ -168,28 +163,14 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(value).encode())
 
-    def ids(self, text: str) -> list[int]:
-        """The ids of a text: those of the prompt of an answer without any text of its own."""
-        answer = self.asked("/v1/completions", {"prompt": text, "max_tokens": 0})
-        return json.loads(answer.read())["specmesh"]["prompt_token_ids"]  # type: ignore[no-any-return]
-
-    def text(self, ids: list[int]) -> str:
-        """The text of ids, with special tokens."""
-        return vocabulary().detokenize(ids, special=True).decode("utf-8", "replace")
-
-    def chat_ids(self, body: dict[str, Any]) -> list[int]:
-        """What a chat becomes by its template."""
-        answer = self.asked("/v1/chat/completions", body | {"max_tokens": 0})
-        return json.loads(answer.read())["specmesh"]["prompt_token_ids"]  # type: ignore[no-any-return]
-
     def prompt(self, prompt: object) -> object:
         """A prompt as /v1 takes it: texts in objects come out of them, and one of ids and texts is all ids."""
         match prompt:
             case {"prompt_string": text} if len(prompt) == 1:
                 return text
-            case list() if int in map(type, prompt):
-                return [token for part in prompt for token in ([part] if isinstance(part, int) else self.ids(part))]
-            case list():
+            case list() if {int, str} <= set(map(type, prompt)):
+                return self.read("/tokenize", {"content": prompt, "add_special": True})["tokens"]
+            case list() if int not in map(type, prompt):
                 return [self.prompt(part) for part in prompt]
         return prompt
 
@@ -218,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def spelled(answer: dict[str, Any]) -> dict[str, Any]:
     """An answer of /v1 as llama-server spells it where that is not OpenAI's: three places."""
-    error = answer.get("error", {})
+    error = answer.get("error") or {}
     if error.get("code") == "context_length_exceeded":
         n_ctx, n_prompt = map(int, re.findall(r"(\d+) tokens", error["message"]))
         error |= {"type": "exceed_context_size_error", "n_ctx": n_ctx, "n_prompt_tokens": n_prompt}

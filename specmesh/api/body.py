@@ -98,6 +98,8 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
             raise RequestError("messages must be a list with at least one message", "messages")
         messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(said))
         continued, variables = _continues(fields, messages), fields.mapping("chat_template_kwargs")
+        if not continued and not fields.flag("add_generation_prompt", True):
+            variables["add_generation_prompt"] = False
         if effort := fields.text("reasoning_effort"):
             variables = {"reasoning_effort": effort} | variables
         return (replace(request, messages=messages, continued=continued, template=variables),), ""
@@ -176,10 +178,14 @@ _CONTENT = ("audio", "function_call", "images", "refusal")
 
 def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
     """Whether the last message is to be continued, which only an assistant's can."""
+    if fields.flag("add_generation_prompt") and fields.flag("continue_final_message"):
+        why = "add_generation_prompt begins an answer, continue_final_message goes on with one: choose"
+        raise RequestError(why, "continue_final_message")
     own = messages[-1].role == "assistant" and not messages[-1].tool_calls
-    wanted = not fields.flag("add_generation_prompt", not fields.flag("continue_final_message", own))
-    if wanted and not own:
+    asked = fields.flag("continue_final_message", own)
+    if asked and not own:
         raise RequestError("only an assistant's message at the end can be continued", "messages")
+    wanted = own and not fields.flag("add_generation_prompt", not asked)
     if wanted and "assistant" in [message.role for message in messages[-2:-1]]:
         raise RequestError("two assistant messages at the end cannot be continued: join them", "messages")
     return wanted

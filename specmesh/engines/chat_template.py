@@ -94,7 +94,7 @@ def _compiled(source: str) -> Template:
         loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
-    environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}  # noqa: DTZ005 - the user's day
+    environment.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
     return environment.from_string(source)
 
 
@@ -136,13 +136,17 @@ def _shown(message: Json, source: str) -> Json:
 def _rendered(template: Template, request: Json) -> str:
     messages: Any = request["messages"]
     variables: Any = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
-    variables |= request.get("variables") or {}
+    variables |= {"date_string": _strftime_now("%d %b %Y"), "datetime": _strftime_now("%b %d %Y")}  # as llama-server's
+    variables |= {"add_generation_prompt": not request["continued"]} | (request.get("variables") or {})
     variables |= {"bos_token": request["bos"], "eos_token": request["eos"]}
-    variables |= {"add_generation_prompt": not request["continued"]}
     text = template.render(variables | {"messages": [_shown(one, str(request["template"])) for one in messages]})
     if len(text) > MAX_TEXT:
         raise TemplateError(f"its text has more than {MAX_TEXT} characters")
     return text
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)  # noqa: DTZ005 - the user's day
 
 
 def _raise(message: str) -> NoReturn:

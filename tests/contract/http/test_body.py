@@ -227,9 +227,9 @@ USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
     ("messages", "fields", "param"),
     [
         ([USER, BEGUN, BEGUN], {}, "messages"),
-        ([USER], {"add_generation_prompt": False}, "messages"),
         ([USER], {"continue_final_message": True}, "messages"),
         ([USER, BEGUN], {"continue_final_message": "yes"}, "continue_final_message"),
+        ([USER, BEGUN], {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
     ],
 )
 def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], param: str):
@@ -238,6 +238,13 @@ def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], pa
         parse_chat({"messages": messages} | fields)
     assert refused.value.param == param
     assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).requests[0].continued
+
+
+def test_a_prompt_without_the_beginning_of_an_answer():
+    """As it is said to the template; a message that is continued has none anyway."""
+    for messages, template in (([USER], {"add_generation_prompt": False}), ([USER, BEGUN], {})):
+        request = parse_chat({"messages": messages, "add_generation_prompt": False}).requests[0]
+        assert (request.continued, request.template) == (not template, template)
 
 
 def test_several_answers():

@@ -106,6 +106,13 @@ def test_the_last_message_goes_on(template: str, text: str):
         assert made.render(BEGUN, {}) != text
 
 
+def test_variables_of_a_chat():
+    """They take the place of those that every template has: the answer's beginning, today's date."""
+    with closing(ChatTemplate("{{ date_string }}{% if add_generation_prompt %}>{% endif %}", "<s>", "</s>")) as made:
+        assert made.render(SAID, {"date_string": "1 May", "add_generation_prompt": False}) == "1 May"
+        assert made.render(SAID, {"date_string": "1 May"}) == "1 May>"
+
+
 @pytest.mark.fault("E6.71")
 @pytest.mark.parametrize(
     "template",
@@ -137,7 +144,7 @@ def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str)
             "{% if tools %}t{% endif %}{{ tools is none }}{{ documents is defined }}{{ add_generation_prompt }}",
             "TrueFalseTrue",
         ),
-        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{{ strftime_now('%Y') | length }}{{ (date_string | length, datetime | length) }}", "4(11, 11)"),
         ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "2"),
     ],
 )
