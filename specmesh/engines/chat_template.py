@@ -137,7 +137,8 @@ def _rendered(template: Template, request: Json) -> str:
     messages: Any = request["messages"]
     variables: Any = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
     variables |= {"date_string": _strftime_now("%d %b %Y"), "datetime": _strftime_now("%b %d %Y")}  # as llama-server's
-    variables |= {"add_generation_prompt": not request["continued"]} | (request.get("variables") or {})
+    variables["add_generation_prompt"] = not request["continued"]
+    variables |= request.get("variables") or {}
     variables |= {"bos_token": request["bos"], "eos_token": request["eos"]}
     text = template.render(variables | {"messages": [_shown(one, str(request["template"])) for one in messages]})
     if len(text) > MAX_TEXT:
