@@ -116,7 +116,7 @@ def asked_openai(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion", client.completions.create(model=MODEL, prompt=CODE, max_tokens=16).choices[0].text
     texts = client.completions.create(model=MODEL, prompt=CODE, max_tokens=16, stream=True)
     yield "completion stream", "".join(part.choices[0].text for part in texts)
-    asked: Any = {"model": MODEL, "tools": [TOOL], "max_tokens": 64}
+    asked: Any = {"model": MODEL, "tools": [TOOL], "max_tokens": 128}
     for way in ("", " stream"):
         chat_so_far, choices = [*messages], (NAMED, "required", "none")
         for choice in choices:
@@ -154,7 +154,7 @@ def asked_langchain(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion stream", "".join(text.stream(CODE))
     yield "completion batch", min(text.batch([CODE, "import os\n"]), key=len)
     yield "completion generate", text.generate([CODE, "import os\n"]).generations[1][0].text
-    tool, more = langchain_core.tools.tool(weather), {**told, "max_tokens": 64}
+    tool, more = langchain_core.tools.tool(weather), {**told, "max_tokens": 128}
     caller = ChatOpenAI(**more)
     for way in ("", " stream"):
         said: Any = [HumanMessage(QUESTION)]
@@ -187,7 +187,7 @@ def asked_litellm(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion stream", "".join(part.choices[0].text or "" for part in texts)
     for way in ("", " stream"):
         for choice in (NAMED, "required", "none"):
-            more = told | {"max_tokens": 64, "tools": [TOOL], "tool_choice": choice, "stream": bool(way)}
+            more = told | {"max_tokens": 128, "tools": [TOOL], "tool_choice": choice, "stream": bool(way)}
             answer = litellm.completion(model=f"openai/{MODEL}", messages=messages, **more)
             said = (litellm.stream_chunk_builder([*answer], messages) if way else answer).choices[0].message
             messages.append(said.model_dump(exclude_none=True))
@@ -203,7 +203,7 @@ def weather(days: __import__("typing").Literal[1, 2, 3], unit: __import__("typin
     print("called", days, unit)
     return "mild"
 """
-LLM_OPTIONS = ["-o", "max_tokens", "64", "-o", "temperature", "0", "-o", "stop", "</tool_call>"]
+LLM_OPTIONS = ["-o", "max_tokens", "128", "-o", "temperature", "0", "-o", "stop", "</tool_call>"]
 """llm lets the model choose whether it calls: after many marks of a call, this one writes one more."""
 
 
@@ -249,7 +249,7 @@ def asked_instructor(place: Place) -> Iterator[tuple[str, str]]:
     client = instructor.from_openai(
         openai.OpenAI(base_url=place.url, api_key=place.key), mode=instructor.Mode.JSON_SCHEMA
     )
-    told: Any = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
+    told: Any = {"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 128}
     answer = client.chat.completions.create(response_model=Answer, max_retries=1, **told)
     yield "chat", answer.model_dump_json()
     *_, last = client.chat.completions.create_partial(response_model=Answer, **told)
@@ -291,10 +291,10 @@ def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
         works: bool
 
     class FirstTool(AbstractCapability[None]):
-        """The first step must call a function, the next ones none."""
+        """The first step calls `weather`, the next ones no function."""
 
         def get_model_settings(self) -> Any:
-            return lambda context: {"tool_choice": "required" if context.run_step == 1 else "none"}
+            return lambda context: {"tool_choice": ["weather"] if context.run_step == 1 else "none"}
 
     async def ask() -> list[tuple[str, str]]:
         model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=place.url, api_key=place.key))
@@ -304,7 +304,7 @@ def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
             streamed = "".join([part async for part in stream.stream_text(delta=True)])
         second = await agent.run("And three?", message_history=first.all_messages())
         texts = [("chat", first.output), ("chat stream", streamed), ("chat continued", second.output)]
-        told: Any = {"tools": [weather], "capabilities": [FirstTool()], "model_settings": {"max_tokens": 64}}
+        told: Any = {"tools": [weather], "capabilities": [FirstTool()], "model_settings": {"max_tokens": 128}}
         answer = await Agent(model, output_type=Answer, **told).run(QUESTION)
         async with Agent(model, **told).run_stream(QUESTION) as stream:
             streamed = "".join([part async for part in stream.stream_text(delta=True)])
@@ -314,7 +314,7 @@ def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
     yield from asyncio.run(ask())
 
 
-ENDS = {"temperature": 0, "stop": ["tool>", "(", ".", "="]}
+ENDS = {"seed": 1, "stop": ["(", ".", "p", "f"]}
 """What ends a free text, and is in no call: openai-agents refuses a stream whose text is cut off."""
 
 
@@ -339,7 +339,7 @@ def asked_agents(place: Place) -> Iterator[tuple[str, str]]:
         texts = [("chat", first.final_output), ("chat stream", streamed), ("chat continued", second.final_output)]
         agents.set_default_openai_client(client, use_for_tracing=False)
         settings = agents.ModelSettings(
-            tool_choice="required", parallel_tool_calls=False, max_tokens=64, extra_body=ENDS
+            tool_choice="required", parallel_tool_calls=False, max_tokens=128, extra_body=ENDS
         )
         tools: Any = [agents.function_tool(weather)]
         agent = agents.Agent(name="B", instructions="Be brief.", model=MODEL, model_settings=settings, tools=tools)

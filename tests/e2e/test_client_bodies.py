@@ -1,7 +1,7 @@
 """What real clients sent, as `bench/clients.py --record` wrote it down, at a verifier with a key and at a drafter.
 
-The clients themselves are not needed here: `client_bodies.json` has their requests, and of each answer is read what the
-client that asked would read.
+The clients themselves are not needed here: `client_bodies.json` has their requests (of those with tools, one for each
+form of answer), and of each answer is read what the client that asked would read.
 """
 
 import json
@@ -32,6 +32,8 @@ def test_a_client_is_answered(served: dict[str, Served], role: str, asked: Json)
     assert answer.headers["content-type"].startswith("text/event-stream" if streams else "application/json")
     if body is None:
         assert [model["id"] for model in answer.json()["data"]] == ["sim-target"]
+    elif "input" in body:
+        check_response(answer, body)
     elif streams:
         check_stream(answer, body, chat=chat)
     else:
@@ -42,9 +44,9 @@ def check_whole(answer: Answer, body: Json, *, chat: bool) -> None:
     """An answer at once: a choice for each prompt, texts as they were asked for, the usage."""
     check_head(answer.json(), "chat.completion" if chat else "text_completion")
     assert [choice["index"] for choice in answer.choices] == list(range(prompts(body)))
-    for choice, text in zip(answer.choices, answer.texts, strict=True):
+    for choice in answer.choices:
         assert not chat or choice["message"]["role"] == "assistant"
-        check_text(text, choice["finish_reason"], body)
+        check_text(said(choice["message"]) if chat else choice["text"], choice["finish_reason"], body)
     check_usage(answer.json()["usage"], body)
 
 
@@ -62,8 +64,8 @@ def check_stream(answer: Answer, body: Json, *, chat: bool) -> None:
     assert len(choices) == len(chunks)
     texts: dict[int, str] = {}
     for choice in choices:
-        said = choice["delta"].get("content") if chat else choice["text"]
-        texts[choice["index"]] = texts.get(choice["index"], "") + (said or "")
+        text = said(choice["delta"]) if chat else choice["text"]
+        texts[choice["index"]] = texts.get(choice["index"], "") + text
     if chat:
         first, *others = (choice["delta"].get("role") for choice in choices)
         assert (first, set(others)) == ("assistant", {None})
@@ -71,6 +73,23 @@ def check_stream(answer: Answer, body: Json, *, chat: bool) -> None:
     assert sorted(texts) == sorted(index for index, _ in ends) == list(range(prompts(body)))
     for index, finish in ends:
         check_text(texts[index], finish, body)
+
+
+def check_response(answer: Answer, body: Json) -> None:
+    """Events, of which the last has the call."""
+    *events, rest = answer.raw.decode().split("\n\n")
+    heard = [json.loads(event.partition("\ndata: ")[2]) for event in events]
+    assert (heard[-1]["type"], rest) == ("response.completed", "")
+    [call] = heard[-1]["response"]["output"]
+    told = [one["delta"] for one in heard if one["type"] == "response.function_call_arguments.delta"]
+    assert (call["type"], call["name"], call["arguments"]) == ("function_call", body["tools"][0]["name"], "".join(told))
+    jsonschema.validate(json.loads(call["arguments"]), body["tools"][0]["parameters"])
+
+
+def said(message: Json) -> str:
+    """The content of a message or a delta, or the arguments of its calls."""
+    calls = message.get("tool_calls") or ()
+    return (message.get("content") or "") + "".join(call["function"]["arguments"] for call in calls)
 
 
 def prompts(body: Json) -> int:
@@ -90,12 +109,15 @@ def check_text(text: object, finish: object, body: Json) -> None:
     """A text, of the form that was asked for."""
     assert isinstance(text, str)
     assert text
-    assert finish in {"stop", "length"}
+    calls = body.get("tool_choice", "none") != "none"
+    assert finish in ({"tool_calls"} if calls else {"stop", "length"})
     grammar, wanted = body.get("grammar"), body.get("response_format")
     if isinstance(grammar, str):
         assert (text, finish) == (json.loads(grammar.removeprefix("root ::= ")), "stop")
     if isinstance(wanted, dict):
         jsonschema.validate(json.loads(text), wanted["json_schema"]["schema"])
+    if calls:
+        jsonschema.validate(json.loads(text), body["tools"][0]["function"]["parameters"])
 
 
 def check_usage(usage: Json, body: Json) -> None:
