@@ -52,7 +52,8 @@ class Deltas:
                 self._content += text
                 return {"content": text}
             case CallBegin(name):
-                call: Json = {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
+                # Mistral's templates take an id of nine letters and digits only.
+                call: Json = {"id": secrets.token_hex(5)[:9], "type": "function"}
                 self._calls.append((call, {"name": name, "arguments": ""}))
                 begun = {"index": self.calls - 1, **call, "function": {"name": name, "arguments": ""}}
                 return {"tool_calls": [begun]}
