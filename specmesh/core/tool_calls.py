@@ -59,6 +59,7 @@ _HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
 _ARRAY = '{"name": "$NAME", "arguments": $ARGS}'
 _GLM, _GLM47 = (f"<arg_key>$KEY</arg_key>{line}<arg_value>$VALUE</arg_value>{line}" for line in ("\n", ""))
 _QWEN = "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>"
+_SEED = _QWEN.replace("tool_call>", "seed:tool_call>")
 _DEEPSEEK = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
 _DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
 _CALLS = "<｜tool▁calls▁begin｜>¦<｜tool▁calls▁end｜>"
@@ -67,6 +68,7 @@ _LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
 
 _FORMATS = (
     _form("harmony", "<|channel|> functions.", _HARMONY, between=None, trigger="<|channel|>commentary to="),
+    _form("seed", "<seed:tool_call> <parameter=", _SEED, param="<parameter=$KEY>$VALUE</parameter>\n"),
     _form("qwen3_coder", "<function= <parameter=", _QWEN, param="<parameter=$KEY>\n$VALUE\n</parameter>\n"),
     _form("glm47", "</arg_key><arg_value>", "<tool_call>$NAME$ARGS</tool_call>", param=_GLM47),
     _form("glm", "<arg_key>", "<tool_call>$NAME\n$ARGS</tool_call>", param=_GLM),

@@ -38,6 +38,7 @@ def test_a_loop_of_two_steps(client: openai.OpenAI):
     [choice] = answer.choices
     [call] = choice.message.tool_calls
     assert (choice.finish_reason, choice.message.content, call.function.name) == ("tool_calls", None, "weather")
+    assert (len(call.id), call.id.isalnum()) == (9, True)  # Mistral's templates refuse any other
     arguments = json.loads(call.function.arguments)
     assert set(arguments) == {"days", "unit"}
     assert 1 <= arguments["days"] <= 9
