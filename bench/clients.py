@@ -71,6 +71,9 @@ SCHEMA: dict[str, Any] = {
 }
 TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "The forecast.", "parameters": SCHEMA}}
 NAMED: Any = {"type": "function", "function": {"name": "weather"}}
+SINGLY: Any = {"max_tokens": 128, "parallel_tool_calls": False}
+"""One call at a time: this target would go on with calls."""
+
 CALLED: list[object] = []
 
 
@@ -116,11 +119,11 @@ def asked_openai(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion", client.completions.create(model=MODEL, prompt=CODE, max_tokens=16).choices[0].text
     texts = client.completions.create(model=MODEL, prompt=CODE, max_tokens=16, stream=True)
     yield "completion stream", "".join(part.choices[0].text for part in texts)
-    asked: Any = {"model": MODEL, "tools": [TOOL], "max_tokens": 128}
+    asked: Any = {"model": MODEL, "tools": [TOOL], **SINGLY}
     for way in ("", " stream"):
         chat_so_far, choices = [*messages], (NAMED, "required", "none")
         for choice in choices:
-            told = asked | {"messages": chat_so_far, "tool_choice": choice, "parallel_tool_calls": False}
+            told = asked | {"messages": chat_so_far, "tool_choice": choice}
             if choice == "none":  # its stream refuses a text that is cut off
                 told["extra_body"] = {"grammar": 'root ::= "Mild."'}
             if way:
@@ -159,7 +162,7 @@ def asked_langchain(place: Place) -> Iterator[tuple[str, str]]:
     for way in ("", " stream"):
         said: Any = [HumanMessage(QUESTION)]
         for choice in ("weather", "any", "none"):
-            bound = caller.bind_tools([tool], tool_choice=choice)
+            bound = caller.bind_tools([tool], tool_choice=choice, parallel_tool_calls=False)
             message = reduce(add, bound.stream(said)) if way else bound.invoke(said)
             said += [message, *(tool.invoke(call) for call in message.tool_calls)]
         called(2)
@@ -187,7 +190,7 @@ def asked_litellm(place: Place) -> Iterator[tuple[str, str]]:
     yield "completion stream", "".join(part.choices[0].text or "" for part in texts)
     for way in ("", " stream"):
         for choice in (NAMED, "required", "none"):
-            more = told | {"max_tokens": 128, "tools": [TOOL], "tool_choice": choice, "stream": bool(way)}
+            more = told | SINGLY | {"tools": [TOOL], "tool_choice": choice, "stream": bool(way)}
             answer = litellm.completion(model=f"openai/{MODEL}", messages=messages, **more)
             said = (litellm.stream_chunk_builder([*answer], messages) if way else answer).choices[0].message
             messages.append(said.model_dump(exclude_none=True))
@@ -304,7 +307,7 @@ def asked_pydantic_ai(place: Place) -> Iterator[tuple[str, str]]:
             streamed = "".join([part async for part in stream.stream_text(delta=True)])
         second = await agent.run("And three?", message_history=first.all_messages())
         texts = [("chat", first.output), ("chat stream", streamed), ("chat continued", second.output)]
-        told: Any = {"tools": [weather], "capabilities": [FirstTool()], "model_settings": {"max_tokens": 128}}
+        told: Any = {"tools": [weather], "capabilities": [FirstTool()], "model_settings": SINGLY}
         answer = await Agent(model, output_type=Answer, **told).run(QUESTION)
         async with Agent(model, **told).run_stream(QUESTION) as stream:
             streamed = "".join([part async for part in stream.stream_text(delta=True)])
@@ -338,9 +341,7 @@ def asked_agents(place: Place) -> Iterator[tuple[str, str]]:
         second = await agents.Runner.run(agent, more)
         texts = [("chat", first.final_output), ("chat stream", streamed), ("chat continued", second.final_output)]
         agents.set_default_openai_client(client, use_for_tracing=False)
-        settings = agents.ModelSettings(
-            tool_choice="required", parallel_tool_calls=False, max_tokens=128, extra_body=ENDS
-        )
+        settings = agents.ModelSettings(tool_choice="required", extra_body=ENDS, **SINGLY)
         tools: Any = [agents.function_tool(weather)]
         agent = agents.Agent(name="B", instructions="Be brief.", model=MODEL, model_settings=settings, tools=tools)
         answer = await agents.Runner.run(agent, QUESTION)
