@@ -35,7 +35,7 @@ EXPECTED = {
     "test_chat_template_assistant_prefill[prefill1": "text parts are joined as they are, without an empty line",
     "test_chat_completion_with_timings_per_token[": "`timings_per_token`: times are in `specmesh.report`",
     "test_return_progress[": "`return_progress`: a prompt's progress is not told",
-    "test_responses_stream_with_llama_telemetry[": "`timings_per_token`, `return_progress`: as above",
+    "test_responses_stream_with_llama_telemetry[": "`timings_per_token`: times are in `specmesh.report`",
     "test_tokenize_with_bos[": "an id of their model: the bundled target begins its texts with no token",
     "test_date_inside_prompt[fireworks": "its template adds `functions` to a text, which nobody gives: refused",
 }
