@@ -16,6 +16,8 @@ from harness.ports import free_port
 from processes import PATIENCE, Mesh, Stream, body, complete, few_descriptors, generate, sim_text, until
 from served import HEAD, Answer, Served, asking, many
 
+from specmesh.errors import WentAway
+
 PROMPT = "All good things"
 
 
@@ -74,15 +76,18 @@ def test_a_drafter_that_ends(mesh: Mesh):
     unread = asking(body(PROMPT, 50_000, stream=True, rounds=True))
     with many(drafter.socket, 1, unread), ThreadPoolExecutor(16) as clients:
         until(lambda: verifier.live() == 1, "it has begun")
-        waiting = [clients.submit(ask, stream) for stream in (True, False, True, False)]
+        begun = Stream(drafter, body(PROMPT, 50_000))
+        waiting = [clients.submit(ask, stream) for stream in (False, True, False)]
         until(lambda: drafter.stats()["sessions"]["live"] == 3, "those have begun")  # type: ignore[index]
         drafter.signal(signal.SIGTERM)
         late = [clients.submit(ask_on, number) for number in range(8)]
         assert drafter.wait() == 0
         for one in (*waiting, *late):
             one.result()
-    assert len(answers) > 4
-    assert {answer.status for answer in answers} == {200, 503}
+        with pytest.raises(WentAway, match="stopping"):
+            begun.read()
+    assert len(answers) > 3
+    assert 503 in {answer.status for answer in answers} <= {200, 503}
     for answer in answers:
         assert b"the drafter is stopping" in answer.raw
         assert answer.status == 200 or answer.headers["retry-after"] == "1"
