@@ -52,7 +52,7 @@ class Deltas:
         elif thought:
             yield [self._delta(TextPart(self._before + thought))]
             self._before = ""
-        if text and not (self._splits or self._before):
+        if text and self._after and not (self._splits or self._before):
             yield [self._delta(TextPart(self._after))]
             self._after = ""
         if self._parser is not None:

@@ -64,6 +64,15 @@ def test_thoughts_may_stay():
     assert joined(made(splits=False).feed(text, over=True)) == ("", f"<think>So {CALL}</think>Well", [])
 
 
+def test_no_delta_is_empty():
+    """Where a model does not think there are no marks to put back."""
+    grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": ""}))
+    deltas = deltas_of(SessionParams(SamplingParams(), 9, grammar=grammar), splits=False)
+    assert [delta for part in ("Well", ": ") for delta in deltas.feed(part, over=False)] == [
+        {"content": "Well"}, {"content": ": "},
+    ]  # fmt: skip
+
+
 def test_half_a_call_is_none_that_was_made():
     whole, half = made(), made()
     whole.feed(TEXT, over=True)
