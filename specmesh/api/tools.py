@@ -1,13 +1,11 @@
-"""The tools of a chat's body, checked."""
+"""The tools of a chat's body, checked as far as `engines.tool_grammar`, which hears peers too, does not."""
 
 import json
-import re
 
 from specmesh.core.fields import Fields
 from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
 from specmesh.errors import RequestError
 
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _NOTHING: dict[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -19,10 +17,7 @@ def tools_grammar(fields: Fields) -> Grammar | None:
     if not isinstance(given, list):
         raise RequestError("tools must be a list", "tools")
     tools = [_tool(one, f"tools[{index}]") for index, one in enumerate(given)]
-    names = [str(one["name"]) for one in tools]
-    if len(set(names)) < len(names):
-        raise RequestError("tools must have names of their own", "tools")
-    chosen = _choice(choice, names)
+    chosen = _choice(choice, [one["name"] for one in tools])
     if chosen == "none" or not tools:
         return None
     grammar = {"tools": tools, "choice": chosen, "parallel": parallel, "format": "", "thinking": ""}
@@ -32,7 +27,7 @@ def tools_grammar(fields: Fields) -> Grammar | None:
     return Grammar(GrammarKind.TOOLS, text)
 
 
-def _choice(choice: object, names: list[str]) -> object:
+def _choice(choice: object, names: list[object]) -> object:
     match choice:
         case "none" | "auto":
             return choice
@@ -45,9 +40,9 @@ def _choice(choice: object, names: list[str]) -> object:
 
 def _tool(value: object, where: str) -> dict[str, object]:
     match value:
-        case {"type": "function", "function": {"name": str(name), **function}} if _NAME.fullmatch(name):
+        case {"type": "function", "function": {"name": str(name), **function}}:
             schema = function.get("parameters") or _NOTHING
             if not isinstance(schema, dict):
                 raise RequestError(f"{where}.function.parameters must be a JSON schema", "tools")
             return {"name": name, "description": str(function.get("description") or ""), "parameters": schema}
-    raise RequestError(f"{where} must be of type function, with a function whose name is a word", "tools")
+    raise RequestError(f"{where} must be of type function, with a function that has a name", "tools")
