@@ -64,7 +64,7 @@ def distributions(
     target: LlamaVerifier, drafter: LlamaVerifier, prompt: str, tokens: int, sampler: Sampler
 ) -> Iterator[tuple[Probs, Probs, NDArray[np.int64], Probs]]:
     """Of each position of a text: the target's distribution, the draft model's, and the head of that."""
-    ids, held = target.encode(prompt), 0
+    ids, held = target.tokenizer.encode(prompt), 0
     for _ in range(tokens):
         truth, guess = rows(target, ids, held), rows(drafter, ids, held)
         yield sampler.distribution(truth), sampler.distribution(guess), *sampler.likeliest(guess, MAX_PROPOSAL)

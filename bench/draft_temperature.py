@@ -80,7 +80,7 @@ def main() -> None:
         stood: list[NDArray[np.bool_]] = []
         common = []
         for seed, prompt in enumerate(prompts(args.texts)):
-            ids = target.encode(prompt)
+            ids = target.tokenizer.encode(prompt)
             begin = len(ids)
             own = Sampler(SamplingParams(temperature, seed=seed))
             ids += sampled(target, ids, own, args.tokens)

@@ -110,7 +110,7 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
     if not target.is_file():
         write(target, layer, kind, Path(args.target))
     with referee(args.target) as engine:
-        texts = [engine.encode(prompt) for prompt in prompts(args.prompts)]
+        texts = [engine.tokenizer.encode(prompt) for prompt in prompts(args.prompts)]
     foreign = Foreign()
     with ExitStack() as stack:
         run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -74,7 +74,7 @@ def outcome(warm: Turn, cold: Turn, target: LlamaVerifier) -> str:
     at = next((i for i, (a, b) in enumerate(zip(warm.ids, cold.ids, strict=False)) if a != b), None)
     if at is None:
         return "different"
-    prefix = [*target.encode(cold.asked), *cold.ids[:at]]
+    prefix = [*target.tokenizer.encode(cold.asked), *cold.ids[:at]]
     return "near tie" if near_tie(target, prefix, {warm.ids[at], cold.ids[at]}) else "different"
 
 

@@ -55,12 +55,12 @@ class Alone:
         self._engine = engine
 
     def text(self, prompt: str, sampling: SamplingParams, tokens: int) -> Text:
-        prompt_ids = tuple(self._engine.encode(prompt))
+        prompt_ids = tuple(self._engine.tokenizer.encode(prompt))
         said = tuple(continued(self._engine, prompt_ids, tokens, sampling))
         return Text(prompt, sampling, prompt_ids, said, len(said) < tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
-        return b"".join(self._engine.vocabulary.pieces[one] for one in ids).decode("utf-8", "replace")
+        return b"".join(self._engine.tokenizer.vocabulary.pieces[one] for one in ids).decode("utf-8", "replace")
 
 
 def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, waits: bool) -> Verdict:

@@ -60,7 +60,7 @@ class VerifierLoop(DaemonLoop[Order]):
     ) -> None:
         super().__init__(settings.drain, Busy("the verifier is stopping: try again when it is back"))
         self._router, self._engine, self._model_hash = Router(socket, guard), engine, model_hash
-        self._prompts = PromptEncoder(engine, self.mailbox.put)
+        self._prompts = PromptEncoder(engine.tokenizer, self.mailbox.put)
         self.stats = VerifierStats(time.monotonic())
         self._report = vev.CoreReport()
         self._asked: list[tuple[float, AskStats]] = []  # until when they wait
@@ -107,12 +107,12 @@ class VerifierLoop(DaemonLoop[Order]):
         return (self._engine.info.model,)
 
     def served(self, _: str) -> ModelInfo:
-        info, engine = self._engine.info, self._engine
-        return ModelInfo(info.model, engine.vocabulary, n_ctx=info.n_ctx, n_seq=info.n_seq, texts=engine.texts)
+        info, tokenizer = self._engine.info, self.tokenizer
+        return ModelInfo(info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, n_seq=info.n_seq, texts=tokenizer.texts)
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._engine
+        return self._engine.tokenizer
 
     def _drained(self) -> bool:
         self._clients.stop(self._refusal)
@@ -246,9 +246,9 @@ class PromptEncoder:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
     have another thread: compiling holds up no others."""
 
-    def __init__(self, engine: Tokenizer, deliver: Callable[[Encoded], None]) -> None:
-        self._engine, self._deliver = engine, deliver
-        self._grammars = Grammars(engine.vocabulary)
+    def __init__(self, tokenizer: Tokenizer, deliver: Callable[[Encoded], None]) -> None:
+        self._tokenizer, self._deliver = tokenizer, deliver
+        self._grammars = Grammars(tokenizer.vocabulary)
         self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
 
     def add(self, opening: vev.Opening) -> Callable[[], bool]:
@@ -265,11 +265,11 @@ class PromptEncoder:
         return not under_way
 
     def _encoded(self, opening: vev.Opening) -> Encoded:
-        request, engine = opening.request, self._engine
+        request, tokenizer = opening.request, self._tokenizer
         try:
-            ids, tail = prompt_of(engine, request)
+            ids, tail = prompt_of(tokenizer, request)
             if request.messages or request.id.startswith(CHAT):
-                request = replace(request, params=with_format(request.params, engine.texts, tail))
+                request = replace(request, params=with_format(request.params, tokenizer.texts, tail))
             grammar = request.params.grammar
             constraint = self._grammars.compile(grammar) if grammar is not None else None
         except SpecmeshError as error:
@@ -280,16 +280,16 @@ class PromptEncoder:
         return replace(opening, request=request, ids=ids, n_prompt=len(ids), constraint=constraint)
 
 
-def prompt_of(engine: Tokenizer, request: Request) -> tuple[tuple[int, ...], str]:
+def prompt_of(tokenizer: Tokenizer, request: Request) -> tuple[tuple[int, ...], str]:
     """Return the ids to continue, by the target's tokenizer and chat template, and the text that they end with; safe
     from any thread. An empty text, where the target begins none with a token of its own, is what ends others, as at
     OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the target has no template."""
     if request.prompt_ids is not None:
-        pieces = engine.vocabulary.pieces
+        pieces = tokenizer.vocabulary.pieces
         tail = b"".join(pieces[one] for one in request.prompt_ids[-TAIL:] if one < len(pieces))
         return request.prompt_ids, tail.decode("utf-8", "replace")
     text = request.prompt or ""
     if request.messages:
-        messages, variables = for_template(request, engine.texts)
-        text = engine.chat_text(messages, variables, continued=request.continued)
-    return tuple(engine.encode(text) or sorted(engine.vocabulary.end_ids)[:1]), text
+        messages, variables = for_template(request, tokenizer.texts)
+        text = tokenizer.chat_text(messages, variables, continued=request.continued)
+    return tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1]), text

@@ -84,8 +84,9 @@ class Drafters:
         cores: ThreadShare,
     ) -> None:
         self._model_hash = model_hash
-        self._name, self._engine, self._info, self._limits = name, engine, engine.info, limits
-        self._fingerprint = engine.vocabulary.fingerprint()
+        self._name, self._info, self._limits = name, engine.info, limits
+        self._vocabulary = engine.tokenizer.vocabulary
+        self._fingerprint = self._vocabulary.fingerprint()
         self._cores, self._shared = cores, vev.ThreadsShared(cores.alone, cores.alone)
         self._router, self._clients, self._stats, self._core = router, clients, stats, core
         self.peers: dict[bytes, DrafterPeer] = {}
@@ -163,7 +164,7 @@ class Drafters:
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
-                pieces = chunk(self._engine.vocabulary, start)
+                pieces = chunk(self._vocabulary, start)
                 peer.link.unread += self._router.send(peer.identity, m.Vocab(start, pieces))
             case m.Ping(number, busy):
                 peer.link.heard_busy(busy)

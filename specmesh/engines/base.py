@@ -109,8 +109,11 @@ class Tokenizer(Protocol):
         or it refuses the messages, EngineError where it fails."""
 
 
-class VerifyEngine(Engine, Tokenizer, Protocol):
+class VerifyEngine(Engine, Protocol):
     """A target model: decodes rows of several sequences in one step."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         """Run one step; return per span its logits, float32 (rows, n_vocab), or None where not wanted. Each span's
@@ -221,7 +224,7 @@ def host_id() -> str:
 
 
 def limits_of(engine: VerifyEngine) -> TargetLimits:
-    info, vocabulary = engine.info, engine.vocabulary
+    info, vocabulary = engine.info, engine.tokenizer.vocabulary
     drafts = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
     return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
 

@@ -11,7 +11,7 @@ from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, EngineInfo, Sequences
+from specmesh.engines.base import Ask, EngineInfo, Sequences, Tokenizer
 from specmesh.engines.sandbox import Json
 from specmesh.errors import ConfigError, RequestError
 
@@ -116,6 +116,10 @@ class SimVerifier(_SimEngine):
         super().__init__(settings, "sim-target")
 
     texts: Mapping[str, str] = {}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self
 
     def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:  # noqa: ARG002
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)

@@ -82,7 +82,7 @@ def ranks(
 
 def sampled(pair: Pair, params: SamplingParams, total: int, seed: int) -> tuple[list[float], int]:
     """Numbers of at least `total` tokens by the daemons, several texts at a time, and how many drafts stood."""
-    prompt, lock = pair.target.encode(PROMPT), threading.Lock()
+    prompt, lock = pair.target.tokenizer.encode(PROMPT), threading.Lock()
     rng, found, accepted = np.random.default_rng(seed), list[float](), 0
     [end] = pair.target.vocabulary.end_ids
 

@@ -18,7 +18,7 @@ def continued(engine: VerifyEngine, prompt: Sequence[int], count: int, params: S
     row = row_after(engine, ids)
     while len(ids) < len(prompt) + count:
         token = sampler.after(ids).choose(row, len(ids))
-        if token in engine.vocabulary.end_ids:
+        if token in engine.tokenizer.vocabulary.end_ids:
             break
         ids.append(token)
         row = row_after(engine, ids, len(ids) - 1)

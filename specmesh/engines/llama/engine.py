@@ -1,6 +1,6 @@
 """llama.cpp as verifier and as drafter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +11,11 @@ from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import Span
 from specmesh.core.scheduling.kv_slots import KVReuse
-from specmesh.core.session_params import ChatMessage
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
 from specmesh.engines.chat_template import MAX_TEMPLATE
 from specmesh.engines.llama.cache import CacheSizes
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import open_cache
-from specmesh.engines.sandbox import Json
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 from specmesh.paths import read_text
 
@@ -150,21 +148,12 @@ class LlamaVerifier(LlamaEngine):
         path = settings.chat_template
         chosen = read_text(path, MAX_TEMPLATE, "a chat template") if path is not None else None
         super().__init__(settings, progress, n_batch=n_batch, rollback=max_draft)
+        self.tokenizer = self._model
         try:
             self._model.load_template(chosen, settings.tool_format)
         except ConfigError:
             self.close()
             raise
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        return self._model.texts
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        return self._model.encode(text, special=special)
-
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
-        return self._model.chat_text(messages, variables, continued=continued)
 
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         rows: list[NDArray[np.float32] | None] = []

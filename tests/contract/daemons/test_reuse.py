@@ -137,8 +137,8 @@ def test_a_warm_text_is_a_cold_one(bench: Bench, target: VerifyEngine):
     last bit of each log-probability; else up to the kernels' noise, and to a near tie."""
     verifier = bench.verifier(target)
     text = Path(__file__).read_text(encoding="utf-8")
-    lines = [tuple(target.encode(text[start : start + 200])) for start in range(2000, 2400, 200)]
-    ids: tuple[int, ...] = tuple(target.encode(text[:600]))
+    lines = [tuple(target.tokenizer.encode(text[start : start + 200])) for start in range(2000, 2400, 200)]
+    ids: tuple[int, ...] = tuple(target.tokenizer.encode(text[:600]))
     found = []
     for line in lines:
         ids += line

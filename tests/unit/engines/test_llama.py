@@ -57,7 +57,7 @@ class TestSettings:
 class TestVocabulary:
     def test_special_tokens_in_a_prompt(self, verifier: LlamaVerifier) -> None:
         """Special tokens written in a raw prompt are those tokens, as in llama-server's /completion."""
-        assert verifier.encode("a<|end|>b<tool>") == [97, 260, 98, 261]
+        assert verifier.tokenizer.encode("a<|end|>b<tool>") == [97, 260, 98, 261]
 
     @pytest.mark.fault("E7.83")
     @pytest.mark.parametrize("piece", ["\0", "a\0b\0", "the hell \U0001f600\u4e2d ", "x", "lorem ipsum ", " "])
@@ -65,18 +65,18 @@ class TestVocabulary:
     def test_encode(self, verifier: LlamaVerifier, piece: str, length: int) -> None:
         text = (piece * length)[:length]
         pieces = verifier.vocabulary.pieces
-        assert b"".join(pieces[token] for token in verifier.encode(text)).decode() == text
+        assert b"".join(pieces[token] for token in verifier.tokenizer.encode(text)).decode() == text
 
     @pytest.mark.fault("E7.83")
     def test_lone_surrogates(self, verifier: LlamaVerifier) -> None:
         with pytest.raises(RequestError, match="not valid Unicode"):
-            verifier.encode("\udc80")
+            verifier.tokenizer.encode("\udc80")
 
     @pytest.mark.fault("E7.83")
     def test_a_text_that_would_end_the_daemon(self, make_gguf: Callable[..., Path]) -> None:
         """With some vocabularies each letter of a run takes stack, of which a daemon's threads have too little."""
         engine = LlamaVerifier(settings(make_gguf("gpt-4o", pre="gpt-4o")))
-        assert len(engine.encode("x" * MEGABYTE)) == MEGABYTE
+        assert len(engine.tokenizer.encode("x" * MEGABYTE)) == MEGABYTE
         engine.close()
 
 
@@ -124,7 +124,7 @@ def test_calls_after_the_end(tiny_gguf: Path) -> None:
     with pytest.raises(LocalProtocolError):
         predict(drafter, 0, [1], GREEDY)
     with pytest.raises(EngineError, match="closed"):
-        verifier.encode("x")
+        verifier.tokenizer.encode("x")
 
 
 def test_pin_is_the_packages() -> None:

@@ -48,30 +48,30 @@ def make(make_gguf: Callable[..., Path], tmp_path: Path) -> Iterator[Make]:
 
 def test_own_template(make: Make):
     engine = make(PLAIN)
-    ids = engine.encode(engine.chat_text(SAID, {}))
-    assert ids == engine.encode(EXPECTED)
-    assert sum(token in engine.vocabulary.end_ids for token in ids) == 2
+    ids = engine.tokenizer.encode(engine.tokenizer.chat_text(SAID, {}))
+    assert ids == engine.tokenizer.encode(EXPECTED)
+    assert sum(token in engine.tokenizer.vocabulary.end_ids for token in ids) == 2
     begun = "system=be<|end|>user=hello<|end|>assistant= The sky  "
-    assert engine.encode(engine.chat_text(BEGUN, {}, continued=True)) == engine.encode(begun)
+    assert engine.tokenizer.encode(engine.tokenizer.chat_text(BEGUN, {}, continued=True)) == engine.tokenizer.encode(begun)
 
 
 def test_special_tokens_and_texts(make: Make):
     """Those at a text's ends are left out on demand, one that is written in it is read; /props tells `texts`."""
     engine = make(PLAIN)
-    assert engine.encode("a<|end|>", special=False)[-1:] == engine.encode("a<|end|>")[-1:]
-    assert set(engine.texts.values()) >= {PLAIN, "<|end|>"}
-    assert engine.chat_text(SAID, {}) == EXPECTED
+    assert engine.tokenizer.encode("a<|end|>", special=False)[-1:] == engine.tokenizer.encode("a<|end|>")[-1:]
+    assert set(engine.tokenizer.texts.values()) >= {PLAIN, "<|end|>"}
+    assert engine.tokenizer.chat_text(SAID, {}) == EXPECTED
 
 
 def test_chosen_template(make: Make):
     engine = make(PLAIN, "{{ messages[-1]['content'] }}!")
-    assert engine.encode(engine.chat_text(SAID, {})) == engine.encode("hello!")
+    assert engine.tokenizer.encode(engine.tokenizer.chat_text(SAID, {})) == engine.tokenizer.encode("hello!")
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"])
 def test_template_that_refuses(make: Make, template: str):
     with pytest.raises(RequestError, match="template refuses"):
-        make(template).chat_text(SAID, {})
+        make(template).tokenizer.chat_text(SAID, {})
 
 
 @pytest.fixture(scope="module")
