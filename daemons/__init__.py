@@ -1,1 +1,15 @@
-"""The daemons: thin shells around specmesh.core. They poll, decode, hand over, carry out; they decide nothing."""
+"""The two daemons: sockets, threads and clocks around the cores, which decide.
+
+Branches here ask what came, whether it is time, or what a library answered. These others choose, each for a reason:
+
+link/sockets.py      `objection`: what a frame is refused for, before it is decoded; limits are core/peer_limits.py's
+                     PAUSE, MAX_..._PER_TURN: a flood must not keep the loop from its other sockets
+link/dealer.py       `look`: when a connection is opened anew, as libzmq's monitor tells how its handshake ended
+link/vocabulary_handshake.py  whether VOCAB is asked for, or the model's own vocabulary is the verifier's
+verifier/drafters.py `_hello`: the same one again is answered again; `receive`: no frame counts before HELLO
+drafter/upstream_link.py  `_has_room`: bytes that wait for a core in a step, which only the loop sees
+                     `_error`: a code ends the connection, the drafter or nothing
+drafter/daemon.py    `_attempt`: an unusable verifier is given up, the last one's error ends the daemon
+runtime/loops.py     `_hear`: tokens that come fast are taken every DOZE; `_look`: when a stopped daemon has drained
+runtime/process.py   who looks after the process, and by which exit code it ends
+"""
