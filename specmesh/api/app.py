@@ -29,12 +29,14 @@ from specmesh import errors
 from specmesh.api.answer import Answer
 from specmesh.api.body import Body, endless, parse_body
 from specmesh.api.choices import Choice, numbered
+from specmesh.api.fields import as_header
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, Peer, PingPeers
 from specmesh.api.responses import Kept, ResponseAnswer, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.api.tokens import Work, apply_template, detokenize, props, tokenize
 from specmesh.config import Port
+from specmesh.core.chat import unknown_variables
 from specmesh.core.snapshot import as_json
 from specmesh.security import is_loopback
 
@@ -160,8 +162,8 @@ class _Api:
             for index, one in enumerate(numbered(asked, body.choices, chat=chat))
         ]
         headers = {"X-Request-Id": name}
-        if body.ignored:
-            headers["X-Specmesh-Ignored"] = body.ignored
+        if ignored := as_header((*body.ignored, *unknown_variables(first, served.texts))):
+            headers["X-Specmesh-Ignored"] = ignored
         return kind(self._backend, choices, headers=headers, stream=body.stream, tells_usage=body.tells_usage)
 
 

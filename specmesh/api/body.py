@@ -44,7 +44,7 @@ class Body:
     resumable: bool  # say what is needed to resume the text
     stream: bool
     tells_usage: bool  # in a chunk of its own
-    ignored: str  # names of fields that nobody reads
+    ignored: tuple[str, ...]  # names of fields that nobody reads
     splits: bool  # thoughts are told apart from the answer
 
 

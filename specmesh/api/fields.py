@@ -1,6 +1,7 @@
 """Fields of a request's body that the wire does not have, or has in one form only; and those that nobody reads."""
 
 import json
+from collections.abc import Iterable
 from urllib.parse import quote
 
 from specmesh.core.fields import Fields, are_ids
@@ -36,14 +37,18 @@ _LONGEST_HEADER = 300
 """Letters that a header has of the names of ignored fields."""
 
 
-def ignored(fields: Fields) -> str:
-    """Return the names of fields that nobody has read and that change nothing, for a header. Raise RequestError for
-    one that would change something."""
+def ignored(fields: Fields) -> tuple[str, ...]:
+    """Return the names of fields that nobody has read and that change nothing. Raise RequestError for one that would
+    change something."""
     unread = fields.unread()
     for name in unread:
         if name in _CHANGING and fields.given[name] not in _CHANGING[name]:
             raise RequestError(f"{name} is not supported yet", name)
-    return quote(", ".join(name for name in unread if name not in _CHANGING), ", []")[:_LONGEST_HEADER]
+    return tuple(name for name in unread if name not in _CHANGING)
+
+
+def as_header(names: Iterable[str]) -> str:
+    return quote(", ".join(names), ", []")[:_LONGEST_HEADER]
 
 
 def grammar_of(fields: Fields) -> Grammar | None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specmesh.core import reasoning, tool_calls
@@ -43,6 +43,13 @@ def for_template(request: Request, texts: Mapping[str, str]) -> tuple[Sequence[C
     if re.search(r"\btools\b", template) is None or form is tool_calls.GENERIC:
         return _in_words(messages, tool_calls.generic_prompt(choice.tools, form)), variables
     return messages, variables | {"tools": [{"type": "function", "function": one} for one in choice.tools]}
+
+
+def unknown_variables(request: Request, texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield the variables that the model's template does not name; none where it is not known."""
+    if request.template and (template := texts.get("chat_template")):
+        words = set(re.findall(r"\w+", template))
+        yield from (name for name in request.template if name not in words)
 
 
 def _in_turn(message: ChatMessage, form: tool_calls.ToolFormat) -> ChatMessage:

@@ -28,7 +28,7 @@ def test_every_field():
     )
     [request] = body.requests
     params = request.params
-    assert (body.stream, body.tells_usage, body.model, body.ignored) == (True, True, "m", "")
+    assert (body.stream, body.tells_usage, body.model, body.ignored) == (True, True, "m", ())
     assert (request.rounds, request.reconnect_timeout, request.prompt_ids) == (True, 30.0, (1, 2))
     assert (params.max_tokens, params.draft_n, params.cache_prompt) == (7, 3, False)
     assert params.sampling == SamplingParams(0.0, 5, 0.5, 9)

@@ -67,12 +67,12 @@ def test_fields():
     assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (7, 2, 2, 3)
     assert (params.sampling.temperature, params.sampling.top_p, body.stream, body.model) == (0, 0.5, True, "m")
     assert params.grammar == Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
-    assert {"user", "text.verbosity", "reasoning.summary", "include"} <= set(body.ignored.split(", "))
+    assert {"user", "text.verbosity", "reasoning.summary", "include"} <= set(body.ignored)
     assert (echoed["metadata"], echoed["text"], echoed["store"]) == ({"a": "b"}, {"format": form}, False)
     assert (echoed["max_output_tokens"], echoed["top_p"], echoed["temperature"]) == (7, 0.5, 0)
     assert chat["reasoning_effort"] == "low"
     neutral = {"background": False, "truncation": "disabled", "store": True, "tools": [], "tool_choice": "auto"}
-    assert parse_body(chat_of(**neutral), chat=True).ignored == ""
+    assert parse_body(chat_of(**neutral), chat=True).ignored == ()
     assert "truncation" in parse_body(chat_of(truncation="auto"), chat=True).ignored
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from asgi_calls import Answer, FakeDaemon, call, get
+from asgi_calls import EVENTS, Answer, FakeDaemon, call, get
 
+from specmesh.api.requests import ModelInfo
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Tokenizer
 from specmesh.engines.sim import SimSettings, SimVerifier
@@ -94,3 +96,29 @@ def test_props():
     assert (told["model_path"], told["total_slots"], told["chat_template"]) == ("fake-model", None, None)
     assert told["default_generation_settings"] == {"n_ctx": None}
     assert told["build_info"].startswith("specmesh-")
+
+
+@pytest.mark.parametrize(
+    ("template", "ignored"),
+    [
+        ("{{ enable_thinking }}{{ add_generation_prompt }}", "reasoning_effort, effort"),
+        ("{{ reasoning_effort }}", "effort, enable_thinking, add_generation_prompt"),
+        ("", None),  # not known here: the verifier's
+    ],
+)
+def test_variables_that_the_template_does_not_name(template: str, ignored: str | None):
+    """Ignored, and said so, like fields that nobody reads."""
+    variables = {"effort": 1, "enable_thinking": False}
+    body = CHAT | {"reasoning_effort": "low", "chat_template_kwargs": variables, "add_generation_prompt": False}
+    answer = ask(Templated(template), "/v1/chat/completions", body)
+    assert answer.status == 200
+    assert answer.headers.get("x-specmesh-ignored") == ignored
+
+
+class Templated(FakeDaemon):
+    def __init__(self, template: str) -> None:
+        super().__init__(*EVENTS)
+        self._texts = {"chat_template": template} if template else {}
+
+    def served(self, name: str) -> ModelInfo:
+        return replace(super().served(name), texts=self._texts)

@@ -52,7 +52,8 @@ def test_own_template(make: Make):
     assert ids == engine.tokenizer.encode(EXPECTED)
     assert sum(token in engine.tokenizer.vocabulary.end_ids for token in ids) == 2
     begun = "system=be<|end|>user=hello<|end|>assistant= The sky  "
-    assert engine.tokenizer.encode(engine.tokenizer.chat_text(BEGUN, {}, continued=True)) == engine.tokenizer.encode(begun)
+    written = engine.tokenizer.chat_text(BEGUN, {}, continued=True)
+    assert engine.tokenizer.encode(written) == engine.tokenizer.encode(begun)
 
 
 def test_special_tokens_and_texts(make: Make):
