@@ -1,5 +1,6 @@
 """`specmesh recommend`: a drafter for a target."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,6 @@ def _measured(path: Path) -> "StepTimes":
     from specmesh.engines.load import calibrate, load_verifier
 
     costs, settings = StepCosts(), ModelSettings("llama", str(path), max_sessions=1, gpu_layers=-1)
-    engine = load_verifier(settings, lambda _: None)
-    calibrate(engine, costs)
-    engine.close()
+    with closing(load_verifier(settings, lambda _: None)) as engine:
+        calibrate(engine, costs)
     return StepTimes(costs, "measured", f"{path.name} here, on {engine.info.backend}")
