@@ -26,8 +26,8 @@ class ToolCall:
 class ToolFormat:
     """A form of calls: `opening head NAME after ARGUMENTS end`, `between head NAME ...` for each further one (None: it
     cannot be), `closing`. After `trigger`, with which the first begins, a call must follow. Where `bare`, a text may
-    begin with a call without the `opening`. Without `param_begin`, arguments are JSON. Templates of the family have all
-    of `signs`."""
+    begin with a call without the `opening`. No text has what the expression `never` finds, with which a call would
+    begin in another way. Without `param_begin`, arguments are JSON. Templates of the family have all of `signs`."""
 
     name: str
     signs: tuple[str, ...]
@@ -42,6 +42,7 @@ class ToolFormat:
     trigger: str
     between: str | None = "\n"
     bare: bool = False
+    never: str = ""
 
     @property
     def start(self) -> str:
@@ -63,11 +64,13 @@ _SEED = _QWEN.replace("tool_call>", "seed:tool_call>")
 _DEEPSEEK = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
 _DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
 _CALLS = "<｜tool▁calls▁begin｜>¦<｜tool▁calls▁end｜>"
-_HARMONY = "<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>$ARGS"
+_RECIPIENT = "<|channel|>commentary to="
+_HARMONY = f"{_RECIPIENT}functions.$NAME <|constrain|>json<|message|>$ARGS"
+_ELSEWHERE = r"(|(.|\n)*(<\|start\|>assistant|<\|channel\|>(analysis|final))) to(.|\n)*"  # its recipient is named
 _LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
 
 _FORMATS = (
-    _form("harmony", "<|channel|> functions.", _HARMONY, between=None, trigger="<|channel|>commentary to="),
+    _form("harmony", "<|channel|> functions.", _HARMONY, between=None, trigger=_RECIPIENT, never=_ELSEWHERE),
     _form("seed", "<seed:tool_call> <parameter=", _SEED, param="<parameter=$KEY>$VALUE</parameter>\n"),
     _form("qwen3_coder", "<function= <parameter=", _QWEN, param="<parameter=$KEY>\n$VALUE\n</parameter>\n"),
     _form("glm47", "</arg_key><arg_value>", "<tool_call>$NAME$ARGS</tool_call>", param=_GLM47),

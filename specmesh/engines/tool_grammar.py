@@ -61,7 +61,7 @@ def _rules(request: Mapping[str, Any], of_schema: _Translate) -> Iterator[str]:
             yield f"bare{number}[lazy]: {_quoted(form.head + begin)}"
     if form.param_begin:
         yield f"value[lazy]: TEXT {_quoted(form.param_end)}"
-    yield "TEXT: /(.|\\n)*/"
+    yield "TEXT: /(.|\\n)*/" + f" & ~/{form.never}/" * bool(form.never)
 
 
 def _after_thought(thinking: str, *, free: bool) -> str:

@@ -116,6 +116,17 @@ def test_a_thought_comes_first(style: Thinking, choice: str):
     assert Text(maybe, f"{style.begin}a{style.end}\n\nThen").rest == ("" if choice == "auto" else "Then")
 
 
+def test_gpt_oss_names_a_recipient_in_one_place():
+    """Elsewhere, where it also may, neither its grammar nor the parser knows a call; an answer may have the words."""
+    whole, thought = request("harmony", thinking="harmony"), "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
+    again = f"{thought}<|channel|>commentary<|message|>I look{thought[-25:]}"
+    for before in ("", thought, "<|channel|>analysis", again):
+        assert Text(whole, f"{before} to=functions.get_time").rest == "o=functions.get_time", before
+        assert not Text(whole, f"{before} t").rest
+    assert Text(whole, spelt(FORMATS["harmony"], TIME, before=thought)).may_end
+    assert Text(whole, f"{thought}<|channel|>final<|message|>Go to=there, to Ulm").may_end
+
+
 def one(**parameters: Any) -> list[dict[str, Any]]:
     return [{"name": "x.y-z_1", "parameters": parameters}]
 
