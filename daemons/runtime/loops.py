@@ -181,9 +181,10 @@ class EngineLoop(Generic[E, F, S, R]):
 
 LOOK_INTERVAL = 0.1  # seconds between two looks for what is due
 CLOSING = 2.0  # seconds that a step, or a prompt being encoded, may take after the end
-# seconds that tokens for clients wait for more where they come faster: waking up costs the loop's thread a tenth of a
-# millisecond, and as much of the interpreter, which the engine's thread needs between two steps
-DOZE = 5e-3
+# seconds that tokens for clients wait for more where they come fast: a chunk costs the loop's thread 0.4 ms, and as much
+# of the interpreter, or of a core, which the engine's step needs. Streams still move as often as a film does
+DOZE = 40e-3
+FAST = 2.5e-3  # seconds per effect below which they come fast: a token of a lone text has two
 
 # write(2) without letting go of the interpreter: an engine's thread would wait for the loop that it has just woken
 _write = ctypes.PyDLL(None).write
@@ -299,8 +300,8 @@ class DaemonLoop(ABC, Generic[T]):
             self._take(item, now)
         if self._stopping is not None or not (items or dozed):  # woken for something else
             self._due = True
-        fast = bool(items) if dozed else now - self._heard < DOZE
-        if fast and not self.mailbox.dozing:
+        count = sum(len(item) if isinstance(item, list) else 1 for item in items)
+        if count * FAST > now - self._heard and not self.mailbox.dozing:
             self.mailbox.dozing = True
             asyncio.get_running_loop().call_later(DOZE, self._turn, partial(self._hear, dozed=True))
         self._heard = now
