@@ -57,7 +57,8 @@ def rows(engine: LlamaVerifier, ids: list[int], held: int) -> NDArray[np.float32
         part = tuple(ids[at : min(at + 16, len(ids))])
         logits = engine.decode([Span(0, at, part, logits=True)])[0]
     assert logits is not None
-    return logits[-1]
+    row: NDArray[np.float32] = logits[-1]
+    return row
 
 
 def distributions(
@@ -77,14 +78,14 @@ def distributions(
 def measure(args: argparse.Namespace) -> dict[str, float]:
     """The means."""
     found: dict[str, list[float]] = {}
-    engines = [
+    target, drafter = (
         LlamaVerifier(ModelSettings("llama", str(path), ctx=1024, max_sessions=1, threads=1, gpu_layers=-1))
         for path in (args.target, args.drafter)
-    ]
+    )
     for number, prompt in enumerate(prompts(args.prompts)):
         params = SamplingParams(args.temperature, args.top_k, args.top_p)
         sampler = Sampler(replace(params, seed=number))
-        for p, q, head, shares in distributions(*engines, prompt, args.tokens, sampler):
+        for p, q, head, shares in distributions(target, drafter, prompt, args.tokens, sampler):
             proposal = proposal_of(head.tolist(), shares)
             support, weights = SampledDraft(int(head[0]), proposal).shares()
             for name, value in {
@@ -98,7 +99,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
                 "distribution_in_the_proposal": q[support].sum(),
             }.items():
                 found.setdefault(name, []).append(float(value))
-    for engine in engines:
+    for engine in (target, drafter):
         engine.close()
     return {name: float(np.mean(values)) for name, values in found.items()}
 

@@ -35,7 +35,7 @@ from live import ADDRESS, start, until
 
 HELLO = m.Hello("hostile", "none", "none", "", 0, 8192)
 IDS = tuple(range(65, 97))
-FLOODS = {
+FLOODS: dict[str, list[m.Message]] = {
     "drafts": [m.Draft(0, 40, 0, IDS), m.Draft(0, 40, 0, IDS[:8])],
     "nacks": [m.Nack(0, 0, 0)],
     "hellos": [HELLO, m.Bye()],
@@ -68,7 +68,7 @@ def peer(kind: str, keys: KeyFolder | None) -> None:
             message = decode(dealer.recv())
             if isinstance(message, m.Opened):
                 session = message.session
-            answer = m.Pong(message.number) if isinstance(message, m.Ping) else None
+            answer: m.Message | None = m.Pong(message.number) if isinstance(message, m.Ping) else None
             answer = HELLO if isinstance(message, m.Error) and message.code == "hello" else answer
             if answer is not None:
                 with contextlib.suppress(zmq.Again):
@@ -99,12 +99,12 @@ def beside(kind: str | None, client: Client, folder: Path, keys: "Iterator[list[
         yield
         return
     own = next(keys)
-    before = int(client.get("/stats")["wire"]["frames_received"])  # type: ignore[index]
+    before = int(client.get("/stats")["wire"]["frames_received"])
     run = [sys.executable, "-m", "specmesh", "drafter", "--engine", "sim", "--model", "alpha=0,draft_ms=1"]
     wrong = [*run, "--connect", ADDRESS, "--socket", str(folder / "d.sock"), "--log-level", "error", *own]
     process = start(wrong if kind == "wrong" else [sys.executable, __file__, "--peer", kind, *own])
     try:
-        until(lambda: int(client.get("/stats")["wire"]["frames_received"]) > before)  # type: ignore[index]
+        until(lambda: int(client.get("/stats")["wire"]["frames_received"]) > before)
         yield
     finally:
         process.terminate()
@@ -163,7 +163,7 @@ def allowed(folder: Path, count: int) -> tuple[list[str], Iterator[list[str]]]:
 
 
 def _rejected(client: Client) -> int:
-    rejected = client.get("/stats")["wire"]["rejected"]  # type: ignore[index]
+    rejected = client.get("/stats")["wire"]["rejected"]
     return sum(rejected.values())
 
 

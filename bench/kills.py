@@ -77,7 +77,7 @@ class Pair:
         count = 0
         for role, names in (("verifier", ("live", "kept")), ("drafter", ("live", "interrupted"))):
             told = Client(self.socket(role)).get("/stats")["sessions"]
-            count += sum(told[name] for name in names)  # type: ignore[index]
+            count += sum(told[name] for name in names)
         return count
 
     def stop(self) -> None:

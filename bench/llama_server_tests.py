@@ -54,7 +54,7 @@ class _Number(int):
 
 def pytest_configure() -> None:
     """As a plugin of the tests: load no presets, compare no texts."""
-    import utils  # noqa: PLC0415  (llama.cpp's, found where its tests run)
+    import utils  # type: ignore[import-not-found]  # noqa: PLC0415  (llama.cpp's, found where its tests run)
 
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     if "LITERALLY" not in os.environ:

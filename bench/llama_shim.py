@@ -166,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
     def prompt(self, prompt: object) -> object:
         """A prompt as /v1 takes it: texts in objects come out of them, and one of ids and texts is all ids."""
         match prompt:
-            case {"prompt_string": text} if len(prompt) == 1:
+            case {"prompt_string": text, **others} if not others:
                 return text
             case list() if {int, str} <= set(map(type, prompt)):
                 return self.read("/tokenize", {"content": prompt, "add_special": True})["tokens"]

@@ -74,7 +74,7 @@ class Server(Client):
             report = {"report": drafts} if "timings" in chunk else {}
             yield {"choices": [{"text": text}], "specmesh": {"token_ids": [0] * count, **report}}
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, *, waits: bool) -> http.client.HTTPConnection:  # noqa: ARG002  (there is only one)
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         try:
             connection.connect()

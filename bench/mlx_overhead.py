@@ -13,7 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
@@ -40,7 +40,7 @@ def bare_loop(model: Any, steps: int) -> float:
 def _best(logits: Any) -> int:
     best = mx.argmax(logits[0, -1])
     mx.eval(best)
-    return int(best.item())
+    return int(cast("int", best.item()))
 
 
 def engine_loop(engine: MlxDrafter, steps: int) -> float:

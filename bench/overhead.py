@@ -27,7 +27,7 @@ def gap_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
     """The engine's idle time between two steps, in milliseconds, over one generation of more than 1,024 rounds."""
     for _ in client.complete({"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}):
         pass
-    until(lambda: client.get("/stats")["sessions"]["live"] == 0)  # type: ignore[index]
+    until(lambda: client.get("/stats")["sessions"]["live"] == 0)
     gaps = client.get("/stats")["gap_ms"]
     return cast("dict[str, float]", gaps)
 

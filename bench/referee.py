@@ -7,7 +7,7 @@ import numpy as np
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.core.sampling.sampler import gumbel
+from specmesh.core.sampling.noise import gumbel
 from specmesh.engines.llama import LlamaVerifier
 
 MARGIN = 0.05

@@ -48,8 +48,8 @@ def cases(tokens: int, folder: Path) -> Iterator[Case]:
     for name, table in (("Q8_0", Q8_0), ("Q4_0", Q4_0)):
         file = folder / f"{name}.json"
         file.write_text(json.dumps({"steps_ms": {"0": {rows: 34.2 * cost for rows, cost in enumerate(table, 1)}}}))
-        options = ("--steps-file", str(file), "--lockstep", "1,3,7", "--tokens", str(tokens))
-        yield Case("cliffs", name, options)
+        measured = ("--steps-file", str(file), "--lockstep", "1,3,7", "--tokens", str(tokens))
+        yield Case("cliffs", name, measured)
     changing = ("--alpha", "0.9/0.2", "--tokens", str(3 * tokens), "--rtt-ms", "5")
     yield Case("changing acceptance", "0.9, 0.2 and back every 300 tokens", (*changing, "--lockstep", "3"))
 

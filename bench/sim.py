@@ -65,7 +65,7 @@ def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
                 speeds[draft_n].append(speed)
                 if draft_n == "auto":
                     acceptance = accepted
-        [peer] = client.get("/stats")["peers"]  # type: ignore[misc]
+        [peer] = client.get("/stats")["peers"]
     mean = {draft_n: fmean(found) for draft_n, found in speeds.items()}
     alone, adaptive = mean[0], mean["auto"]
     best = max(fixed, key=lambda n: mean[n]) if fixed else None
@@ -83,7 +83,7 @@ def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
         "oracle": told,
         "oracle_efficiency": round(adaptive / told, 4),
         "acceptance_rate": round(acceptance, 4),
-        "measured_round_trip_ms": peer["round_trip_ms"]["p50"],  # type: ignore[index]
+        "measured_round_trip_ms": peer["round_trip_ms"]["p50"],
     }
 
 

@@ -58,11 +58,11 @@ def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
     with closing(client.complete(body)) as chunks:
         for chunk in chunks:
             told = chunk["specmesh"]
-            if told.get("token_ids") and first is None:  # type: ignore[union-attr]
+            if told.get("token_ids") and first is None:
                 first = time.perf_counter()
-            ids += told.get("token_ids", ())  # type: ignore[union-attr]
-            text += chunk["choices"][0]["text"]  # type: ignore[index]
-            report = told.get("report", report)  # type: ignore[union-attr]
+            ids += told.get("token_ids", ())
+            text += chunk["choices"][0]["text"]
+            report = told.get("report", report)
     ms = 1e3 * ((first or time.perf_counter()) - began)
     return Turn(ms, report["prompt_tokens"], report["cached_tokens"], tuple(ids), text, prompt)
 
@@ -141,7 +141,7 @@ def row(number: int, asked: list[tuple[Turn, Turn]], target: LlamaVerifier) -> J
 def table(record: Json) -> str:
     """The same for people."""
     names = ("turn", "prompt", "cached", "warm_ms", "cold_ms", "same_text", "near_tie", "of")
-    rows: list[Json] = record["turns"]  # type: ignore[assignment]
+    rows: list[Json] = record["turns"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
     lines += ["| " + " | ".join(f"{one[name]:g}" for name in names) + " |" for one in rows]
     return "\n".join([*lines, "", f"load {record['load']:.1f} of {record['cores']} cores; {record['reuse']}"])
