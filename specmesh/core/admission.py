@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.session import SessionContext
+from specmesh.core.session_context import SessionContext
 from specmesh.errors import Busy
 
 MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned
-from specmesh.core.report import Report
 from specmesh.core.requests import DrafterRequest, Finished, RequestState, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob, unflattened
+from specmesh.core.snapshot import Json
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -89,7 +89,7 @@ class ClientSession:
         if len(waiting.logprobs) == len(waiting.ids):
             self._send_waiting()
 
-    def done(self, reason: str, report: Report) -> None:
+    def done(self, reason: str, report: Json) -> None:
         """Send the end, with the verifier's report and this drafter's own time and bytes."""
         if self.pending is None:
             return

@@ -2,18 +2,15 @@
 
 `plan(now)` says what the engine should do next; `prefilled` and `stepped` take what came of it, `heard` what a drafter
 says. The output depends on the target's logits, the sampler and the prompt only; a drafter changes how soon it comes.
-`SessionContext` is the session with its client and its drafters, and what these and the log hear of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specmesh.core import events as ev
-from specmesh.core import verifier_events as vev
 from specmesh.core.accept import (
     Acceptance,
     TokenChoice,
@@ -32,13 +29,13 @@ from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
-from specmesh.core.sampling.logprobs import LogprobRecorder, flattened
+from specmesh.core.sampling.logprobs import LogprobRecorder
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.sampling.stop import StopScan
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
-from specmesh.errors import LocalProtocolError, RequestError, SpecmeshError
+from specmesh.errors import LocalProtocolError, RequestError
 from specmesh.wire import messages as m
 
 
@@ -349,65 +346,3 @@ class VerifierSession:
             now=now,
             sessions=sessions,
         )
-
-
-@dataclass(slots=True, eq=False)
-class SessionContext:
-    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of the
-    verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was told
-    of it. The drafter pool's: for how many rounds it has had its drafter, and whether drafts were asked for when
-    drafters' loads were last counted."""
-
-    machine: VerifierSession
-    seq: int  # of the target's memory
-    client: int | None
-    owner: vev.DrafterId | None
-    drafter: vev.DrafterId | None = None
-    name: str = ""
-    key: str = ""
-    end: vev.SessionEnded | None = None
-    kept_until: float = 0.0
-    rounds: int = 0
-    asked: bool = False
-
-    @property
-    def id(self) -> int:
-        return self.machine.id
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]:
-        return tuple(self.machine.prefix[: self.machine.n_prompt])
-
-    def opened(self, label: str) -> vev.Noted:
-        ids = {"prompt_tokens": self.machine.n_prompt, "cached_tokens": self.machine.cached}
-        whose = {"request": label} if self.owner is None else {"remote": True}
-        return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
-
-    def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
-        """Return those of the ids that a drafter is told, where its client asked for them."""
-        known, end = self.machine.logprobs, truth.base + len(truth.ids)
-        if self.owner is None or known is None or end <= known.begin:
-            return []
-        begin = max(truth.base, known.begin)
-        parts = flattened(known.between(begin, end), m.MAX_LOGPROBS)
-        return [m.Logprobs(self.id, begin + at, *flat) for at, flat in parts]
-
-    def began(self, known: int, *, adopted: bool) -> vev.Began:
-        """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""
-        machine, begin = self.machine, self.machine.n_prompt + known
-        said = machine.said(known) if self.owner is None else ()
-        assert self.client is not None, "it was just given to one"
-        return vev.Began(
-            self.client, self.id, self.owner, self.prompt_ids, machine.params, self.name, machine.times.opened,
-            machine.cached, machine.resumed, adopted, said,
-            machine.logprobs.between(begin, begin + len(said)) if said and machine.logprobs is not None else (),
-        )  # fmt: skip
-
-    def ended(
-        self, reason: str, error: SpecmeshError | None, report: dict[str, object], now: float
-    ) -> vev.SessionEnded:
-        machine = self.machine
-        return vev.SessionEnded(
-            self.id, self.client, self.owner, self.drafter, reason, error, self.prompt_ids, report,
-            now - machine.times.opened,
-        )  # fmt: skip

@@ -13,11 +13,11 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool
-from specmesh.core.report import session_report, session_row
 from specmesh.core.requests import Scored
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
-from specmesh.core.session import SessionContext, VerifierSession
+from specmesh.core.session import VerifierSession
+from specmesh.core.session_context import SessionContext, session_report, session_row
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics import RoundCounts
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError

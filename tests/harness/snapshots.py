@@ -8,9 +8,8 @@ from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.daemon_statistics import DrafterStats, VerifierStats
 from specmesh.core.link import Link
-from specmesh.core.report import session_row
 from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session import SessionContext
+from specmesh.core.session_context import SessionContext, session_row
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.snapshot import LoadingSnapshot, ReuseSection, WireSection
 from specmesh.daemons.runtime.process import facts

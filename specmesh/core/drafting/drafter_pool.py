@@ -12,7 +12,7 @@ from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.policy import PolicyInputs
-from specmesh.core.session import SessionContext
+from specmesh.core.session_context import SessionContext
 from specmesh.core.statistics import milliseconds
 from specmesh.wire import messages as m
 

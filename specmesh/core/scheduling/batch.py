@@ -9,7 +9,7 @@ from specmesh.core import events as ev
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import allocate_drafts
-from specmesh.core.session import SessionContext
+from specmesh.core.session_context import SessionContext
 from specmesh.core.verifier_events import ThreadsShared
 
 Part = ev.Prefill | ev.Verify  # what one session does in a step

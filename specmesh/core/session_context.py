@@ -1,0 +1,138 @@
+"""A session with its client and its drafters, and what these, the log and `stats` hear of it; its report has the
+numbers of `generate --json` and `--verbose`."""
+
+from dataclasses import dataclass
+
+from specmesh.core import verifier_events as vev
+from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.sampling import is_exact
+from specmesh.core.sampling.logprobs import flattened
+from specmesh.core.session import VerifierSession
+from specmesh.errors import SpecmeshError
+from specmesh.wire import messages as m
+
+
+@dataclass(slots=True, eq=False)
+class SessionContext:
+    """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of the
+    verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was told
+    of it. The drafter pool's: for how many rounds it has had its drafter, and whether drafts were asked for when
+    drafters' loads were last counted."""
+
+    machine: VerifierSession
+    seq: int  # of the target's memory
+    client: int | None
+    owner: vev.DrafterId | None
+    drafter: vev.DrafterId | None = None
+    name: str = ""
+    key: str = ""
+    end: vev.SessionEnded | None = None
+    kept_until: float = 0.0
+    rounds: int = 0
+    asked: bool = False
+
+    @property
+    def id(self) -> int:
+        return self.machine.id
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return tuple(self.machine.prefix[: self.machine.n_prompt])
+
+    def opened(self, label: str) -> vev.Noted:
+        ids = {"prompt_tokens": self.machine.n_prompt, "cached_tokens": self.machine.cached}
+        whose = {"request": label} if self.owner is None else {"remote": True}
+        return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
+
+    def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
+        """Return those of the ids that a drafter is told, where its client asked for them."""
+        known, end = self.machine.logprobs, truth.base + len(truth.ids)
+        if self.owner is None or known is None or end <= known.begin:
+            return []
+        begin = max(truth.base, known.begin)
+        parts = flattened(known.between(begin, end), m.MAX_LOGPROBS)
+        return [m.Logprobs(self.id, begin + at, *flat) for at, flat in parts]
+
+    def began(self, known: int, *, adopted: bool) -> vev.Began:
+        """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""
+        machine, begin = self.machine, self.machine.n_prompt + known
+        said = machine.said(known) if self.owner is None else ()
+        assert self.client is not None, "it was just given to one"
+        return vev.Began(
+            self.client, self.id, self.owner, self.prompt_ids, machine.params, self.name, machine.times.opened,
+            machine.cached, machine.resumed, adopted, said,
+            machine.logprobs.between(begin, begin + len(said)) if said and machine.logprobs is not None else (),
+        )  # fmt: skip
+
+    def ended(
+        self, reason: str, error: SpecmeshError | None, report: dict[str, object], now: float
+    ) -> vev.SessionEnded:
+        machine = self.machine
+        return vev.SessionEnded(
+            self.id, self.client, self.owner, self.drafter, reason, error, self.prompt_ids, report,
+            now - machine.times.opened,
+        )  # fmt: skip
+
+
+Report = dict[str, object]
+
+
+def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Report:
+    """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
+    tokens_per_second counts from the first verification step on. The baseline of speedup_vs_one_token_step is the
+    measured cost of a step of one row on this verifier, not a run without drafts. Where a text was gone on with after
+    resumed_tokens, all but generated_tokens is about what followed."""
+    times, counts = session.times, session.counts
+    rate = tokens_per_second(session, now)
+    one_step = costs.alone.seconds(1, len(session.prefix))
+    return {
+        "prompt_tokens": session.n_prompt,
+        "cached_tokens": session.cached,
+        "generated_tokens": session.generated,
+        "resumed_tokens": session.resumed,
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "accepted": counts.accepted,
+        "forced_drafted": counts.forced_drafted,
+        "forced_accepted": counts.forced_accepted,
+        "acceptance_rate": round(counts.acceptance_rate, 4),
+        "mean_acceptance_length": round(counts.mean_acceptance_length, 4),
+        "accept_histogram": counts.accept_histogram,
+        "draft_n_last": session.draft_n,
+        "time_s": round(now - times.opened, 6),
+        "time_to_first_token_s": round(times.first_token - times.opened, 6) if times.first_token is not None else None,
+        "tokens_per_second": round(rate, 3),
+        "verify_ms": round(times.verify * 1e3, 3),
+        "wait_ms": round(times.wait * 1e3, 3),
+        "one_token_step_ms": round(one_step * 1e3, 4),
+        "speedup_vs_one_token_step": round(rate * one_step, 3),
+        "seed": session.params.sampling.seed,
+        "strategy": str(session.params.sampling.strategy),
+        "exact": is_exact(session.params.sampling.strategy),
+        "draft_ms": None,  # what only a drafter knows: its own time
+    }
+
+
+def tokens_per_second(session: VerifierSession, now: float) -> float:
+    """Tokens per second of a session since its first verification step; 0 before it."""
+    seconds = session.times.generating(now)
+    return session.counts.generated / seconds if seconds > 0 else 0.0
+
+
+def session_row(live: SessionContext, now: float) -> Report:
+    """Return a running session's row of `stats --json`; its drafters are named by their connections."""
+    session, counts = live.machine, live.machine.counts
+    return {
+        "session": live.id,
+        "prompt_tokens": session.n_prompt,
+        "generated": counts.generated,
+        "drafted": session.attached,
+        "drafter": live.drafter,
+        "acceptance_rate": round(counts.acceptance_rate, 4),
+        "draft_n": session.draft_n,
+        "lead": len(session.drafts),
+        "strategy": str(session.params.sampling.strategy),
+        "exact": is_exact(session.params.sampling.strategy),
+        "stale_drafts": session.drafts.stale,
+        "tokens_per_second": round(tokens_per_second(session, now), 2),
+    }
