@@ -116,10 +116,10 @@ def main() -> None:
     ):
         ask(client, SYSTEM, 8, cached=False)
         chats = [one for repeat in range(options.repeats) for one in chat(client, options, repeat)]
-        reuse = client.get("/stats")["reuse"]
+        prefix_cache = client.get("/stats")["prefix_cache"]
     with referee(options.model, options.ctx) as target:
         rows = [row(number + 1, [one[number] for one in chats], target) for number in range(options.turns)]
-    record = {"turns": rows, "reuse": reuse, "load": os.getloadavg()[0], "cores": os.cpu_count()}
+    record = {"turns": rows, "prefix_cache": prefix_cache, "load": os.getloadavg()[0], "cores": os.cpu_count()}
     print(json.dumps(record) if options.json else table(record))
 
 
@@ -144,7 +144,7 @@ def table(record: Json) -> str:
     rows: list[Json] = record["turns"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
     lines += ["| " + " | ".join(f"{one[name]:g}" for name in names) + " |" for one in rows]
-    return "\n".join([*lines, "", f"load {record['load']:.1f} of {record['cores']} cores; {record['reuse']}"])
+    return "\n".join([*lines, "", f"load {record['load']:.1f} of {record['cores']} cores; {record['prefix_cache']}"])
 
 
 if __name__ == "__main__":

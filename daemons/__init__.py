@@ -5,11 +5,18 @@ Branches here ask what came, whether it is time, or what a library answered. The
 link/sockets.py      `objection`: what a frame is refused for, before it is decoded; limits are core/peer_limits.py's
                      PAUSE, MAX_..._PER_TURN: a flood must not keep the loop from its other sockets
 link/dealer.py       `look`: when a connection is opened anew, as libzmq's monitor tells how its handshake ended
-link/vocabulary_handshake.py  whether VOCAB is asked for, or the model's own vocabulary is the verifier's
+link/vocabulary_handshake.py  whether VOCAB is asked for, or the model's own vocabulary is the verifier's;
+                     `_translated`: by core's `compare`, as it is, translated, or not at all
+verifier/daemon.py   `_encoded`, `prompt_of`: what is encoded, and whether the target's format is added
+                     `PromptEncoder.add`: grammars have a thread of their own; `_deliver`: tokens alone may wait
+                     `core_of`, and DrafterLoop's KV slots: how much is kept, as engines and verifiers allow
 verifier/drafters.py `_hello`: the same one again is answered again; `receive`: no frame counts before HELLO
+                     `_welcome`: a host's name is for who knows it; `requested`: an OPEN must not contradict itself
 drafter/upstream_link.py  `_has_room`: bytes that wait for a core in a step, which only the loop sees
                      `_error`: a code ends the connection, the drafter or nothing
-drafter/daemon.py    `_attempt`: an unusable verifier is given up, the last one's error ends the daemon
+drafter/daemon.py    `DraftModel.step`: rows that memory cannot follow are left out; each guesses until it has enough
+                     `_attempt`: an unusable verifier is given up, the last one's error ends the daemon
 runtime/loops.py     `_hear`: tokens that come fast are taken every DOZE; `_look`: when a stopped daemon has drained
-runtime/process.py   who looks after the process, and by which exit code it ends
+runtime/process.py   who looks after the process, by which exit code it ends; `thread_share`: whose threads may change
+serve.py             `_keys`, `model_hash`: as settings say
 """

@@ -182,7 +182,7 @@ class EngineLoop(Generic[E, F, S, R]):
 LOOK_INTERVAL = 0.1  # seconds between two looks for what is due
 CLOSING = 2.0  # seconds that a step, or a prompt being encoded, may take after the end
 # seconds that tokens for clients wait for more where they come fast: a chunk costs the loop's thread 0.4 ms, and the
-# engine's thread as much of the interpreter, or of a core. Streams still move as often as a film's pictures do
+# engine's thread as much of the interpreter, or of a core. Streams still move 25 times a second
 DOZE = 40e-3
 FAST = 2.5e-3  # seconds per effect below which they come fast: a token of a lone text has two
 

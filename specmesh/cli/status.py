@@ -20,7 +20,8 @@ ANSWER_TIMEOUT_S = 2.0
 
 _ROWS = {
     "model": "{model.name} on {model.backend}",
-    "prefix cache": "{reuse.hits} sessions reused {reuse.tokens_saved} tokens, {reuse.kept_tokens} tokens are kept",
+    "prefix cache": "{prefix_cache.hits} sessions took {prefix_cache.tokens_saved} tokens from it, it has "
+    "{prefix_cache.kept_tokens}",
     "draft_n": "{draft_n}",
     "busy": "{busy} of the last minute",
 }

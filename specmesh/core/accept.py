@@ -35,12 +35,12 @@ def accept(
     room: int,
     stops: Callable[[int], bool] | None = None,
 ) -> Acceptance:
-    """Walk the rows of one step in order and accept while the choice equals the draft. `choose(i)` gives the token
-    after the committed prefix and the first `i` drafts; it is called for i = 0, 1, ... without gaps and only as far as
-    the walk goes, so that sampling state advances on committed tokens only. Where it raises RequestError the walk ends
-    with what stands, so that a text is as long with drafts as without; it is raised where nothing stands, as in the
-    step after that. At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the
-    text stops with it. Where the choice is always the target's own, this is speculative decoding with the deterministic
+    """Go through the rows of one step in order and accept while the choice equals the draft. `choose(i)` gives the
+    token after the committed prefix and the first `i` drafts; it is called for i = 0, 1, ... without gaps and only as
+    far as it goes, so that sampling state advances on committed tokens only. Where it raises RequestError it ends with
+    what stands, so that a text is as long with drafts as without; it is raised where nothing stands, as in the step
+    after that. At most `room` >= 1 ids are committed; `stops(token)` hears of each in order and says whether the text
+    stops with it. Where the choice is always the target's own, this is speculative decoding with the deterministic
     acceptance of Leviathan et al. (2211.17192, section 2.3, argmax case), exact for any drafter."""
     committed: list[int] = []
     for index in range(len(drafts) + 1):
@@ -57,7 +57,7 @@ def accept(
         if not matches or ended or stopped or len(committed) == room:
             tested = min(index + 1, len(drafts))
             return Acceptance(tuple(committed), index + matches, tested, ended, stopped)
-    raise AssertionError("the row after the last draft always ends the walk")
+    raise AssertionError("the row after the last draft always ends it")
 
 
 TokenChoice = Callable[[int], int]
@@ -105,8 +105,8 @@ def threshold(least: float, rows: VerifiedRows) -> TokenChoice:
 class Probabilistic:
     """Block verification, exact in distribution; for temperatures above 0. A draft in hand for the last row is one more
     of the block: a token of the target's own there would rarely be that draft, and all that was drafted ahead would be
-    lost. Noise is used once: coins and corrections belong to `base`, which grows with every step, choices to the prefix
-    they are for (see `ProposalSampler`)."""
+    lost. Noise is used once: coins and recovered tokens belong to `base`, which grows with every step, choices to the
+    prefix they are for (see `ProposalSampler`)."""
 
     def __init__(self, seed: int) -> None:
         self._coins, self._residuals = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.RESIDUALS)

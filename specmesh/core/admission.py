@@ -9,7 +9,7 @@ from specmesh.errors import Busy
 MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise
 MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
 GRACE = 30.0  # seconds for which a session is kept, unless told otherwise
-MAX_DETACHED = 64  # most sessions kept, ended ones included: the oldest give way
+MAX_KEPT = 64  # most sessions kept, ended ones included: the oldest give way
 
 
 def most_sessions(n_seq: int) -> int:
@@ -49,7 +49,7 @@ class WaitingRequests:
         return None
 
 
-class DetachedSessions:
+class KeptSessions:
     """Sessions whose client went away, the oldest first, each for `grace` seconds for whoever resumes it by name; with
     their end those that have ended."""
 
@@ -78,9 +78,9 @@ class DetachedSessions:
 
     def expire(self, now: float) -> list[SessionContext]:
         """Forget, and return, those whose time is over, or that are too many."""
-        if now < self.next_end and len(self) <= MAX_DETACHED:
+        if now < self.next_end and len(self) <= MAX_KEPT:
             return []
-        excess = len(self) - MAX_DETACHED
+        excess = len(self) - MAX_KEPT
         over = [live for number, live in enumerate(self.sessions.values()) if now >= live.kept_until or number < excess]
         for live in over:
             self.forget(live.id)

@@ -128,7 +128,7 @@ class VerifierStats(DaemonStats):
             steps_ms={str(least): _table_ms(table) for least, table in core.steps.items()},
             peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
             wire=wire,
-            reuse=core.reuse,
+            prefix_cache=core.prefix_cache,
         )
 
 
@@ -136,7 +136,7 @@ class DrafterStats(DaemonStats):
     def __init__(self, now: float) -> None:
         self._drafts = Histogram(SHORT)
         super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), draft_s=self._drafts))
-        self.reuse = snapshot.ReuseSection()
+        self.prefix_cache = snapshot.PrefixCacheSection()
         self._draft_seconds = RecentSamples()
         self._totals = snapshot.DraftTotals()
 
@@ -150,7 +150,7 @@ class DrafterStats(DaemonStats):
         if work.drafts:
             self._draft_seconds.record(work.draft_seconds / work.drafts)
             self._drafts.record(work.draft_seconds / work.drafts, work.drafts)
-        self.reuse = work.reuse or self.reuse
+        self.prefix_cache = work.prefix_cache or self.prefix_cache
 
     def snapshot(
         self,
@@ -181,7 +181,7 @@ class DrafterStats(DaemonStats):
             totals=deepcopy(self._totals),
             draft_ms=self._draft_seconds.percentiles_ms(50)["p50"],
             wire=deepcopy(traffic),
-            reuse=self.reuse,
+            prefix_cache=self.prefix_cache,
         )
 
 

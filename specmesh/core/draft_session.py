@@ -1,7 +1,7 @@
 """One session at the drafter: the truth as last heard, the own chain of guesses beyond it, and what to run next.
 
-The chain goes on past what was asked for, assuming acceptance, as far as covers the round trip. A correction cuts it;
-what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
+The chain goes on past what was asked for, assuming acceptance, as far as covers the round trip. A recovered token cuts
+it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
 """
 
 from collections.abc import Sequence

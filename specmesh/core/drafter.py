@@ -94,7 +94,7 @@ class DrafterCore:
         """Tell what was done."""
         report, self._work = self._work, ev.Worked()
         if self._slots_changed:
-            report.reuse = self.slots.snapshot()
+            report.prefix_cache = self.slots.snapshot()
         self._reported_at, self._slots_changed = now, False
         return [report]
 

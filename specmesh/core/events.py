@@ -14,7 +14,7 @@ from specmesh.core.sampling.constraint import Constraint, Grammar
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 from specmesh.core.scheduling.kv_slots import KVCut, KVOrder
-from specmesh.core.snapshot import ReuseSection
+from specmesh.core.snapshot import PrefixCacheSection
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -244,7 +244,7 @@ class Worked:
     rounds: int = 0
     accepted: int = 0
     committed: int = 0
-    reuse: ReuseSection | None = None
+    prefix_cache: PrefixCacheSection | None = None
 
 
 CoreEffect = tuple[int, SessionEffect] | Worked

@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import assert_never
 
 import numpy as np
 
@@ -194,8 +195,12 @@ class Simulation:
                     self._at(self._solver_free, partial(self._solved, effect))
                 case vev.SessionEnded(client=int(client)):  # the user asks for the next text at once
                     self._ask(client % self._users, now)
-                case _:
+                case vev.Committed() | vev.Solve() | vev.SessionEnded() | vev.Began() | vev.ToClient() | vev.Assigned():
                     pass
+                case vev.RequestRefused() | vev.Forgotten() | vev.Ran() | vev.Noted() | vev.CoreReport():
+                    pass
+                case _:
+                    assert_never(effect)
 
     def _solved(self, wanted: vev.Solve, now: float) -> None:
         self._tell(vev.Solved(wanted.session, solve(wanted.inputs, wanted.old)), now)
@@ -218,8 +223,10 @@ class Simulation:
                 event = ev.Dropped(session)
             case m.Truth() | m.Sync() | m.Nack():
                 event = ev.Heard(said.session, said)
-            case _:
+            case m.Logprobs():
                 return
+            case _:
+                assert_never(said)
         self._send(drafter, drafter.core.handle(event, now), now)
         self._draft(drafter, now)
 
@@ -254,5 +261,7 @@ class Simulation:
                 case (_, m.Draft() | m.DraftProbs() | m.Nack() as sent):
                     event = vev.FromDrafter(drafter.id, sent)
                     self._at(now + self._site.round_trip / 2, partial(self._tell, event))
-                case _:
+                case (_, _) | ev.Worked():
                     pass
+                case _:
+                    assert_never(effect)

@@ -94,7 +94,7 @@ class WireSection:
 
 
 @dataclass(frozen=True, slots=True)
-class ReuseSection:
+class PrefixCacheSection:
     hits: Annotated[int, counter("prefix_cache_hit_requests", "Sessions that found some there.")] = 0
     tokens_saved: Annotated[int, counter("prefix_cache_hits", "Tokens found in the prefix cache.")] = 0
     kept_sequences: int = 0
@@ -114,7 +114,7 @@ class RunningSnapshot(Snapshot):
     busy: Annotated[float, gauge("busy_ratio", "Share of the last minute that the engine worked.")]
     reconnects: Annotated[int, counter("drafter_reconnects", "Connections of drafter and verifier after one was lost.")]
     wire: WireSection
-    reuse: ReuseSection
+    prefix_cache: PrefixCacheSection
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.admission import GRACE, DetachedSessions, WaitingRequests
+from specmesh.core.admission import GRACE, KeptSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool
 from specmesh.core.requests import Scored
@@ -53,7 +53,7 @@ class VerifierCore:
         self._effects: list[vev.Effect] = []
         self.drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
         self.waiting = WaitingRequests(n_seq)
-        self.kept = DetachedSessions(grace)
+        self.kept = KeptSessions(grace)
         self._threads = CpuThreads(costs)
         self._stray_frames = 0
         self._over, self._stale = RoundCounts(), 0  # rounds and stale drafts of sessions that have ended
@@ -137,7 +137,7 @@ class VerifierCore:
             stray_frames=self._stray_frames,
             stale=self._stale + sum(live.machine.drafts.stale for live in lives),
             draft_n=lives[-1].machine.draft_n if lives else None,
-            reuse=self._slots.snapshot(),
+            prefix_cache=self._slots.snapshot(),
             totals=totals,
             step_s=costs.seconds(1),
             steps=costs.tables(),

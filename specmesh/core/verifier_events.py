@@ -10,7 +10,7 @@ from specmesh.core.requests import Request, Scored
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import SessionParams
-from specmesh.core.snapshot import ReuseSection
+from specmesh.core.snapshot import PrefixCacheSection
 from specmesh.core.statistics import RoundCounts
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
@@ -212,7 +212,7 @@ class CoreReport:
     stray_frames: int = 0
     stale: int = 0  # drafts, of all sessions ever
     draft_n: int | None = None  # of the newest session
-    reuse: ReuseSection = field(default_factory=ReuseSection)
+    prefix_cache: PrefixCacheSection = field(default_factory=PrefixCacheSection)
     totals: RoundCounts = field(default_factory=RoundCounts)  # of all sessions ever
     step_s: float = 0.0
     steps: dict[int, dict[int, float]] = field(default_factory=dict)  # seconds by rows, by each table's least context

@@ -11,14 +11,14 @@ from specmesh.core.link import Link
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_context import SessionContext, session_row
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.core.snapshot import LoadingSnapshot, ReuseSection, WireSection
+from specmesh.core.snapshot import LoadingSnapshot, PrefixCacheSection, WireSection
 from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo
 from specmesh.wire.messages import Hello
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
-REUSE = ReuseSection(2, 70, 1, 40)
+PREFIX_CACHE = PrefixCacheSection(2, 70, 1, 40)
 TOLD = facts("tcp://127.0.0.1:7071", encrypted=False)
 """What a daemon fills in itself."""
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
@@ -43,7 +43,9 @@ def verifier(sessions=1, drafters=1, now=152.0):
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
     measured = {"draft_interval_ms": 2.0, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
     drafting = dict.fromkeys(peers, measured)
-    report = vev.CoreReport(rows, drafting, 2, 0, 0, machine.draft_n, REUSE, machine.counts, 0.034, {0: {1: 0.034}})
+    report = vev.CoreReport(
+        rows, drafting, 2, 0, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}}
+    )
     known = {identity: one.describe() for identity, one in peers.items()}
     model = INFO.named() | {"reproducible": False, "model_hash": None}
     return stats.snapshot(model, INFO.n_seq, report, known, traffic, now, sessions, queued=3, **TOLD)
@@ -53,5 +55,5 @@ def drafter(now=152.0):
     stats, traffic = DrafterStats(0.0), WireSection()
     traffic.rejected["magic"] += 1
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
-    stats.reuse = REUSE
+    stats.prefix_cache = PREFIX_CACHE
     return stats.snapshot(INFO.named(), INFO.n_seq, [0], traffic, now, [], **TOLD)

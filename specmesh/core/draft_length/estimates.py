@@ -58,8 +58,8 @@ PROBE_INTERVAL, LONGEST_PROBE_INTERVAL = 32, 256
 
 class Arrivals:
     """When one drafter's drafts arrive, by this side's clock. round_trip: median of answered PINGs in seconds, 0 while
-    unknown. restart: seconds from telling a correction to the first draft on it, None while unknown. load: how many
-    sessions it drafts for at once; each draft of a session is taken to need as many times as long. Intervals are
+    unknown. restart: seconds from telling a recovered token to the first draft on it, None while unknown. load: how
+    many sessions it drafts for at once; each draft of a session is taken to need as many times as long. Intervals are
     learned while the drafter is certainly busy, until then bounded by restarts: an estimate must not be optimistic."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Arrivals:
         self.round_trip = median(self._round_trips)
 
     def record_restart(self, seconds: float, drafts: int) -> None:
-        """Note the seconds from a correction to the frame with the first drafts on it."""
+        """Note the seconds from a recovered token to the frame with the first drafts on it."""
         if self.interval is None or seconds / drafts < self.interval:
             self.record_interval(seconds, drafts)  # a bound: they took so long at most
         self._restarts.append(seconds - (drafts - 1) * (self.interval or 0.0))

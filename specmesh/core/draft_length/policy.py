@@ -38,7 +38,7 @@ class PolicyInputs:
     steps: tuple[float, ...]  # with k = 0, 1, ... drafts
     rates: tuple[float, ...]  # probability that draft 1, 2, ... stands if those before it do; one more than most drafts
     interval: float  # from one draft to the next, > 0
-    restart: float  # from telling a correction until the first draft on it is here
+    restart: float  # from telling a recovered token until the first draft on it is here
     alone: float  # a step where nothing is drafted
 
 

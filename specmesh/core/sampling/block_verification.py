@@ -9,15 +9,15 @@ sampled from q_i after those before it, with p_i the target's distribution there
     height_i = left_i / (left_i + 1 - kept_i), but height_k = kept_k
     t = the last i whose coin, uniform in (0, 1), is at most height_i; 0 without one
 
-The first t drafts stand. Where t < k, a correction follows, sampled from max(0, kept_t p_(t+1) - q_(t+1)). Where t = k
-nothing does: whoever wants one more token samples it from p_(k+1), as the paper has it, or verifies another block.
+The first t drafts stand. Where t < k, a recovered token follows, sampled from max(0, kept_t p_(t+1) - q_(t+1)). Where t
+= k nothing does: whoever wants one more token samples it from p_(k+1), as the paper has it, or verifies another block.
 
-**Exact.** What stands, and the correction, is the beginning of a sample from the target's distribution, if each draft
-was sampled from what is said here and no coin was known to whom chose it (theorem 1 of the paper). On the average more
-stands than by any other rule for one chain, also than by accepting each draft with min(1, p/q).
+**Exact.** What stands, and the recovered token, is the beginning of a sample from the target's distribution, if each
+draft was sampled from what is said here and no coin was known to whom chose it (theorem 1 of the paper). On the average
+more stands than by any other rule for one chain, also than by accepting each draft with min(1, p/q).
 
-**A correction is never the draft that it replaces.** It can be x only where kept_t p(x) > q(x). Were that so for the
-draft, kept_(t+1) would be 1, so would height_(t+1), and it would have stood. The same holds in floating point: a
+**A recovered token is never the draft that it replaces.** It can be x only where kept_t p(x) > q(x). Were that so for
+the draft, kept_(t+1) would be 1, so would height_(t+1), and it would have stood. The same holds in floating point: a
 rounded quotient is below 1 only where its numerator is below its denominator. So the drafts behind one that fails,
 which the coins have looked at, never come to be beyond the text again.
 """
@@ -54,7 +54,7 @@ class Block:
         return cls(distributions, offers, tuple(kept), (*heights, kept[-1]))
 
     def outcome(self, coins: Floats) -> tuple[int, Floats | None]:
-        """How many drafts stand by these coins, one for each, and the weights of the correction; None where all do."""
+        """How many drafts stand by these coins, one for each, and weights of the recovered token; None where all do."""
         passed = np.flatnonzero(coins <= self.heights)
         stood = int(passed[-1]) + 1 if len(passed) else 0
         while stood < len(self.offers):
@@ -65,7 +65,7 @@ class Block:
         return stood, None
 
     def left(self, stood: int) -> Floats:
-        """Weights of the tokens that a correction after `stood` drafts is sampled from, fewer than all; they need not
+        """Weights of what a recovered token after `stood` drafts is sampled from, fewer than all tokens; they need not
         sum to 1."""
         ids, shares = self.offers[stood].shares()
         weights: Floats = self.kept[stood] * self.distributions[stood]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specmesh.core.prefix import common_length
-from specmesh.core.snapshot import ReuseSection
+from specmesh.core.snapshot import PrefixCacheSection
 
 # what another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
 # follows being cut off; or only all of it
@@ -74,9 +74,9 @@ class KVSlots:
     def __bool__(self) -> bool:
         return bool(self._free)
 
-    def snapshot(self) -> ReuseSection:
+    def snapshot(self) -> PrefixCacheSection:
         kept = [len(memory.ids) for memory in self._free.values() if memory.ids]
-        return ReuseSection(self._hits, self._saved, len(kept), sum(kept))
+        return PrefixCacheSection(self._hits, self._saved, len(kept), sum(kept))
 
     # --- a session begins
 

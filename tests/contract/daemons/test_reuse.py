@@ -42,8 +42,8 @@ def ended(client: Hearing) -> Finished:
     return end
 
 
-def reuse(running: Running) -> dict[str, int]:
-    return running.stats()["reuse"]
+def prefix_cache(running: Running) -> dict[str, int]:
+    return running.stats()["prefix_cache"]
 
 
 @pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
@@ -62,9 +62,9 @@ def test_turns_of_a_chat(bench: Bench, socket_of: str):
         ids += tuple(client.ids)
         found = len(ids) - 1
     assert engine.rows < len(ids) + 4 * 20 * 5
-    assert reuse(verifier)["hits"] == 3
-    assert reuse(verifier)["tokens_saved"] > 3 * len(SYSTEM)
-    assert reuse(verifier)["kept_tokens"] == len(ids) - 1
+    assert prefix_cache(verifier)["hits"] == 3
+    assert prefix_cache(verifier)["tokens_saved"] > 3 * len(SYSTEM)
+    assert prefix_cache(verifier)["kept_tokens"] == len(ids) - 1
 
 
 def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
@@ -87,16 +87,16 @@ def test_the_same_ids_of_another_vocabulary(bench: Bench, fingerprint: str, kept
     router.say(m.Opened(1, 0, len(SYSTEM), {"temperature": 0}), m.Sync(1, 0, 0, SYSTEM, 4))
     router.expect(m.Draft)
     router.say(m.Done(1, "stop", len(SYSTEM)))
-    until(lambda: reuse(drafter)["kept_tokens"] > 0, "it is kept")
+    until(lambda: prefix_cache(drafter)["kept_tokens"] > 0, "it is kept")
     router.say(m.Bye())
     router.expect(m.Hello)
     router.say(welcome(verifier="w", model="other", vocab_fingerprint=fingerprint))
     if not kept:
-        until(lambda: reuse(drafter)["kept_tokens"] == 0, "it is given up")
+        until(lambda: prefix_cache(drafter)["kept_tokens"] == 0, "it is given up")
         return
     router.say(m.Opened(1, 0, len(SYSTEM) + 1, {"temperature": 0}), m.Sync(1, 0, 0, (*SYSTEM, 65), 4))
     router.expect(m.Draft)
-    until(lambda: reuse(drafter)["hits"] > 0, "it is found again")
+    until(lambda: prefix_cache(drafter)["hits"] > 0, "it is found again")
 
 
 # --- real models

@@ -9,6 +9,7 @@ from specmesh.core.draft_session import DraftLimits
 from specmesh.core.drafter import DrafterCore
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
+from specmesh.core.snapshot import PrefixCacheSection
 from specmesh.errors import EngineError
 from specmesh.wire import messages as m
 
@@ -181,3 +182,22 @@ def test_what_others_drafted_is_not_its_own():
     assert (learned.accepted, learned.own) == (2, 0)
     [worked] = core.handle(ev.Dropped(1), 0.0)
     assert (worked.drafts, worked.accepted, worked.committed) == (0, 0, 3)
+
+
+def test_a_session_from_its_opening_to_its_end():
+    """Whole lists of effects."""
+    core, done = made(), m.Done(1, "stop", 5, {})
+    assert core.handle(ev.DraftFor(1, 0, 1, 256, len(PROMPT), GREEDY, learns=True), 0.0) == []
+    assert core.handle(ev.Heard(1, m.Sync(1, 0, 0, PROMPT, 2)), 0.0) == [(1, ev.Learned(PROMPT, sync=True))]
+    assert core.finish(core.next_step(0.0), ev.Guesses({}, [[8]]), 0.0, 0.5) == [
+        (1, m.Draft(1, 3, crc(*PROMPT), (8,))),
+        ev.Worked(0.5, 0.5, 0.5, 1, prefix_cache=PrefixCacheSection(0, 0, 0, 0)),
+    ]
+    truth = m.Truth(1, 3, crc(*PROMPT), (8, 9), 2, 1)
+    assert core.handle(ev.Heard(1, truth), 0.5) == [(1, ev.Learned((8, 9), 1, 1))]
+    step = core.next_step(0.5)
+    assert core.finish(step, ev.Guesses({}, [[4]]), 0.5, 0.75) == [(1, m.Draft(1, 5, crc(*PROMPT, 8, 9), (4,)))]
+    assert core.handle(ev.Aside(1, done), 0.8) == [(1, ev.Aside(1, done, 2, 0.75))]
+    assert core.handle(ev.Dropped(1), 0.8) == [
+        ev.Worked(0.75, 0.25, 0.25, 1, 1, 1, 2, PrefixCacheSection(0, 0, 1, 5)),
+    ]
