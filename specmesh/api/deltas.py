@@ -3,10 +3,10 @@
 import secrets
 from collections.abc import Iterator
 
-from specmesh.api.shapes import Json
 from specmesh.core.chat import ToolChoice
 from specmesh.core.reasoning import STYLES, ThoughtSplitter
 from specmesh.core.session_params import SessionParams
+from specmesh.core.snapshot import Json
 from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallParser, TextPart
 
 

@@ -9,10 +9,9 @@ from starlette.responses import JSONResponse
 
 from specmesh import __version__, errors
 from specmesh.core.sampling.logprobs import Logprob
+from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
-
-Json = dict[str, object]
 
 SCHEMA_VERSION = 1
 

@@ -7,9 +7,8 @@ from typing import TypedDict, Unpack
 from specmesh.core import events as ev
 from specmesh.core import snapshot
 from specmesh.core import verifier_events as vev
-from specmesh.core.statistics import LONG, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
+from specmesh.core.statistics import LONG, SERVED, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
 
-SERVED = ("stop", "length")
 UNMEASURED = {"draft_interval_ms": None, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
 
 

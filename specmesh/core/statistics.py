@@ -13,6 +13,9 @@ from itertools import pairwise
 from math import exp
 from typing import Annotated, NamedTuple
 
+SERVED = ("stop", "length")
+"""Reasons with which a text ends that its client has whole."""
+
 
 class MetricSpec(NamedTuple):
     """How /metrics shows a field. by: label that names the items of a dict or list. scale: from its unit to ours."""

@@ -19,11 +19,9 @@ from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_context import SessionContext, session_report, session_row
 from specmesh.core.session_params import TargetLimits
-from specmesh.core.statistics import RoundCounts
+from specmesh.core.statistics import SERVED, RoundCounts
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
 from specmesh.wire import messages as m
-
-SERVED = ("stop", "length")
 
 
 class VerifierCore:

@@ -19,8 +19,8 @@ from specmesh.core.events import Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVReuse
 from specmesh.core.session_params import ChatMessage, TargetLimits
+from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.sandbox import Json
 from specmesh.errors import LocalProtocolError
 
 Trimming = Literal["removal", "restore"]

@@ -19,7 +19,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specmesh.core.session_params import ChatMessage
-from specmesh.engines.sandbox import Child, Json
+from specmesh.core.snapshot import Json
+from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 
 MAX_TEMPLATE = 2**20

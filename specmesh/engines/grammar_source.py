@@ -15,7 +15,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from specmesh.core.sampling.constraint import GrammarKind
-from specmesh.engines.sandbox import Json
+from specmesh.core.snapshot import Json
 from specmesh.engines.tool_grammar import tools_to_lark
 from specmesh.errors import RequestError
 

@@ -20,9 +20,8 @@ import time
 from collections.abc import Callable
 from typing import IO
 
+from specmesh.core.snapshot import Json
 from specmesh.errors import ChildFailed
-
-Json = dict[str, object]
 
 STARTING = 60.0
 """Seconds for the interpreter and its imports on a busy machine."""

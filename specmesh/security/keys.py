@@ -26,7 +26,7 @@ from specmesh.security import endpoint, host_of, is_loopback
 MAX_KEY_FILE_BYTES = 2**20
 _FIRST_PERSON = 1000  # user ids below are those of services (SYS_UID_MAX of login.defs)
 SECRET = "secret.key"  # noqa: S105  (a file's name)
-_KEY = re.compile(r"[0-9a-f]{64}")
+KEY = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"[^\s#]\S{0,254}")
 
 
@@ -77,7 +77,7 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
 
 def parse_key(text: str) -> str:
     key = text.strip().lower()
-    if not _KEY.fullmatch(key):
+    if not KEY.fullmatch(key):
         raise ConfigError(f"{text!r} is no key: give the 64 hexadecimal digits that `specmesh keys show` prints there")
     return key
 
@@ -120,7 +120,7 @@ class KeyFolder:
         if raw is None:
             raise ConfigError(f"{path}: no key is there: make one with `specmesh keys new`")
         lines = [line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")]
-        if len(lines) != 1 or not _KEY.fullmatch(lines[0]):
+        if len(lines) != 1 or not KEY.fullmatch(lines[0]):
             raise ConfigError(f"{path} holds no key: make another with `specmesh keys new --force`")
         secret = bytes.fromhex(lines[0])
         return Identity(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
@@ -136,7 +136,7 @@ class KeyFolder:
             if not line.strip() or line.startswith("#"):
                 continue
             key, _, label = line.strip().partition(" ")
-            if not _KEY.fullmatch(key) or not _LABEL.fullmatch(label.strip()):
+            if not KEY.fullmatch(key) or not _LABEL.fullmatch(label.strip()):
                 raise ConfigError(f"{self.path / listing}:{number}: write the 64 digits of a key, a space and a name")
             found.append((key, label.strip()))
         return found

@@ -25,6 +25,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from spake2 import SPAKE2_A, SPAKE2_B
 
 from specmesh.errors import Busy, Refused, RemoteProtocolError
+from specmesh.security.keys import KEY
 
 PORT = 7072
 CODE_LIFETIME_S = 300.0
@@ -34,7 +35,6 @@ MAX_LINE = 4096
 _GREETING = b"specmesh pair 1 "
 _SIDES = {"idA": b"specmesh drafter", "idB": b"specmesh verifier"}
 _MESSAGE = re.compile(rb"[0-9a-f]{66}")
-_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class WrongCode(Refused):
@@ -141,7 +141,7 @@ def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
         raise WrongCode("the code was another one") from None
     match answered:
         case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
-            if said == role and _KEY.fullmatch(key) and 0 <= port < 2**16:
+            if said == role and KEY.fullmatch(key) and 0 <= port < 2**16:
                 word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]  # a list can hold it, a terminal show it
                 return PairingIntroduction(said, key, word or role, port)
     raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")

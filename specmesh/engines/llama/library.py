@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import structlog
 
-from specmesh.engines.sandbox import Child, Json
+from specmesh.core.snapshot import Json
+from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, ConfigError
 
 PINNED = "0.3.36"

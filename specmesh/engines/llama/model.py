@@ -12,12 +12,12 @@ import structlog
 
 from specmesh.config import ModelSettings
 from specmesh.core.session_params import ChatMessage
+from specmesh.core.snapshot import Json
 from specmesh.core.tool_calls import TOOL_MARKS, detect
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
 from specmesh.engines.llama.library import ERRORS, add_servers, gpu_devices, library, quoted_errors
-from specmesh.engines.sandbox import Json
 from specmesh.errors import ConfigError, EngineError, RequestError
 from specmesh.models import check_files
 

@@ -169,7 +169,7 @@ def test_words_of_the_code_are_the_fields():
     for path in (path for folder in ("specmesh", "wire", "daemons") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             given = not isinstance(node, ast.Name | ast.Attribute) or isinstance(node.ctx, ast.Store)
-            names = [getattr(node, name, None) for name in ("name", "arg", "id", "attr") if given]
+            names = [getattr(node, name, None) for name in ("name", "asname", "arg", "id", "attr") if given]
             words = re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", " ".join(filter(None, names))).lower()
             found += [f"{path.name}:{node.lineno} {word}" for word in RETIRED.findall(words)]
     assert found == []
