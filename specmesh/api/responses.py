@@ -146,19 +146,19 @@ def _format(value: object) -> object:
 
 def _tools(fields: Fields) -> Json:
     """Functions as a chat has them, and which of them may or must be called."""
-    tools, choice = fields.listed("tools"), fields.get("tool_choice")
-    for index, tool in enumerate(tools):
+    functions, choice = list[Json](), fields.get("tool_choice")
+    for index, tool in enumerate(fields.listed("tools")):
         if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
             raise RequestError(f"tools[{index}] must be a function with a name: no other tools are here", "tools")
+        functions.append({key: one for key, one in tool.items() if key != "type" and one is not None})
     match choice:
         case {"type": "function", "name": str(name)}:
             choice = {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools", "mode": str(mode), "tools": [*allowed]}:
             names = [one.get("name") for one in allowed if isinstance(one, dict)]
-            tools, choice = [one for one in tools if one["name"] in names], mode
+            functions, choice = [one for one in functions if one["name"] in names], mode
         case dict() | list():
             raise RequestError("tool_choice must be none, auto, required, a function or allowed_tools", "tool_choice")
-    functions = [{key: one for key, one in tool.items() if key != "type" and one is not None} for tool in tools]
     return {"tools": [{"type": "function", "function": one} for one in functions], "tool_choice": choice}
 
 

@@ -1,6 +1,6 @@
 """The fields of a JSON object, checked as they are read: RequestError names the one that is wrong."""
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from specmesh.errors import RequestError
 
@@ -45,13 +45,13 @@ class Fields:
             raise RequestError(f"{name} must be true or false", name)
         return value
 
-    def listed(self, name: str) -> list[Any]:
+    def listed(self, name: str) -> list[object]:
         value = self.get(name, [])
         if not isinstance(value, list):
             raise RequestError(f"{name} must be a list", name)
         return value
 
-    def mapping(self, name: str) -> dict[str, Any]:
+    def mapping(self, name: str) -> dict[str, object]:
         """Return a copy of an object, empty where none is given."""
         value = self.get(name, {})
         if not isinstance(value, dict):

@@ -8,7 +8,6 @@ import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from specmesh.core.reasoning import STYLES, begun, first_mark
 
@@ -49,11 +48,17 @@ class ToolFormat:
         return self.opening + self.head
 
 
-def _form(name: str, signs: str, call: str, param: str = "$KEY$VALUE", around: str = "¦", **more: Any) -> ToolFormat:
+def _form(
+    name: str, signs: str, call: str, *, param: str = "$KEY$VALUE", around: str = "¦", trigger: str = "",
+    between: str | None = "\n", bare: bool = False, never: str = "",
+) -> ToolFormat:  # fmt: skip
     """Take `call` apart at $NAME and $ARGS, `param` at $KEY and $VALUE, `around` at ¦."""
-    marks: Any = (*around.split("¦"), *re.split(r"\$NAME|\$ARGS", call), *re.split(r"\$KEY|\$VALUE", param))
-    more.setdefault("trigger", re.split(r"(?<=[>\]])", marks[0] + marks[2], maxsplit=1)[0])
-    return ToolFormat(name, tuple(signs.split()), *marks, **more)
+    opening, closing = around.split("¦")
+    head, after, end = re.split(r"\$NAME|\$ARGS", call)
+    begin, middle, param_end = re.split(r"\$KEY|\$VALUE", param)
+    trigger = trigger or re.split(r"(?<=[>\]])", opening + head, maxsplit=1)[0]
+    marks = opening, closing, head, after, end, begin, middle, param_end
+    return ToolFormat(name, tuple(signs.split()), *marks, trigger, between, bare, never)
 
 
 _HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
@@ -104,7 +109,7 @@ def detect(template: str) -> ToolFormat:
     return next(form for form in FORMATS.values() if all(sign in template for sign in form.signs))
 
 
-def generic_prompt(tools: Sequence[Mapping[str, Any]], form: ToolFormat) -> str:
+def generic_prompt(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
     """Tell a model in words of the tools, and how to call one in this form."""
     each = f"{form.param_begin}KEY{form.param_middle}VALUE{form.param_end}" if form.param_begin else "ARGUMENTS"
     call = f"{form.start}NAME{form.after}{each}{form.end}{form.closing}"
@@ -140,7 +145,7 @@ _Steps = Generator[None, None, str]
 class CallParser:
     """Reads calls of these tools from a text as it comes. What is no call in this form is text."""
 
-    def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, object]]) -> None:
         self._form = form
         self._schemas = {str(tool["name"]): tool.get("parameters") or {} for tool in tools}
         self._kept, self._over, self._called = "", False, False
@@ -211,14 +216,15 @@ class CallParser:
                 return ""
             yield
 
-    def _parameters(self, mark: str, schema: Mapping[str, Any]) -> _Steps:
+    def _parameters(self, mark: str, schema: object) -> _Steps:
         form, separator = self._form, ""
         while mark == form.param_begin:
             name = yield from self._until(form.param_middle)
             value = yield from self._until(form.param_end)
             if value is None:
                 return ""
-            text = as_json(value, (schema.get("properties") or {}).get(name), schema)
+            known = schema.get("properties") if isinstance(schema, dict) else None
+            text = as_json(value, known.get(name) if isinstance(known, dict) else None, schema)
             self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
             separator = ", "
             mark = yield from self._cut([form.param_begin, form.end], within=True)
@@ -257,7 +263,7 @@ _TYPES = {str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}, float:
 _TYPES |= {dict: {"object"}, type(None): {"null"}}
 
 
-def resolved(schema: Any, root: Any) -> Any:
+def resolved(schema: object, root: object) -> object:
     """Follow a schema's references into the schema that it is part of."""
     for _ in range(8):
         match schema:
@@ -271,7 +277,7 @@ def resolved(schema: Any, root: Any) -> Any:
     return schema
 
 
-def types_of(schema: Any, root: Any, *, within: bool = False) -> set[str]:
+def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
     """The types of values that a schema allows; empty where it may be any, or is not known."""
     schema = resolved(schema, root)
     if not isinstance(schema, dict):
@@ -283,7 +289,7 @@ def types_of(schema: Any, root: Any, *, within: bool = False) -> set[str]:
     return {kinds} if isinstance(kinds, str) else set(kinds).union(*inner) if all(inner) else set()
 
 
-def as_json(text: str, schema: Any, root: Any) -> str:
+def as_json(text: str, schema: object, root: object) -> str:
     """Write as JSON what stands between an argument's marks: a value of a type that its schema allows, or a text."""
     types = types_of(schema, root)
     with suppress(ValueError, RecursionError):

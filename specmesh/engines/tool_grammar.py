@@ -89,7 +89,7 @@ def _parameter(form: ToolFormat, name: str, root: dict[str, Any], of_schema: _Tr
     """An argument between marks. One that may be a text is free up to the mark, but for the texts of an enum."""
     if re.search(r"[<>\n]", name):
         raise RequestError(f"a parameter's name must have no '<', '>' or line break: not {name[:80]!r}")
-    schema = resolved(root["properties"][name], root)
+    schema: Any = resolved(root["properties"][name], root)
     types, texts = types_of(schema, root), None
     if isinstance(schema, dict):
         texts = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
