@@ -155,7 +155,7 @@ class DraftBuffer:
         return [m.Nack(self._session, len(self._prefix), self._prefix.crc)]
 
 
-TELL_EVERY = 16  # ids until a drafter that is not asked for drafts hears more
+IDLE_INTERVAL = 1.0  # seconds between two TRUTHs to a drafter that is not asked for drafts
 # seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without end
 SYNC_INTERVAL = 0.01
 
@@ -165,22 +165,22 @@ class TruthSender:
         self._session, self._prefix, self._pacing = session, prefix, pacing
         self._untold: int | None = None  # from where it has not been told yet
         self._accepted = 0  # drafts among the ids that it has not been told yet
-        self._synced = float("-inf")
+        self._synced = self._at = float("-inf")
         self._drafting = False  # the drafter was last told to draft
 
     def begin(self) -> list[m.Sync]:
         self._untold, self._accepted = None, 0
         return self._sync(0)
 
-    def grown(self, base: int, accepted: int, *, idle: bool) -> list[m.Truth]:
+    def grown(self, base: int, accepted: int, now: float, *, idle: bool) -> list[m.Truth]:
         """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come
-        some rounds late: a frame costs more than it is worth then."""
+        late: a frame wakes two processes, which may need the cores of the verifier's steps."""
         base, ids = base if self._untold is None else self._untold, self._prefix.ids
         self._accepted += accepted
-        if idle and not self._drafting and len(ids) - base < TELL_EVERY:
+        if idle and not self._drafting and now < self._at + IDLE_INTERVAL and len(ids) - base < m.MAX_TOKENS // 2:
             self._untold = base
             return []
-        accepted, self._untold, self._accepted = self._accepted, None, 0
+        accepted, self._untold, self._accepted, self._at = self._accepted, None, 0, now
         self._drafting = not idle and not self._pacing.probing
         crc, new = self._prefix.crc_at(base), tuple(ids[base:])
         return [m.Truth(self._session, base, crc, new, self._pacing.draft_n, accepted)]

@@ -196,7 +196,8 @@ class VerifierSession:
         length = len(self.prefix.ids)
         if self.state is SessionState.PREFILLING:
             return self._missing()
-        if self.pacing.arrivals is None and not self.drafts.tokens and self.constraint is None:
+        idle = self.pacing.arrivals is None or not self.pacing.draft_n
+        if idle and not self.drafts.tokens and self.constraint is None:
             return ev.Verify(length - 1, self.prefix.ids[-1], ())
         wanted, until = self.pacing.plan(length, len(self.drafts.tokens), self._max_drafts(), now)
         if until is None or self.drafts.cut or (self.constraint is not None and self._forced(self.constraint)):
@@ -298,7 +299,7 @@ class VerifierSession:
             self._finish("stop" if verdict.ended or verdict.stopped else "length")
         if self.pacing.arrivals is not None:
             idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None
-            effects += self.truth.grown(base, verdict.accepted, idle=idle)
+            effects += self.truth.grown(base, verdict.accepted, now, idle=idle)
         if self._held > length - 1:
             self._held = length - 1
             effects.append(ev.Trim(self._held))

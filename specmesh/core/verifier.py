@@ -91,7 +91,7 @@ class VerifierCore:
                 self._asked(event, now)
             case vev.Solved(session, policy):
                 if (live := self.sessions.get(session)) is not None:
-                    live.machine.pacing.policy = policy
+                    live.machine.pacing.solved(policy)
             case vev.RoundTrip(name, seconds):
                 self.drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
@@ -193,8 +193,8 @@ class VerifierCore:
                 effects = live.machine.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
             outcomes.append((live, effects))
         if outcomes and drafters:
-            emitted = [effect for _, effects in outcomes for effect in effects if isinstance(effect, ev.Emit)]
-            self._meter.compare(batch, outcomes[0][0].machine.pacing, emitted, asked=asked)
+            first = outcomes[0][0].machine.pacing
+            self._meter.compare(batch, first, (effects for _, effects in outcomes), asked=asked)
         for live, effects in outcomes:
             self._carry_out(live, effects)
         if drafters:

@@ -52,7 +52,7 @@ class DraftLengthController:
         """Take another drafter. acceptance: of all its sessions."""
         self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, acceptance)
-        self.policy, self._looked = None, float("-inf")
+        self.policy, self._looked = arrivals.policy, float("-inf")
         self._ask()
 
     def detach(self) -> None:
@@ -168,6 +168,11 @@ class DraftLengthController:
         return PolicyInputs(steps, tuple(rates[: self._most + 1]), interval, max(restart, interval), self.alone)
 
     # --- what happened
+
+    def solved(self, policy: Policy) -> None:
+        self.policy = policy
+        if self.arrivals is not None:
+            self.arrivals.policy = policy
 
     def judged(self, *, right: bool) -> None:
         """Learn whether one more guess, which no step verified, would have stood. It may repeat what the text says

@@ -10,6 +10,7 @@ from statistics import median
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.gate import SpeculationGate
+from specmesh.core.draft_length.policy import Policy
 
 POSITIONS = MAX_DRAFTS + 1  # with a rate of their own: a policy looks one beyond the last draft
 PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and rounds that it counts for
@@ -67,6 +68,7 @@ class Arrivals:
         self._intervals = deque[float](maxlen=WINDOW)  # with one session
         self._interval: float | None = None  # their median
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
+        self.policy: Policy | None = None  # the newest of its sessions', with which others begin
         self.probe_interval = PROBE_INTERVAL
         self.load = 1
         self.round_trip = 0.0
@@ -76,7 +78,7 @@ class Arrivals:
         """Measure anew how fast it is, and whether it pays: its machine may have other work by now, or none."""
         self._restarts.clear()
         self._intervals.clear()
-        self._interval = self.restart = None
+        self._interval = self.restart = self.policy = None
         self.gate = SpeculationGate()
 
     def record_round_trip(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """The steps of the target: which sessions share the next one, with what rows, on how many CPU threads; and what each
 teaches about the costs of steps and about drafting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -151,14 +151,18 @@ class StepMeter:
             rows, decodes = (batch.rows, 1) if self._width is None else (self._width, len(batch.parts))
             self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
 
-    def compare(self, batch: Batch, first: DraftLengthController, emitted: Sequence[ev.Emit], *, asked: bool) -> None:
+    def compare(
+        self, batch: Batch, first: DraftLengthController, effects: Iterable[Sequence[ev.VerifierEffect]], *, asked: bool
+    ) -> None:
         """Hold what steps bring with drafts against what they bring without, by how many sessions share one. `first`
-        is of the first session; asked: some session asked for drafts."""
+        is of the first session; effects: of each; asked: some session asked for drafts."""
         sharing = len(batch.parts)
         gate = first.gate if sharing == 1 else self._costs.gate(sharing)
-        # A grammar's own drafts make one session's steps faster, whoever drafts.
-        if gate is None or not batch.pure or self._spent is None or (sharing == 1 and any(e.forced for e in emitted)):
+        if gate is None or not batch.pure or self._spent is None or (gate.drafts and not asked):
             return
+        emitted = [effect for one in effects for effect in one if isinstance(effect, ev.Emit)]
+        if sharing == 1 and any(emit.forced for emit in emitted):
+            return  # a grammar's own drafts make one session's steps faster, whoever drafts
         tokens = sum(len(emit.ids) for emit in emitted)
         alone = 1 / first.alone if sharing == 1 and first.alone else 0.0
         gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=alone)

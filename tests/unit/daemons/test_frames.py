@@ -105,8 +105,26 @@ def test_who_was_told_to_draft_hears_at_once_that_it_is_to_stop():
     sender = TruthSender(7, prefix, DraftLengthController(4, 24, StepCosts(), SessionTimes(0.0)))
     assert [sync.draft_n for sync in sender.begin()] == [4]
     prefix.extend((4,))
-    assert [truth.ids for truth in sender.grown(3, 0, idle=True)] == [(4,)]
-    assert sender.grown(4, 0, idle=True) == []
+    assert [truth.ids for truth in sender.grown(3, 0, 0.0, idle=True)] == [(4,)]
+    assert sender.grown(4, 0, 0.1, idle=True) == []
+
+
+def test_who_is_off_hears_once_a_second_or_when_it_is_to_draft():
+    """All of it, in frames that can be sent."""
+    prefix = Prefix((1, 2, 3))
+    sender = TruthSender(7, prefix, DraftLengthController(0, 24, StepCosts(), SessionTimes(0.0)))
+    heard = [ids for sync in sender.begin() for ids in sync.ids]
+    for step in range(2, 41):
+        base = len(prefix)
+        prefix.extend(range(step))
+        truths = sender.grown(base, 0, step / 10, idle=step != 25)
+        assert bool(truths) == (step in (2, 12, 22, 25, 26, 36))  # 26: that it is to stop
+        heard += [ids for truth in truths for ids in truth.ids]
+    assert heard == prefix.ids[: len(heard)]
+    prefix.extend(range(m.MAX_TOKENS - len(prefix)))
+    [truth] = sender.grown(base, 0, 4.0, idle=True)
+    assert [*heard, *truth.ids] == prefix.ids
+    assert decode_one(truth) == truth
 
 
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
