@@ -185,6 +185,7 @@ CLOSING = 2.0  # seconds that a step, or a prompt being encoded, may take after 
 # engine's thread as much of the interpreter, or of a core. Streams still move 25 times a second
 DOZE = 40e-3
 FAST = 2.5e-3  # seconds per effect below which they come fast: a token of a lone text has two
+FAST_ON_CPU = DOZE / 2  # the same where steps need the cores: 2.5 % of a step of 12 ms
 
 # write(2) without letting go of the interpreter: an engine's thread would wait for the loop that it has just woken
 _write = ctypes.PyDLL(None).write
@@ -239,12 +240,12 @@ class Mailbox(Generic[T]):
 class DaemonLoop(ABC, Generic[T]):
     """Takes turns on one event loop: for items of the mailbox, for frames, and to look for what is due. mailbox: takes
     orders from any thread, also before `serve` and after it. drain: seconds for sessions to finish after `stop`.
-    refusal: what requests that come later are told. progress: it changes while the loop gets on, and no step hangs; any
-    thread may read it."""
+    refusal: what requests that come later are told. fast: seconds per item below which what may wait does. progress:
+    it changes while the loop gets on, and no step hangs; any thread may read it."""
 
-    def __init__(self, drain: float, refusal: SpecmeshError) -> None:
+    def __init__(self, drain: float, refusal: SpecmeshError, fast: float = FAST) -> None:
         self.mailbox = Mailbox[T]()
-        self._drain, self._refusal = drain, refusal
+        self._drain, self._refusal, self._fast = drain, refusal, fast
         self._stopping: float | None = None
         self._due = False  # to be looked for at the end of this turn
         self._heard = -inf  # when it was woken last
@@ -301,7 +302,7 @@ class DaemonLoop(ABC, Generic[T]):
         if self._stopping is not None or not (items or dozed):  # woken for something else
             self._due = True
         count = sum(len(item) if isinstance(item, list) else 1 for item in items)
-        if count * FAST > now - self._heard and not self.mailbox.dozing:
+        if count * self._fast > now - self._heard and not self.mailbox.dozing:
             self.mailbox.dozing = True
             asyncio.get_running_loop().call_later(DOZE, self._turn, partial(self._hear, dozed=True))
         self._heard = now

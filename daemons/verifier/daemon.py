@@ -27,7 +27,7 @@ from specmesh.core.session_params import TargetLimits
 from specmesh.core.snapshot import VerifierSnapshot
 from specmesh.core.verifier import VerifierCore
 from specmesh.daemons.link.sockets import Router
-from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
+from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
 from specmesh.engines.base import Tokenizer, VerifyEngine, limits_of, run_step
@@ -58,7 +58,8 @@ class VerifierLoop(DaemonLoop[Order]):
         thread: ModelThread | None = None,
         model_hash: str = "",
     ) -> None:
-        super().__init__(settings.drain, Busy("the verifier is stopping: try again when it is back"))
+        stopping = Busy("the verifier is stopping: try again when it is back")
+        super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
         self._router, self._engine, self._model_hash = Router(socket, guard), engine, model_hash
         self._prompts = PromptEncoder(engine.tokenizer, self.mailbox.put)
         self.stats = VerifierStats(time.monotonic())

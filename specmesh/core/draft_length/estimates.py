@@ -7,10 +7,13 @@ Full acceptance of k drafts only proves "at least k" (it is censored), so rates 
 from bisect import bisect_left
 from collections import deque
 from statistics import median
+from typing import TYPE_CHECKING
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.gate import SpeculationGate
-from specmesh.core.draft_length.policy import Policy
+
+if TYPE_CHECKING:  # numpy, which `bench steps` has no use for
+    from specmesh.core.draft_length.policy import Policy
 
 POSITIONS = MAX_DRAFTS + 1  # with a rate of their own: a policy looks one beyond the last draft
 PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and rounds that it counts for
@@ -68,7 +71,7 @@ class Arrivals:
         self._intervals = deque[float](maxlen=WINDOW)  # with one session
         self._interval: float | None = None  # their median
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
-        self.policy: Policy | None = None  # the newest of its sessions', with which others begin
+        self.policy: "Policy | None" = None  # the newest of its sessions', with which others begin
         self.probe_interval = PROBE_INTERVAL
         self.load = 1
         self.round_trip = 0.0
