@@ -71,7 +71,7 @@ class Arrivals:
         self._intervals = deque[float](maxlen=WINDOW)  # with one session
         self._interval: float | None = None  # their median
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
-        self.policy: "Policy | None" = None  # the newest of its sessions', with which others begin
+        self.policy: Policy | None = None  # the newest of its sessions', with which others begin
         self.probe_interval = PROBE_INTERVAL
         self.load = 1
         self.round_trip = 0.0
