@@ -156,6 +156,8 @@ class DraftBuffer:
 
 
 IDLE_INTERVAL = 1.0  # seconds between two TRUTHs to a drafter that is not asked for drafts
+# and what one may tell besides, before another step's: it has a byte for accepted drafts, the grammar's own among them
+MOST_IDS, MOST_ACCEPTED = m.MAX_TOKENS // 2, 200
 # seconds between two SYNCs, at least: each is as long as the prefix, and a peer can ask without end
 SYNC_INTERVAL = 0.01
 
@@ -177,7 +179,8 @@ class TruthSender:
         late: a frame wakes two processes, which may need the cores of the verifier's steps."""
         base, ids = base if self._untold is None else self._untold, self._prefix.ids
         self._accepted += accepted
-        if idle and not self._drafting and now < self._at + IDLE_INTERVAL and len(ids) - base < m.MAX_TOKENS // 2:
+        small = len(ids) - base < MOST_IDS and self._accepted < MOST_ACCEPTED
+        if idle and not self._drafting and now < self._at + IDLE_INTERVAL and small:
             self._untold = base
             return []
         accepted, self._untold, self._accepted, self._at = self._accepted, None, 0, now

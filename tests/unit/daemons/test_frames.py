@@ -125,6 +125,13 @@ def test_who_is_off_hears_once_a_second_or_when_it_is_to_draft():
     [truth] = sender.grown(base, 0, 4.0, idle=True)
     assert [*heard, *truth.ids] == prefix.ids
     assert decode_one(truth) == truth
+    accepted = list[int]()
+    for _ in range(40):  # drafts of a grammar's own
+        prefix.extend(range(24))
+        for truth in sender.grown(len(prefix) - 24, 24, 4.0, idle=True):
+            assert decode_one(truth) == truth
+            accepted.append(truth.accepted)
+    assert sum(accepted) > 40 * 24 - 256
 
 
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
