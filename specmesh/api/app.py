@@ -32,7 +32,7 @@ from specmesh.api.choices import Choice, numbered
 from specmesh.api.fields import as_header
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, Peer, PingPeers
-from specmesh.api.responses import Kept, ResponseAnswer, parse_response
+from specmesh.api.responses import KeptResponses, ResponseAnswer, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.api.tokens import Work, apply_template, detokenize, props, tokenize
 from specmesh.config import Port
@@ -46,7 +46,7 @@ MAX_HTTP_BODY = 2 * 1024 * 1024
 PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
-def create_app(backend: Backend, kept: Kept) -> Starlette:
+def create_app(backend: Backend, kept: KeptResponses) -> Starlette:
     api = _Api(backend, kept)
     return Starlette(
         routes=[
@@ -71,7 +71,7 @@ def create_app(backend: Backend, kept: Kept) -> Starlette:
 
 
 class _Api:
-    def __init__(self, backend: Backend, kept: Kept) -> None:
+    def __init__(self, backend: Backend, kept: KeptResponses) -> None:
         self._backend, self._kept = backend, kept
 
     async def health(self, _: HttpRequest) -> Response:

@@ -24,7 +24,7 @@ _ECHOED |= {"tools": []}
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class Kept:
+class KeptResponses:
     """The last responses, at most so many, with the chats that lead to them; in memory only."""
 
     def __init__(self, most: int = 0) -> None:
@@ -46,7 +46,7 @@ class Kept:
         raise RequestError(why, "previous_response_id")
 
 
-def parse_response(value: object, kept: Kept) -> tuple[Json, list[Json], Json]:
+def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json], Json]:
     """Return of a body for /v1/responses that of its chat, still to be checked; the chat's messages without the
     instructions; and what the response repeats. Raise RequestError that names the field."""
     fields = Fields(value)
@@ -279,7 +279,13 @@ class ResponseAnswer(Answer):
     """The answer to a chat in the form of a response, which is kept where that is wanted."""
 
     def __init__(
-        self, messages: list[Json], echoed: Json, kept: Kept, backend: Backend, choices: Sequence[Choice], **how: Any
+        self,
+        messages: list[Json],
+        echoed: Json,
+        kept: KeptResponses,
+        backend: Backend,
+        choices: Sequence[Choice],
+        **how: Any,
     ) -> None:
         super().__init__(backend, choices, **how)
         self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(choices[0].shape, echoed)

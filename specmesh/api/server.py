@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specmesh.api.app import create_app, guarded
 from specmesh.api.requests import Backend
-from specmesh.api.responses import Kept
+from specmesh.api.responses import KeptResponses
 from specmesh.api.shapes import refusal
 from specmesh.config import Port
 from specmesh.errors import Busy, ConfigError
@@ -133,7 +133,7 @@ def serving_api(
 ) -> Iterator[asyncio.AbstractEventLoop]:
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
     private and removed at the end. Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`."""
-    app = create_app(backend, Kept(responses))
+    app = create_app(backend, KeptResponses(responses))
     # the port first: where that is taken, no socket is left behind
     listeners = [] if port is None else [(_Server(guarded(app, port)), listen(port.host, port.port, "--http"))]
     listeners.append((_Server(app), _listen(path)))

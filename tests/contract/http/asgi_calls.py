@@ -10,7 +10,7 @@ from harness import PATIENCE
 
 from specmesh.api import requests as r
 from specmesh.api.app import create_app
-from specmesh.api.responses import Kept
+from specmesh.api.responses import KeptResponses
 from specmesh.core.requests import ClientEvent, Finished, Request, Started, Tokens
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -99,7 +99,7 @@ async def call(
     answer: Answer | None = None,
     accept: bytes = b"*/*",
     connection: object = None,
-    kept: Kept | None = None,
+    kept: KeptResponses | None = None,
 ) -> Answer:
     """One request through the application."""
     answer = answer or Answer()
@@ -114,7 +114,7 @@ async def call(
     headers = [(b"content-type", b"application/json"), (b"accept", accept)]
     scope: dict[str, object] = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
     scope["state"] = {"connection": connection or SimpleNamespace(behind=False)}
-    app: Callable[..., Awaitable[None]] = create_app(daemon, kept or Kept())
+    app: Callable[..., Awaitable[None]] = create_app(daemon, kept or KeptResponses())
     await asyncio.wait_for(app(scope, receive, answer.send), PATIENCE)
     return answer
 

@@ -9,7 +9,7 @@ from asgi_calls import EVENTS, Answer, FakeDaemon, call
 
 from specmesh import errors
 from specmesh.api.body import parse_body
-from specmesh.api.responses import Kept, ResponseBuilder, parse_response
+from specmesh.api.responses import KeptResponses, ResponseBuilder, parse_response
 from specmesh.api.shapes import Shape
 from specmesh.core.requests import ClientEvent, Failed, Finished, Started
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
@@ -24,7 +24,9 @@ CALLED = {"id": "c1", "type": "function", "function": {"name": "add", "arguments
 
 def chat_of(**body: object) -> dict[str, Any]:
     """The chat's body, without what is null."""
-    return {name: one for name, one in parse_response({"input": "Hi"} | body, Kept())[0].items() if one is not None}
+    return {
+        name: one for name, one in parse_response({"input": "Hi"} | body, KeptResponses())[0].items() if one is not None
+    }
 
 
 def test_items():
@@ -61,7 +63,7 @@ def test_fields():
     own = {"max_output_tokens": 7, "top_logprobs": 2, "include": ["message.output_text.logprobs", "other"]}
     ours = {"text": {"format": form, "verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}}
     same = {"temperature": 0, "top_p": 0.5, "stream": True, "seed": 3, "draft_n": 2, "model": "m", "user": "me"}
-    chat, _, echoed = parse_response({"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, Kept())
+    chat, _, echoed = parse_response({"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, KeptResponses())
     body = parse_body(chat, chat=True)
     params = body.requests[0].params
     assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (7, 2, 2, 3)
@@ -222,7 +224,7 @@ def test_kept_responses():
         parts = [json.dumps({"input": "Hi"} | body).encode()]
         return asyncio.run(call(daemon, method, f"/v1/responses{path}", parts, kept=kept))
 
-    kept = Kept(2)
+    kept = KeptResponses(2)
     names = list[str]()
     for _ in range(3):
         answer = ask("POST", instructions="Be brief.", previous_response_id=names[-1] if names else None).json()
@@ -237,5 +239,5 @@ def test_kept_responses():
     assert ask("POST", previous_response_id=names[2]).json()["error"]["param"] == "previous_response_id"
     unkept = ask("POST", store=False).json()
     assert (unkept["store"], ask("GET", f"/{unkept['id']}").status) == (False, 404)
-    kept = Kept()
+    kept = KeptResponses()
     assert "--responses N" in ask("GET", f"/{names[1]}").json()["error"]["message"]
