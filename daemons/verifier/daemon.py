@@ -39,7 +39,6 @@ log = structlog.get_logger("specmesh.verifier")
 
 REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
 
-TOKENS = vev.Committed | vev.Ran  # effects that may wait for more of them
 Encoded = vev.Opening | vev.RequestRefused
 Order = ClientOrder | Encoded | list[vev.Effect] | BaseException
 
@@ -169,8 +168,7 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _deliver(self, said: list[vev.Effect] | BaseException) -> None:
         """Hand over what the core says, on its thread."""
-        tokens_only = isinstance(said, list) and all(isinstance(effect, TOKENS) for effect in said)
-        self.mailbox.put(said, urgent=not tokens_only)
+        self.mailbox.put(said, urgent=not isinstance(said, list) or not all(map(_may_wait, said)))
 
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
         match effect:
@@ -216,6 +214,11 @@ class VerifierLoop(DaemonLoop[Order]):
     def _solved(self, session: int, done: "Future[Policy]") -> None:
         if not done.cancelled():
             self._tell(vev.Solved(session, done.result()))
+
+
+def _may_wait(effect: vev.Effect) -> bool:
+    """Tokens may wait for more of them, but for a text's first."""
+    return isinstance(effect, vev.Ran) or (isinstance(effect, vev.Committed) and not effect.first)
 
 
 def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:

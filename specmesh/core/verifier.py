@@ -346,8 +346,8 @@ class VerifierCore:
             match effect:
                 case ev.Emit():
                     self._tokens += len(effect.ids)
-                    machine = live.machine
-                    done = vev.Committed(machine.id, live.client, effect, self._now, machine.pacing.draft_n)
+                    machine, first = live.machine, live.machine.counts.rounds == 1
+                    done = vev.Committed(machine.id, live.client, effect, self._now, machine.pacing.draft_n, first)
                     self._effects.append(done)
                 case m.Truth() | m.Sync():
                     self._say(live, effect)

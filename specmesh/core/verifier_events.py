@@ -124,13 +124,15 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A session's round. client: None while it is kept for whoever resumes it."""
+    """A session's round. client: None while it is kept for whoever resumes it. first: its first, which somebody waits
+    for."""
 
     session: int
     client: int | None
     emit: ev.Emit
     at: float
     draft_n: int
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
