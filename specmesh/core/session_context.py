@@ -8,6 +8,7 @@ from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.sampling import is_exact
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.session import VerifierSession
+from specmesh.core.snapshot import Json
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -64,9 +65,7 @@ class SessionContext:
             machine.logprobs.between(begin, begin + len(said)) if said and machine.logprobs is not None else (),
         )  # fmt: skip
 
-    def ended(
-        self, reason: str, error: SpecmeshError | None, report: dict[str, object], now: float
-    ) -> vev.SessionEnded:
+    def ended(self, reason: str, error: SpecmeshError | None, report: Json, now: float) -> vev.SessionEnded:
         machine = self.machine
         return vev.SessionEnded(
             self.id, self.client, self.owner, self.drafter, reason, error, self.prompt_ids, report,
@@ -74,10 +73,7 @@ class SessionContext:
         )  # fmt: skip
 
 
-Report = dict[str, object]
-
-
-def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Report:
+def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Json:
     """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
     tokens_per_second counts from the first verification step on. The baseline of speedup_vs_one_token_step is the
     measured cost of a step of one row on this verifier, not a run without drafts. Where a text was gone on with after
@@ -119,7 +115,7 @@ def tokens_per_second(session: VerifierSession, now: float) -> float:
     return session.counts.generated / seconds if seconds > 0 else 0.0
 
 
-def session_row(live: SessionContext, now: float) -> Report:
+def session_row(live: SessionContext, now: float) -> Json:
     """Return a running session's row of `stats --json`; its drafters are named by their connections."""
     session, counts = live.machine, live.machine.counts
     return {
