@@ -1,12 +1,17 @@
 """The two loops in this process, over real sockets, with engines that fail and peers that are scripted."""
 
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from harness.loops import PROMPT, Bench, Flaky, FlakyDrafter, attach, request, truth
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, FlakyDrafter, attach, request, truth
 
 from specmesh.api.body import endless
+from specmesh.core.events import Span
 from specmesh.core.requests import Finished, Request
+from specmesh.daemons.runtime import loops
 from specmesh.engines.base import host_id
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError
@@ -81,3 +86,34 @@ def test_a_hosts_name_is_told_to_those_that_know_it(bench: Bench):
         drafter.say(m.Hello("scripted", "scripted", "none", "", 0, 4096, host, 1))
         answer = drafter.expect(m.Welcome)
         assert answer.host == told
+
+
+class Held(Flaky):
+    """A target that stops after a step with logits, once it is to."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.holds, self.go_on = False, threading.Event()
+        self._said = False
+
+    def decode(self, spans: Sequence[Span]) -> list[Any]:
+        if self.holds and self._said:
+            assert self.go_on.wait(PATIENCE)
+        self._said = self.holds and any(span.logits for span in spans)
+        return super().decode(spans)
+
+
+def test_a_first_token_does_not_wait_for_more(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Where tokens come fast they do, here for good; the end of a text brings them all."""
+    monkeypatch.setattr(loops, "DOZE", 10 * PATIENCE)
+    engine = Held(SimSettings())
+    verifier = bench.verifier(engine)
+    verifier.ask(request(200, None)).whole(200)
+    engine.holds = True
+    client = verifier.ask(request(9, None))
+    try:
+        client.heard(1)
+        assert len(client.ids) == 1
+    finally:
+        engine.go_on.set()
+    client.whole(9)
