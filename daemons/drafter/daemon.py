@@ -22,7 +22,7 @@ from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
-from specmesh.engines.base import Ask, CpuEngine, DraftEngine, Tokenizer
+from specmesh.engines.base import Ask, CpuEngine, DraftEngine, OffloadEngine, Tokenizer
 from specmesh.errors import ConfigError, NotOffered, RemoteProtocolError, WentAway
 
 log = structlog.get_logger("specmesh.drafter")
@@ -41,6 +41,9 @@ class DraftModel:
         held, asks = dict[int, int](), list[Ask]()
         for cut in step.cuts:
             held[cut.seq] = self._engine.trim(cut.seq, cut.length)
+        for seq in step.offloads:
+            assert isinstance(self._engine, OffloadEngine)
+            self._engine.offload(seq)
         rows, tokens = dict[int, ev.DraftRow](), dict[int, list[int]]()
         for row in step.rows:
             rows[row.seq], tokens[row.seq] = row, []
@@ -80,7 +83,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         info = engine.info
         room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
-        slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room if len(routes) == 1 else 0)
+        room, offloads = room if len(routes) == 1 else 0, isinstance(engine, OffloadEngine)
+        slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads)
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
         self._model = DraftModel(engine)
         self._core = CoreLoop(core, self._model.step, None, self.mailbox.put, thread or ModelThread())

@@ -30,7 +30,7 @@ from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
-from specmesh.engines.base import Tokenizer, VerifyEngine, limits_of, run_step
+from specmesh.engines.base import OffloadEngine, Tokenizer, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import Busy, EngineError, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
@@ -237,7 +237,7 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
     info = engine.info
     room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
     part = PREFILL_ROWS if info.width is not None else None
-    slots = KVSlots(info.n_seq, info.reuse, room, part)
+    slots = KVSlots(info.n_seq, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
     return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
 

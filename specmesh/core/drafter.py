@@ -11,7 +11,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.draft_session import DrafterSession, DraftLimits
 from specmesh.core.sampling.constraint import DraftConstraint
-from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KVSlots
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVOffload, KVSlots
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -28,6 +28,7 @@ class DrafterCore:
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
         self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
+        self._offloads: tuple[int, ...] = ()  # sequences, before the next row
         self._threads: int | None = None  # of the next step, where that changes
         self._work = ev.Worked()  # that nobody was told of
         self._reported_at = 0.0
@@ -111,9 +112,10 @@ class DrafterCore:
             return ev.Wait(inf)
         for row in rows:
             self.sessions[row.key] = self.sessions.pop(row.key)  # the others come first next time
+        offloads, self._offloads = self._offloads, ()
         self._cuts, self._threads = {}, None
         orders = tuple([KVCut(*cut) for cut in cuts.items()]) if cuts else ()
-        return ev.DraftStep(upstream, orders, tuple(rows), threads)
+        return ev.DraftStep(upstream, orders, tuple(rows), threads, offloads)
 
     def _rows(self) -> tuple[int, list[ev.DraftRow]]:
         """What the first session with work does, and others of its verifier that guess in the same step."""
@@ -218,5 +220,12 @@ class DrafterCore:
     def _order_cuts(self) -> None:
         self._slots_changed = True
         for order in self.slots.orders():
-            assert isinstance(order, KVCut), "a draft model copies nothing"
-            self._cut(order.seq, order.length)
+            match order:
+                case KVCut(seq, length):
+                    self._cut(seq, length)
+                case KVOffload(seq):
+                    self._offloads += (seq,)
+                case KVCopy():
+                    raise AssertionError("a draft model copies nothing")
+                case _:
+                    assert_never(order)

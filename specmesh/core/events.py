@@ -211,13 +211,14 @@ class DraftRow:
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """One step of the draft model, in the ids of that upstream: carry the cuts out, then take the rows that begin where
-    their sequence then ends."""
+    """One step of the draft model, in the ids of that upstream: carry the cuts out, offload these sequences, then take
+    the rows that begin where their sequence then ends."""
 
     upstream: int
     cuts: tuple[KVCut, ...]
     rows: tuple[DraftRow, ...]
     threads: int | None = None  # from this step on, where that changes
+    offloads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

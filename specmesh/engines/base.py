@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
-from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVReuse
+from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOffload, KVReuse
 from specmesh.core.session_params import ChatMessage, TargetLimits
 from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -132,6 +132,14 @@ class CpuEngine(Protocol):
         """Use this many CPU threads from the next step on; not while one runs."""
 
 
+@runtime_checkable
+class OffloadEngine(Protocol):
+    """An engine whose steps pay for what all sequences hold."""
+
+    def offload(self, seq: int) -> None:
+        """Keep what a sequence holds elsewhere, where that pays, until it is used. Nobody else sees a difference."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A request for a guess: what follows the new `ids` of a sequence, by `sampler`."""
@@ -238,6 +246,9 @@ def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
                 engine.trim(seq, length)
             case KVCopy(seq, source, length):
                 engine.copy(seq, source, length)
+            case KVOffload(seq):
+                assert isinstance(engine, OffloadEngine)
+                engine.offload(seq)
             case _:
                 assert_never(order)
     return engine.decode(step.spans)

@@ -46,7 +46,14 @@ class KVCopy:
     length: int
 
 
-KVOrder = KVCut | KVCopy
+@dataclass(frozen=True, slots=True)
+class KVOffload:
+    """An engine may keep a sequence where no step pays for it, until it is used."""
+
+    seq: int
+
+
+KVOrder = KVCut | KVCopy | KVOffload
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +70,14 @@ class KVSlots:
     room: ids that sequences without a session may hold together; the least recently used are emptied first.
     part: ids of a prompt that are read at once, where the same ids must have the same bits: only what a session would
           read in just the same way is reused. None where that does not matter.
+    offloads: steps pay for all that sequences hold. A session that begins alone has the others offloaded first: where
+          ids are already, those that are added after them stay as far away.
     """
 
-    def __init__(self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None) -> None:
+    def __init__(
+        self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None, *, offloads: bool = False
+    ) -> None:
+        self._n_seq, self._offloads = n_seq, offloads
         self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(range(n_seq), NO_CONTENTS)  # the least recently used first
         self._orders: list[KVOrder] = []
@@ -101,6 +113,8 @@ class KVSlots:
             self._orders.append(KVCut(best.seq, best.held if itself else 0))
         if not itself:
             self._orders.append(KVCopy(best.seq, best.source, best.held))
+        if self._offloads and len(self._free) == self._n_seq - 1:
+            self._orders += [KVOffload(seq) for seq, contents in self._free.items() if contents.ids]
         return best.seq, best.held
 
     def _cached(

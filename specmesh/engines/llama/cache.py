@@ -42,7 +42,7 @@ class LlamaCache:
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes) -> None:
         self.lib = lib = model.lib
-        self._partial = int(lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        self._state_flags = 0
         self._get_logits = keeping_gil(lib, "llama_get_logits", ctypes.c_void_p)
         self._seq_rm = keeping_gil(lib, "llama_memory_seq_rm")
         self._seq_cp = keeping_gil(lib, "llama_memory_seq_cp")
@@ -121,12 +121,11 @@ class LlamaCache:
         return bool(self._seq_rm(self._memory, seq, length, -1))
 
     def save(self, seq: int, reuse: SavedState | None = None) -> SavedState:
-        """Copy a sequence's state but for attention's part, which `remove` can cut; into `reuse` where it fits. Raises
-        EngineError."""
-        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._partial)
+        """Copy a sequence's state; into `reuse` where it fits. Raises EngineError."""
+        size: int = self.lib.llama_state_seq_get_size_ext(self._handle, seq, self._state_flags)
         state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
         get = self.lib.llama_state_seq_get_data_ext
-        if size == 0 or get(self._handle, _pointer(state), size, seq, self._partial) != size:
+        if size == 0 or get(self._handle, _pointer(state), size, seq, self._state_flags) != size:
             raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
         return state
 
@@ -136,7 +135,7 @@ class LlamaCache:
         if state is None:
             self._seq_rm(self._memory, seq, -1, -1)
             return
-        done = self.lib.llama_state_seq_set_data_ext(self._handle, _pointer(state), len(state), seq, self._partial)
+        done = self.lib.llama_state_seq_set_data_ext(self._handle, _pointer(state), len(state), seq, self._state_flags)
         if not done or not self.remove(seq, length):
             raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
 

@@ -13,7 +13,7 @@ from specmesh.core.events import Span
 from specmesh.core.scheduling.kv_slots import KVReuse
 from specmesh.engines.base import Ask, EngineInfo, Progress, Sequences, context_of, physical_cores
 from specmesh.engines.chat_template import MAX_TEMPLATE
-from specmesh.engines.llama.cache import CacheSizes
+from specmesh.engines.llama.cache import CacheSizes, SavedState
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import open_cache
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError
@@ -66,6 +66,8 @@ class LlamaEngine:
         sizes = CacheSizes(n_ctx, n_seq, rows, outputs, threads, width=width)
         self._cache = open_cache(model, sizes, drafter=not rollback)
         self._sequences = Sequences(n_seq, n_ctx, model.n_vocab, n_batch, n_outputs)
+        self._offloads = self._cache.trimming == "removal" and width is None and not settings.rpc
+        self._offloaded: dict[int, SavedState] = {}
         # With a sliding window llama.cpp gives the cells that have left it to other sequences.
         reuse: KVReuse = "copied" if width is None else "cut"
         if self._cache.trimming != "removal" or model.lib.llama_model_n_swa(model.handle) > 0:
@@ -101,6 +103,8 @@ class LlamaEngine:
         if not spans:
             return _NO_LOGITS
         try:
+            for span in spans if self._offloaded else ():
+                self._fetch(span.seq)
             logits = self._cache.run(spans, outputs)
         except EngineError:  # which rows and states were written is not known
             for span in spans:
@@ -113,11 +117,32 @@ class LlamaEngine:
     def trim(self, seq: int, length: int) -> int:
         """As `Engine.trim`: a sequence that cannot be cut so far back is emptied."""
         kept = self._sequences.check_trim(seq, length)
+        if kept == 0:
+            self._offloaded.pop(seq, None)
+        elif kept < self._sequences.lengths[seq]:
+            self._fetch(seq)
         if kept == 0 or (kept < self._sequences.lengths[seq] and not self._cache.trim(seq, kept)):
             self._cache.clear(seq)
             kept = 0
         self._sequences.lengths[seq] = kept
         return kept
+
+    def offload(self, seq: int) -> None:
+        """Keep a sequence in the host's memory: with cells that all sequences share each step goes through those of
+        all, and masks what is another's. llama-server does so with idle slots (--cache-idle-slots)."""
+        if not self._offloads or not self._sequences.held(seq) or seq in self._offloaded:
+            return
+        try:
+            self._offloaded[seq] = self._cache.save(seq)
+        except (EngineError, MemoryError) as error:  # it stays where it is
+            _log.warning("not_offloaded", seq=seq, error=str(error))
+        else:
+            self._cache.clear(seq)
+
+    def _fetch(self, seq: int) -> None:
+        state = self._offloaded.pop(seq, None)
+        if state is not None:
+            self._cache.load(seq, self._sequences.lengths[seq], state)
 
 
 def _on_cpu(threads: int) -> str:
@@ -167,7 +192,10 @@ class LlamaVerifier(LlamaEngine):
         if self.info.reuse != "copied":
             raise LocalProtocolError(f"sequences of {self.info.model} cannot share ids")
         self._sequences.check_copy(seq, source, length)
-        self._cache.share(seq, source, length)
+        if source in self._offloaded:
+            self._cache.load(seq, length, self._offloaded[source])
+        else:
+            self._cache.share(seq, source, length)
         self._sequences.lengths[seq] = length
 
 

@@ -81,6 +81,8 @@ class Restore(LlamaCache):
 
     def __init__(self, model: LlamaModel, sizes: CacheSizes, *, ahead: bool) -> None:
         super().__init__(model, sizes)
+        # Attention's part stays where it is: `remove` cuts it.
+        self._state_flags = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._ahead = ahead
         self._tracks = [_Track() for _ in range(sizes.n_seq)]
 
