@@ -24,7 +24,9 @@ FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
 # of the verification time, that may be waited away for nothing when drafts are late. A drafter whose drafts are timed
 # to cost most fails tests/properties/test_machines.py without that limit: the gate alone is too slow
 WAIT_SHARE = 0.01
-SOLVE_INTERVAL = 0.1  # seconds between two policies of a session, at least
+# seconds between two policies with a drafter, at least; where it is off, until a draft shows something new: to solve
+# takes milliseconds of a core that steps on the CPU want
+SOLVE_INTERVAL, OFF_SOLVE_INTERVAL = 0.1, 1.0
 
 
 class DraftLengthController:
@@ -43,7 +45,7 @@ class DraftLengthController:
         self._accepted = 0
         self.estimate = ArrivalEstimate(Arrivals())  # of the newest drafter
         self._waiting: tuple[float, float] | None = None  # since when, and until when
-        self._looked = float("-inf")  # when it was last seen whether estimates have moved
+        self._news = False  # of acceptance, since it was last looked whether estimates have moved
         self._asked = 0  # the frontier when the drafter was last asked for drafts
         self.probing = False
         self.draft_n = self._wanted_drafts()
@@ -52,7 +54,7 @@ class DraftLengthController:
         """Take another drafter. acceptance: of all its sessions."""
         self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, acceptance)
-        self.policy, self._looked = arrivals.policy, float("-inf")
+        self.policy = arrivals.policy
         self._ask()
 
     def detach(self) -> None:
@@ -135,13 +137,16 @@ class DraftLengthController:
     def unsolved(self, now: float) -> PolicyInputs | None:
         """What to solve a new policy from, outside the loop, for `policy`; None where the estimates have hardly
         moved."""
-        arrivals, early = self.arrivals, now - self._looked < SOLVE_INTERVAL
-        if arrivals is None or early or self._fixed is not None or self._company > 1:
+        arrivals = self.arrivals
+        if arrivals is None or self._fixed is not None or self._company > 1:
+            return None
+        interval = SOLVE_INTERVAL if self._news or not self.off else OFF_SOLVE_INTERVAL
+        if now - arrivals.looked < interval:
             return None
         inputs = self.inputs_with(self.acceptance.rates(), arrivals.interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
             return None
-        self._looked = now
+        arrivals.looked, self._news = now, False
         return inputs if self.policy is None or moved(self.policy.inputs, inputs) else None
 
     @property
@@ -181,6 +186,7 @@ class DraftLengthController:
         gate = self.arrivals.gate if self.arrivals is not None else None
         if gate is not None and (gate.drafts or gate.verdict is not False):
             self.acceptance.record(1, int(right))
+            self._news = True
 
     def stepped(
         self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float, sessions: int = 1
@@ -190,7 +196,7 @@ class DraftLengthController:
         self._frontier, self._company = frontier, sessions
         if tested:
             self.acceptance.record(tested, accepted)
-            self._accepted += accepted
+            self._accepted, self._news = self._accepted + accepted, True
         if self.arrivals is not None:
             self.estimate.moved(frontier, self.draft_n, now, flushed=flushed)
             self._ask()

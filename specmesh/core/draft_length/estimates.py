@@ -72,6 +72,7 @@ class Arrivals:
         self._interval: float | None = None  # their median
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
         self.policy: Policy | None = None  # the newest of its sessions', with which others begin
+        self.looked = float("-inf")  # when it was last seen whether another one is due
         self.probe_interval = PROBE_INTERVAL
         self.load = 1
         self.round_trip = 0.0
@@ -82,6 +83,7 @@ class Arrivals:
         self._restarts.clear()
         self._intervals.clear()
         self._interval = self.restart = self.policy = None
+        self.looked = float("-inf")
         self.gate = SpeculationGate()
 
     def record_round_trip(self, seconds: float) -> None:

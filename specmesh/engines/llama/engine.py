@@ -117,12 +117,9 @@ class LlamaEngine:
     def trim(self, seq: int, length: int) -> int:
         """As `Engine.trim`: a sequence that cannot be cut so far back is emptied."""
         kept = self._sequences.check_trim(seq, length)
-        if kept == 0:
-            self._offloaded.pop(seq, None)
-        elif kept < self._sequences.lengths[seq]:
-            self._fetch(seq)
         if kept == 0 or (kept < self._sequences.lengths[seq] and not self._cache.trim(seq, kept)):
             self._cache.clear(seq)
+            self._offloaded.pop(seq, None)
             kept = 0
         self._sequences.lengths[seq] = kept
         return kept
@@ -140,6 +137,7 @@ class LlamaEngine:
             self._cache.clear(seq)
 
     def _fetch(self, seq: int) -> None:
+        """Bring back what a sequence holds, cut to the length that it has by now."""
         state = self._offloaded.pop(seq, None)
         if state is not None:
             self._cache.load(seq, self._sequences.lengths[seq], state)

@@ -7,7 +7,7 @@ import pytest
 from harness import engine_contract as contract
 from numpy.typing import NDArray
 
-from specmesh.engines.base import VerifyEngine
+from specmesh.engines.base import OffloadEngine, VerifyEngine
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.engines.sim import SimVerifier
 from specmesh.errors import LocalProtocolError
@@ -133,6 +133,31 @@ class TestVerifier:
         assert_same_logits(contract.step(verifier, contract.span(2, 6, ids[6:]))[0], straight[6:])
         verifier.trim(1, 6)
         assert_same_logits(contract.step(verifier, contract.span(1, 6, ids[6:]))[0], straight[6:])
+
+    def test_offloaded(self, verifier: VerifyEngine) -> None:
+        """Gone on with, cut, copied and freed as if it had stayed; in cells that all share its own are free."""
+        if not isinstance(verifier, OffloadEngine):
+            assert isinstance(verifier, SimVerifier)
+            return
+        ids, others = contract.text_ids(20), contract.text_ids(15, seed=4)
+        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
+        contract.step(verifier, contract.span(1, 0, ids[:12]))
+        for seq in (0, 1, 1, 2):  # again, and an empty one
+            verifier.offload(seq)
+        cache = verifier._cache
+        if cache.trimming == "removal" and verifier.info.width is None:
+            assert [cache.lib.llama_memory_seq_pos_max(cache._memory, seq) for seq in (0, 1)] == [-1, -1]
+        contract.step(verifier, contract.span(2, 0, others, logits=False))
+        verifier.offload(2)
+        verifier.trim(2, 0)
+        if verifier.info.reuse == "copied":
+            verifier.copy(2, 0, 6)
+            assert_same_logits(contract.step(verifier, contract.span(2, 6, ids[6:]))[0], straight[6:])
+        held = verifier.trim(0, 8)
+        assert_same_logits(contract.step(verifier, contract.span(0, held, ids[held:]))[0], straight[held:])
+        assert_same_logits(contract.step(verifier, contract.span(1, 12, ids[12:]))[0], straight[12:])
+        verifier.trim(2, 0)
+        assert_same_logits(contract.step(verifier, contract.span(2, 0, ids))[0], straight)
 
     @pytest.mark.parametrize(
         ("seq", "source", "length"),

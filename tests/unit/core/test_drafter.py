@@ -18,8 +18,8 @@ GREEDY = SamplingParams()
 SPEAKS = ev.UpstreamChanged(0, 0.0, speaks=True)
 
 
-def made(n_seq=2, *, batches=True):
-    core = DrafterCore(DraftLimits(64, 16, batches), KVSlots(n_seq, "cut", 64))
+def made(n_seq=2, *, batches=True, offloads=False):
+    core = DrafterCore(DraftLimits(64, 16, batches), KVSlots(n_seq, "cut", 64, offloads=offloads))
     core.handle(SPEAKS, 0.0)
     return core
 
@@ -171,6 +171,19 @@ def test_a_session_for_which_drafts_are_asked_takes_the_slot_of_another():
     step = core.next_step(0.0)
     assert [row.ids for row in step.rows] == [(9, 9, 9)]
     assert [cut.length for cut in step.cuts] == [0]
+
+
+def test_what_an_ended_session_left_is_offloaded_before_the_next_begins():
+    core = made(offloads=True)
+    opened(core, 1)
+    first = core.next_step(0.0)
+    finish(core, first, 8)
+    core.handle(ev.Dropped(1), 0.0)
+    opened(core, 2, prompt=(9, 8, 7))
+    second = core.next_step(0.0)
+    finish(core, second, 8)
+    assert second.rows[0].seq != first.rows[0].seq
+    assert [step.offloads for step in (first, second, core.next_step(0.0))] == [(), (first.rows[0].seq,), ()]
 
 
 def test_what_others_drafted_is_not_its_own():

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVSlots
+from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVOffload, KVSlots
 
 ROOM = 10_000
 
@@ -37,6 +37,20 @@ def test_room():
     assert made.snapshot().kept_tokens == 80
     assert made.acquire((*range(40), 1), 0)[1] == 0
     assert made.acquire((*range(200, 240), 1), 0) == (seqs[2], 40)
+
+
+def test_what_others_left_is_offloaded_before_a_session_begins_alone():
+    made = KVSlots(3, "copied", ROOM, offloads=True)
+    chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
+    first = had(made, chats[0])
+    second, _ = made.acquire((*chats[1], 1), 0)
+    assert made.orders() == (KVOffload(first),)
+    third, _ = made.acquire((*chats[0][:40], 5), 0)
+    assert made.orders() == (KVCopy(third, first, 40),), "its cells and those of others lie among each other"
+    made.release(second, KVContents(chats[1], 0))
+    made.release(third, NO_CONTENTS)
+    assert made.acquire((*chats[0], 1), 0) == (first, 50)
+    assert made.orders()[-1] == KVOffload(second)
 
 
 PART = 2 * MIN_REUSED_IDS
