@@ -5,8 +5,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from specmesh.api.fields import grammar_of, ignored, prompts_of
-from specmesh.api.tools import tools_grammar
+from specmesh.api.fields import grammar_of, ignored, prompts_of, tools_grammar
 from specmesh.core.fields import Fields, are_ids
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar
@@ -77,7 +76,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
 
 def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
-    logprobs = (_chat_logprobs if chat else _completion_logprobs)(fields)
+    logprobs = _logprobs(fields, chat=chat)
     grammar = _grammar(fields, chat=chat)
     params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar)
     request = Request(
@@ -160,12 +159,10 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
     return replace(params, sampling=replace(params.sampling, logit_bias=check_biases(biases)))
 
 
-def _completion_logprobs(fields: Fields) -> int | None:
-    wanted = fields.get("logprobs")
-    return None if wanted is None or wanted is False else fields.integer("logprobs", 0, 0, MAX_LOGPROBS)
-
-
-def _chat_logprobs(fields: Fields) -> int | None:
+def _logprobs(fields: Fields, *, chat: bool) -> int | None:
+    """How many of the likeliest tokens are told with each one, None where no log-probability is."""
+    if not chat:
+        return None if fields.get("logprobs", False) is False else fields.integer("logprobs", 0, 0, MAX_LOGPROBS)
     wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_LOGPROBS)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from specmesh.core.fields import Fields, are_ids
-from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
 from specmesh.errors import RequestError
 
 Prompt = tuple[str | None, tuple[int, ...] | None]
@@ -82,6 +82,45 @@ def _schema(value: object, where: str) -> Grammar:
         return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
     except RecursionError:
         raise RequestError(f"{where} is nested too deeply", where.partition(".")[0]) from None
+
+
+_NOTHING: dict[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def tools_grammar(fields: Fields) -> Grammar | None:
+    """The grammar of calls of the tools that a chat's body gives, None where it gives none or chooses none. They are
+    checked as far as `engines.tool_grammar`, which hears peers too, does not."""
+    tools = [_tool(one, f"tools[{index}]") for index, one in enumerate(fields.listed("tools"))]
+    chosen = _choice(fields.get("tool_choice", "auto"), [one["name"] for one in tools])
+    parallel = fields.flag("parallel_tool_calls", True)
+    if chosen == "none" or not tools:
+        return None
+    grammar = {"tools": tools, "choice": chosen, "parallel": parallel, "format": "", "thinking": ""}
+    text = json.dumps(grammar, ensure_ascii=False)
+    if len(text.encode()) > MAX_TOOLS - 64:  # the verifier says in it how they are called
+        raise RequestError(f"tools are longer than {MAX_TOOLS - 64} bytes", "tools")
+    return Grammar(GrammarKind.TOOLS, text)
+
+
+def _choice(choice: object, names: list[object]) -> object:
+    match choice:
+        case "none" | "auto":
+            return choice
+        case "required" if names:
+            return choice
+        case {"type": "function", "function": {"name": name}} | {"type": "function", "name": name} if name in names:
+            return {"name": name}
+    raise RequestError("tool_choice must be none, auto, required, or a function of tools", "tool_choice")
+
+
+def _tool(value: object, where: str) -> dict[str, object]:
+    match value:
+        case {"type": "function", "function": {"name": str(name), **function}}:
+            schema = function.get("parameters") or _NOTHING
+            if not isinstance(schema, dict):
+                raise RequestError(f"{where}.function.parameters must be a JSON schema", "tools")
+            return {"name": name, "description": str(function.get("description") or ""), "parameters": schema}
+    raise RequestError(f"{where} must be of type function, with a function that has a name", "tools")
 
 
 def prompts_of(value: object) -> tuple[Prompt, ...]:
