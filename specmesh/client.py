@@ -80,10 +80,13 @@ class Client:
         """waits: a daemon that is starting comes before others that answer, which may have another model."""
         closed = []
         for path in self.tried:
-            connection = _UnixConnection(path, self._timeout)
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.settimeout(self._timeout)
             try:
-                connection.connect()
+                connection.sock.connect(os.fspath(path))
             except OSError as error:
+                connection.close()
                 if isinstance(error, BlockingIOError):  # its queue is full
                     raise WentAway(f"the daemon at {path} does not answer: see its log") from None
                 if isinstance(error, PermissionError):
@@ -184,21 +187,6 @@ def _note(chunk: Json, body: Json, resume: Json) -> None:
     if "request" in extra and "resume" not in body:
         resume["prompt_token_ids"] = extra["prompt_token_ids"]
         body |= extra["request"] | {"resume": resume}
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout: float | None) -> None:
-        super().__init__("localhost")
-        self._path, self._patience = path, timeout
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self._patience)
-        try:
-            self.sock.connect(os.fspath(self._path))
-        except OSError:
-            self.sock.close()
-            raise
 
 
 def starting(path: Path) -> bool:

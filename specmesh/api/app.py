@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from urllib.parse import urlsplit
 
 import structlog
 from starlette.applications import Starlette
@@ -34,11 +33,12 @@ from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, ModelInfo, Peer, PingPeers
 from specmesh.api.responses import KeptResponses, ResponseAnswer, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
-from specmesh.api.tokens import Work, apply_template, detokenize, props, tokenize
+from specmesh.api.tokens import apply_template, detokenize, props, tokenize
 from specmesh.config import Port
 from specmesh.core.chat import unknown_variables
-from specmesh.core.snapshot import as_json
-from specmesh.security import is_loopback
+from specmesh.core.snapshot import Json, as_json
+from specmesh.engines.base import Tokenizer
+from specmesh.security import endpoint, is_loopback
 
 log = structlog.get_logger("specmesh.api")
 
@@ -114,10 +114,11 @@ class _Api:
         body = await _json(http)
         return JSONResponse(detokenize(body, self._served().vocabulary))
 
-    async def work(self, begin: Callable[[object], Work], http: HttpRequest) -> Response:
-        work = begin(await _json(http))
+    async def work(self, work: Callable[[object, Tokenizer], Json], http: HttpRequest) -> Response:
+        """Answer what takes so long that a thread does it."""
+        body = await _json(http)
         self._served()
-        return JSONResponse(await asyncio.to_thread(work, self._backend.tokenizer))
+        return JSONResponse(await asyncio.to_thread(work, body, self._backend.tokenizer))
 
     def _served(self, name: str = "") -> ModelInfo:
         """The model of this name; raises why it, or any request, cannot be served now."""
@@ -265,7 +266,4 @@ def _is_key(given: str, keys: tuple[str, ...]) -> bool:
 
 def _is_here(url: str) -> bool:
     """Whether a URL's host is this machine under a name that nobody else can give it."""
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return False
+    return is_loopback(endpoint(url)[0])

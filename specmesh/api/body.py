@@ -5,10 +5,9 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from specmesh.api.fields import grammar_of, ignored, prompts_of, tools_grammar
+from specmesh.api.fields import grammar_of, ignored, prompts_of
 from specmesh.core.fields import Fields, are_ids
 from specmesh.core.requests import Request
-from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
 from specmesh.core.sampling.sampler import FORBIDDEN
 from specmesh.core.session_params import (
@@ -77,7 +76,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
 def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
     logprobs = _logprobs(fields, chat=chat)
-    grammar = _grammar(fields, chat=chat)
+    grammar = grammar_of(fields, chat=chat)
     params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar)
     request = Request(
         None,
@@ -103,13 +102,6 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
             variables = {"reasoning_effort": effort} | variables
         return (replace(request, messages=messages, continued=continued, template=variables),), ""
     return tuple(replace(request, prompt=text, prompt_ids=ids) for text, ids in prompts_of(said)), ""
-
-
-def _grammar(fields: Fields, *, chat: bool) -> Grammar | None:
-    form, tools = grammar_of(fields), tools_grammar(fields) if chat else None
-    if form is not None and tools is not None:
-        raise RequestError(f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools")
-    return tools or form
 
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:

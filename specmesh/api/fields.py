@@ -51,16 +51,19 @@ def as_header(names: Iterable[str]) -> str:
     return quote(", ".join(names), ", []")[:_LONGEST_HEADER]
 
 
-def grammar_of(fields: Fields) -> Grammar | None:
+def grammar_of(fields: Fields, *, chat: bool) -> Grammar | None:
     """The grammar that a body asks for, if any, by OpenAI's `response_format`, with whose json_object llama-server
-    takes a `schema` as well, or by llama-server's `json_schema` or `grammar`."""
+    takes a `schema` as well, or by llama-server's `json_schema` or `grammar`; or that of a chat's tools."""
     schema, gbnf = fields.get("json_schema"), fields.text("grammar")
     own = None if schema is None else _schema(schema, "json_schema")
     formed = _format(fields.get("response_format"))
     asked = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
     if len(asked) > 1:
         raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
-    return asked[0] if asked else None
+    tools, form = _tools(fields) if chat else None, asked[0] if asked else None
+    if form is not None and tools is not None:
+        raise RequestError(f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools")
+    return tools or form
 
 
 def _format(value: object) -> Grammar | None:
@@ -87,7 +90,7 @@ def _schema(value: object, where: str) -> Grammar:
 _NOTHING: dict[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def tools_grammar(fields: Fields) -> Grammar | None:
+def _tools(fields: Fields) -> Grammar | None:
     """The grammar of calls of the tools that a chat's body gives, None where it gives none or chooses none. They are
     checked as far as `engines.tool_grammar`, which hears peers too, does not."""
     tools = [_tool(one, f"tools[{index}]") for index, one in enumerate(fields.listed("tools"))]
