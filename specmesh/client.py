@@ -195,10 +195,8 @@ def starting(path: Path) -> bool:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # whatever is there must not hold us up
         with os.fdopen(os.open(lock_of(path), flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # no lock, or not ours to look at
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # else there is no lock, or it is not ours to look at
     return False
 
 

@@ -12,15 +12,13 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
-_SEEDS = 2**32
-
 
 def numbered(requests: Sequence[Request], count: int, *, chat: bool) -> list[Request]:
     """Return `count` requests for each one, with consecutive seeds and names of their own; the first keeps its own."""
     made = list[Request]()
     for one in requests:
         for number in range(count):
-            sampling = replace(one.params.sampling, seed=(one.params.sampling.seed + number) % _SEEDS)
+            sampling = replace(one.params.sampling, seed=(one.params.sampling.seed + number) % 2**32)
             params = replace(one.params, sampling=sampling)
             made.append(replace(one, params=params, choice=number, id=new_id(chat) if made else one.id))
     return made

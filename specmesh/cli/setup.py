@@ -11,7 +11,7 @@ import click
 
 from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, json_option, option, print_result, table
-from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys
+from specmesh.errors import ConfigError, DaemonUnreachable
 from specmesh.models import entries
 from specmesh.paths import models_dir
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
@@ -135,11 +135,7 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     settings = daemon_context("verifier" if host is None else "drafter").params
     named = path or settings["keys"]
     folder = (KeyFolder(named) if named else find_keys(None)) or KeyFolder(key_folders()[0])
-    try:
-        folder.identity()
-    except InsecureKeys:
-        raise
-    except ConfigError:
+    if not folder.has_key():
         folder.new(owner=_owner(folder))
         click.echo("This machine has a new key: a daemon that runs uses it once it is started again.", err=True)
     if host is None:
