@@ -26,9 +26,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
 from specmesh.api.answer import Answer
-from specmesh.api.body import Body, endless, parse_body
+from specmesh.api.body import Body, as_header, endless, parse_body
 from specmesh.api.choices import Choice, numbered
-from specmesh.api.fields import as_header
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, ModelInfo, Peer, PingPeers
 from specmesh.api.responses import KeptResponses, ResponseAnswer, parse_response
