@@ -80,10 +80,13 @@ class Client:
         """waits: a daemon that is starting comes before others that answer, which may have another model."""
         closed = []
         for path in self.tried:
-            connection = _UnixConnection(path, self._timeout)
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.settimeout(self._timeout)
             try:
-                connection.connect()
+                connection.sock.connect(os.fspath(path))
             except OSError as error:
+                connection.close()
                 if isinstance(error, BlockingIOError):  # its queue is full
                     raise WentAway(f"the daemon at {path} does not answer: see its log") from None
                 if isinstance(error, PermissionError):
@@ -186,31 +189,14 @@ def _note(chunk: Json, body: Json, resume: Json) -> None:
         body |= extra["request"] | {"resume": resume}
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout: float | None) -> None:
-        super().__init__("localhost")
-        self._path, self._patience = path, timeout
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self._patience)
-        try:
-            self.sock.connect(os.fspath(self._path))
-        except OSError:
-            self.sock.close()
-            raise
-
-
 def starting(path: Path) -> bool:
     """Whether a daemon has taken a socket's path: where none listens there, it is about to, or has just ended."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # whatever is there must not hold us up
         with os.fdopen(os.open(lock_of(path), flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # no lock, or not ours to look at
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # else there is no lock, or it is not ours to look at
     return False
 
 

@@ -4,11 +4,10 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from specmesh.errors import ConfigError
 from specmesh.paths import read_text
-from specmesh.security import check_rpc, is_loopback
+from specmesh.security import check_rpc, endpoint, is_loopback
 
 MAX_KEY_FILE_BYTES = 64 * 1024
 
@@ -32,12 +31,8 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
             if given:
                 raise ConfigError(f"{option} without --http opens nothing: give both")
         return None
-    try:
-        parts = urlsplit(f"//{http}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or parts.path or parts.username:
+    host, port = endpoint(f"//{http}")
+    if not host or port is None or "/" in http or "@" in http:
         raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080")
     keys = read_keys(key_file) if key_file is not None else ()
     if not keys and not is_loopback(host):

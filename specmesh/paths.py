@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -157,11 +157,9 @@ def _unusable(lock: Path, why: str) -> ConfigError:
 
 
 def _flocked(file: IO[str]) -> bool:
-    for attempt in range(TRIES):
-        try:
+    for _ in range(TRIES):
+        with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(PAUSE if attempt + 1 < TRIES else 0)
-        else:
             return True
+        time.sleep(PAUSE)
     return False

@@ -18,8 +18,9 @@ from functools import partial
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from specmesh.api.requests import AskStats, refuse
+from specmesh.api.requests import AskStats, Submit
 from specmesh.core.events import Wait
+from specmesh.core.requests import Failed
 from specmesh.core.snapshot import Snapshot
 from specmesh.errors import EngineError, SpecmeshError
 
@@ -319,9 +320,11 @@ class DaemonLoop(ABC, Generic[T]):
         self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._turn, self._look)
 
     def _late(self, item: T) -> None:
-        refuse(item, self._refusal)
-        if isinstance(item, AskStats):
-            item.tell(self.snapshot(time.monotonic()))
+        match item:
+            case Submit(client=client):
+                client.on_event(Failed(self._refusal))
+            case AskStats(tell):
+                tell(self.snapshot(time.monotonic()))
 
     # --- what the daemons do
 

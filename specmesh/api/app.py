@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from urllib.parse import urlsplit
 
 import structlog
 from starlette.applications import Starlette
@@ -27,18 +26,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
 from specmesh.api.answer import Answer
-from specmesh.api.body import Body, endless, parse_body
+from specmesh.api.body import Body, as_header, endless, parse_body
 from specmesh.api.choices import Choice, numbered
-from specmesh.api.fields import as_header
 from specmesh.api.metrics import exposition
-from specmesh.api.requests import Backend, Peer, PingPeers
+from specmesh.api.requests import Backend, ModelInfo, Peer, PingPeers
 from specmesh.api.responses import KeptResponses, ResponseAnswer, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
-from specmesh.api.tokens import Work, apply_template, detokenize, props, tokenize
+from specmesh.api.tokens import apply_template, detokenize, props, tokenize
 from specmesh.config import Port
 from specmesh.core.chat import unknown_variables
-from specmesh.core.snapshot import as_json
-from specmesh.security import is_loopback
+from specmesh.core.snapshot import Json, as_json
+from specmesh.engines.base import Tokenizer
+from specmesh.security import endpoint, is_loopback
 
 log = structlog.get_logger("specmesh.api")
 
@@ -101,30 +100,31 @@ class _Api:
         return JSONResponse(models[known.index(name)])
 
     async def ping(self, _: HttpRequest) -> Response:
-        self._check_ready()
+        self._served()
         return JSONResponse({"peers": await round_trips(self._backend)})
 
     async def embeddings(self, _: HttpRequest) -> Response:
         raise errors.NotOffered("embeddings are not offered: start a server of an embedding model for them")
 
     async def props(self, _: HttpRequest) -> Response:
-        self._check_ready()
-        return JSONResponse(props(self._backend.served("")))
+        return JSONResponse(props(self._served()))
 
     async def detokenize(self, http: HttpRequest) -> Response:
         body = await _json(http)
-        self._check_ready()
-        return JSONResponse(detokenize(body, self._backend.served("").vocabulary))
+        return JSONResponse(detokenize(body, self._served().vocabulary))
 
-    async def work(self, begin: Callable[[object], Work], http: HttpRequest) -> Response:
-        work = begin(await _json(http))
-        self._check_ready()
-        return JSONResponse(await asyncio.to_thread(work, self._backend.tokenizer))
+    async def work(self, work: Callable[[object, Tokenizer], Json], http: HttpRequest) -> Response:
+        """Answer what takes so long that a thread does it."""
+        body = await _json(http)
+        self._served()
+        return JSONResponse(await asyncio.to_thread(work, body, self._backend.tokenizer))
 
-    def _check_ready(self) -> None:
+    def _served(self, name: str = "") -> ModelInfo:
+        """The model of this name; raises why it, or any request, cannot be served now."""
         reason = self._backend.not_ready()
         if reason is not None:
             raise reason
+        return self._backend.served(name)
 
     async def answer(self, http: HttpRequest, *, chat: bool) -> Response:
         return self._answer(parse_body(await _json(http), chat=chat), Answer, chat=chat)
@@ -147,8 +147,7 @@ class _Api:
         return Response(response, media_type="application/json")
 
     def _answer(self, body: Body, kind: Callable[..., Answer], *, chat: bool) -> Response:
-        self._check_ready()
-        served = self._backend.served(body.model or body.began)
+        served = self._served(body.model or body.began)
         if body.began not in ("", served.model):
             raise errors.RequestError(f"{body.began} began this text, and {served.model} answers here", "resume")
         first, params = body.requests[0], body.requests[0].params
@@ -266,7 +265,4 @@ def _is_key(given: str, keys: tuple[str, ...]) -> bool:
 
 def _is_here(url: str) -> bool:
     """Whether a URL's host is this machine under a name that nobody else can give it."""
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return False
+    return is_loopback(endpoint(url)[0])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from specmesh.api.deltas import Deltas, deltas_of
+from specmesh.api.deltas import deltas_of
 from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Shape, new_id, server_sent, written
 from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
@@ -12,15 +12,13 @@ from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
-_SEEDS = 2**32
-
 
 def numbered(requests: Sequence[Request], count: int, *, chat: bool) -> list[Request]:
     """Return `count` requests for each one, with consecutive seeds and names of their own; the first keeps its own."""
     made = list[Request]()
     for one in requests:
         for number in range(count):
-            sampling = replace(one.params.sampling, seed=(one.params.sampling.seed + number) % _SEEDS)
+            sampling = replace(one.params.sampling, seed=(one.params.sampling.seed + number) % 2**32)
             params = replace(one.params, sampling=sampling)
             made.append(replace(one, params=params, choice=number, id=new_id(chat) if made else one.id))
     return made
@@ -39,7 +37,6 @@ class Choice:
         self, shape: Shape, request: Request, vocabulary: Vocabulary, *, resumable: bool = False, splits: bool = False
     ) -> None:
         self.shape, self.request, self._splits = shape, request, splits
-        self._deltas: Deltas | None = None  # of a chat that thinks, or may call tools
         self.end: Finished | None = None
         self.heard: Callable[[], None] = nothing
         self._vocabulary, self._resumable = vocabulary, resumable
@@ -80,7 +77,7 @@ class Choice:
     def _begin(self, params: SessionParams) -> None:
         """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
         self._logprobs = params.logprobs is not None
-        self._deltas = deltas_of(params, splits=self._splits) if self.shape.chat else None
+        self._deltas = deltas_of(params, splits=self._splits) if self.shape.chat else None  # None too where all is text
         self._filter = StopTextFilter(self._vocabulary, params.stop)
         self._new: list[int] = []  # ids that are decoded together, for the next chunk
         self._kept: list[int] = []  # ids that may be in a stop string, or end within a character

@@ -1,7 +1,7 @@
 """`/metrics`: a daemon's snapshot as Prometheus and OpenMetrics read it. Names end as those of vLLM and llama.cpp."""
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -16,16 +16,17 @@ from specmesh.core.statistics import Histogram, MetricSpec
 PREFIX = "specmesh_"
 
 
+@dataclass(frozen=True)
 class _SnapshotCollector(Collector):
     """The metrics of one daemon: the fields of its snapshot that name one, and some that follow from it."""
 
-    def __init__(self, snapshot: Snapshot, *, healthy: bool) -> None:
-        self._snapshot, self._healthy = snapshot, healthy
+    snapshot: Snapshot
+    healthy: bool
 
     def collect(self) -> Iterator[Metric]:
-        snapshot, role = self._snapshot, self._snapshot.role
+        snapshot, role = self.snapshot, self.snapshot.role
         yield InfoMetricFamily(PREFIX + "build", "Version and role.", {"version": __version__, "role": role})
-        yield _gauge("engine_healthy", "Whether requests can be served now.", self._healthy)
+        yield _gauge("engine_healthy", "Whether requests can be served now.", self.healthy)
         loaded = snapshot.loading if isinstance(snapshot, LoadingSnapshot) else 1.0
         yield _gauge("loading_ratio", "How much of the model is loaded.", loaded)
         yield from _families(snapshot)
@@ -80,4 +81,4 @@ def exposition(snapshot: Snapshot, accept: str, *, healthy: bool) -> tuple[bytes
     """Return (body, content type) by a request's Accept header; Prometheus' text format where it names none. healthy:
     requests can be served now."""
     encode, content_type = choose_encoder(accept)
-    return encode(_SnapshotCollector(snapshot, healthy=healthy)), content_type
+    return encode(_SnapshotCollector(snapshot, healthy)), content_type

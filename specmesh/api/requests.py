@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specmesh.core.requests import EventSink, Failed, Request
+from specmesh.core.requests import EventSink, Request
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Tokenizer
@@ -47,12 +47,6 @@ class AskStats:
 
 
 ClientOrder = Submit | Cancel | PingPeers | AskStats
-
-
-def refuse(order: object, error: SpecmeshError) -> None:
-    """Fail the request of an order, if it is one."""
-    if isinstance(order, Submit):
-        order.client.on_event(Failed(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 from specmesh.api.answer import Answer
 from specmesh.api.choices import Choice, usage_of, whole
-from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
 from specmesh.core.fields import Fields
 from specmesh.core.session_params import MAX_TOKENS
@@ -278,17 +277,10 @@ class ResponseBuilder:
 class ResponseAnswer(Answer):
     """The answer to a chat in the form of a response, which is kept where that is wanted."""
 
-    def __init__(
-        self,
-        messages: list[Json],
-        echoed: Json,
-        kept: KeptResponses,
-        backend: Backend,
-        choices: Sequence[Choice],
-        **how: Any,
-    ) -> None:
-        super().__init__(backend, choices, **how)
-        self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(choices[0].shape, echoed)
+    def __init__(self, messages: list[Json], echoed: Json, kept: KeptResponses, *chat: Any, **how: Any) -> None:
+        """Take what `Answer` takes for the chat besides."""
+        super().__init__(*chat, **how)
+        self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(self._choices[0].shape, echoed)
 
     def part(self, choice: Choice) -> str:
         for event in choice.chunk().split("\n\n")[:-1]:

@@ -58,10 +58,6 @@ class AnswerToken:
         return {"id": token, "token": piece.decode("utf-8", "replace"), "logprob": value, "bytes": list(piece)}
 
 
-def _chat_logprobs(tokens: Sequence[AnswerToken]) -> Json:
-    return {"content": [one.entry() for one in tokens], "refusal": None}
-
-
 def _completion_logprobs(tokens: Sequence[AnswerToken]) -> Json:
     return {
         "tokens": [one.spelled(one.id) for one in tokens],
@@ -109,9 +105,9 @@ class Shape:
     ) -> Json:
         logprobs = None
         if tokens is not None:
-            logprobs = (_chat_logprobs if self.chat else _completion_logprobs)(tokens)
-            if not self.chat:
-                extra = extra | {"logprobs": [one.entry() for one in tokens]}
+            entries = [one.entry() for one in tokens]
+            logprobs = {"content": entries, "refusal": None} if self.chat else _completion_logprobs(tokens)
+            extra = extra if self.chat else extra | {"logprobs": entries}
         return {
             "id": self.id,
             "object": kind if self.chat else "text_completion",

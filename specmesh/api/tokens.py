@@ -1,8 +1,6 @@
 """llama-server's resources for editors and evaluation harnesses: a text as ids, ids or a chat as text, and what is
 served."""
 
-from collections.abc import Callable
-
 from specmesh import __version__
 from specmesh.api.body import parse_body
 from specmesh.api.requests import ModelInfo
@@ -13,11 +11,8 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Tokenizer
 from specmesh.errors import RequestError
 
-Work = Callable[[Tokenizer], Json]
-"""What takes so long that a thread does it."""
 
-
-def tokenize(body: object) -> Work:
+def tokenize(body: object, tokenizer: Tokenizer) -> Json:
     """The ids of `content`: a text, or a list of texts and ids."""
     fields = Fields(body)
     content, special, pieces = fields.get("content", ""), fields.flag("add_special"), fields.flag("with_pieces")
@@ -26,17 +21,13 @@ def tokenize(body: object) -> Work:
         raise RequestError("content must be a text, or a list of texts and token ids", "content")
     if not fields.flag("parse_special", True):
         raise RequestError("parse_special can only be true: special tokens in a text are always read", "parse_special")
-
-    def made(tokenizer: Tokenizer) -> Json:
-        ids = list[int]()
-        for at, part in enumerate(parts):
-            ids += tokenizer.encode(part, special=special and at == 0) if isinstance(part, str) else [part]
-        if not pieces:
-            return {"tokens": ids}
-        _check(ids, tokenizer.vocabulary, "content")
-        return {"tokens": [{"id": token, "piece": _piece(tokenizer.vocabulary.pieces[token])} for token in ids]}
-
-    return made
+    ids = list[int]()
+    for at, part in enumerate(parts):
+        ids += tokenizer.encode(part, special=special and at == 0) if isinstance(part, str) else [part]
+    if not pieces:
+        return {"tokens": ids}
+    _check(ids, tokenizer.vocabulary, "content")
+    return {"tokens": [{"id": token, "piece": _piece(tokenizer.vocabulary.pieces[token])} for token in ids]}
 
 
 def _piece(piece: bytes) -> str | list[int]:
@@ -60,17 +51,13 @@ def detokenize(body: object, vocabulary: Vocabulary) -> Json:
     return {"content": b"".join(vocabulary.pieces[token] for token in ids).decode("utf-8", "replace")}
 
 
-def apply_template(body: object) -> Work:
+def apply_template(body: object, tokenizer: Tokenizer) -> Json:
     """The text that the same body of a chat is answered after."""
     [request] = parse_body(body, chat=True).requests
     if not request.messages:
         raise RequestError("messages must be a list with at least one message", "messages")
-
-    def made(tokenizer: Tokenizer) -> Json:
-        messages, variables = for_template(request, tokenizer.texts)
-        return {"prompt": tokenizer.chat_text(messages, variables, continued=request.continued)}
-
-    return made
+    messages, variables = for_template(request, tokenizer.texts)
+    return {"prompt": tokenizer.chat_text(messages, variables, continued=request.continued)}
 
 
 def props(info: ModelInfo) -> Json:

@@ -1,25 +1,26 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
+import re
 from dataclasses import fields
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 
 from specmesh import paths
 from specmesh.cli.config import config_option
-from specmesh.cli.models import model_path
 from specmesh.cli.options import COUNT, FILE, SECONDS, combined, option, several
 from specmesh.client import Json
+from specmesh.config import DaemonSettings, DrafterSettings, ModelSettings, VerifierSettings, parse_port
 from specmesh.core.tool_calls import FORMATS
+from specmesh.errors import ConfigError
 from specmesh.machines import STEPS_MS
+from specmesh.models import resolve
 from specmesh.security import check_rpc
 
-if TYPE_CHECKING:
-    from specmesh.config import DaemonSettings, ModelSettings
-
-Settings = TypeVar("Settings", bound="DaemonSettings | ModelSettings")
+Settings = TypeVar("Settings", bound=DaemonSettings | ModelSettings)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 ADDRESS = "tcp://127.0.0.1:7071"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None)
@@ -111,15 +112,13 @@ def drafter(**values: object) -> None:
 def _run(role: str, values: Json) -> None:
     """Run a daemon. values: of its options; settings have their names."""
     from specmesh import logs
-    from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings, parse_port
-    from specmesh.paths import instance_lock
 
     port = parse_port(values["http"], values["api_key_file"], values["allow_origin"])
     where = values["socket"] or paths.default_socket(role)
-    with instance_lock(where):  # visible to clients before the rest is imported
+    with paths.instance_lock(where):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
         bundled = values["model"] == "bundled" and role == "verifier"
-        path = paths.bundled("target.gguf") if bundled else model_path(values["model"], values["engine"])
+        path = paths.bundled("target.gguf") if bundled else _model_path(values["model"], values["engine"])
         values |= {"model": path, "insecure": values["insecure_no_auth"]}
         values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
@@ -128,6 +127,19 @@ def _run(role: str, values: Json) -> None:
             serve_verifier(_settings(VerifierSettings, values))
         else:
             serve_drafter(_settings(DrafterSettings, values))
+
+
+def _model_path(value: str | None, engine: str) -> str | None:
+    """Return the path of a model by its name in `models list`, or by path; or, for MLX, a hub id. `bundled` stays.
+    Raises ConfigError where it is none of them."""
+    if not value or value == "bundled" or engine in {"ngram", "sim"}:
+        return value
+    try:
+        return resolve(value, paths.models_dir())
+    except ConfigError:
+        if engine in {"auto", "mlx"} and _HUB_ID.fullmatch(value):
+            return value
+        raise
 
 
 def _settings(kind: type[Settings], values: Json) -> Settings:

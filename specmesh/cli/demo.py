@@ -20,6 +20,7 @@ from specmesh.cli.options import columns, json_option, option, print_result
 from specmesh.client import Client, GeneratedText, Json
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
+from specmesh.security.keys import KeyFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,8 +73,6 @@ def explanation(hardware: str) -> str:
 @contextmanager
 def daemons(hardware: str) -> Iterator[tuple[Client, Client]]:
     """A verifier alone and one with a drafter, all ready, with keys of their own; they end with the context."""
-    from specmesh.security.keys import KeyFolder
-
     with tempfile.TemporaryDirectory(prefix="specmesh-") as name, ExitStack() as ends:
         folder = Path(name)
         KeyFolder(folder / "keys").new()
@@ -116,10 +115,10 @@ def show(texts: tuple[GeneratedText, GeneratedText], streams: list[Future[Genera
     from rich.live import Live
 
     console = Console()
-    with Live(console=console, auto_refresh=False) as live:
-        while streams:
-            streams = list(wait(streams, 0.05).not_done)
-            live.update(screen(texts, min(console.height - 4, 24)), refresh=True)
+    with Live(
+        console=console, refresh_per_second=20, get_renderable=lambda: screen(texts, min(console.height - 4, 24))
+    ):
+        wait(streams)
 
 
 def screen(texts: tuple[GeneratedText, GeneratedText], height: int) -> "Table":

@@ -15,8 +15,6 @@ from specmesh.cli.options import SECONDS, aligned, draft_n_option, json_option, 
 from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, Json, answer
 from specmesh.errors import RequestError, SpecmeshError
 
-SEEDS = 2**32
-
 
 @click.command()
 @click.argument("prompt", required=False)
@@ -72,7 +70,7 @@ def generate(
     }
     if n > 1:
         body["n"] = n
-    texts = [GeneratedText((body["seed"] + number) % SEEDS) for number in range(n)]
+    texts = [GeneratedText((body["seed"] + number) % 2**32) for number in range(n)]
     shows = n == 1 and not json
     try:
         with closing(answer(daemon.Client(socket_path), body, reconnect_timeout, say)) as chunks:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 
 import click
@@ -63,13 +64,7 @@ def _flattened(row: Mapping[str, object], above: str = "") -> Iterator[tuple[str
 
 def combined(*options: Decorator) -> Decorator:
     """Return one decorator that applies several, listed in this order by --help."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def option(

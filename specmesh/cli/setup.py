@@ -1,4 +1,4 @@
-"""`specmesh keys`, `pair` and `service`: this machine's key, the peers it trusts, and the daemons as services."""
+"""`specmesh keys`, `pair`, `service` and `models`: this machine's key, whom it trusts, its services and its models."""
 
 import os
 import pwd
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh.cli.config import ROLE, daemon_context
-from specmesh.cli.options import FILE, aligned, json_option, option, print_result
-from specmesh.errors import ConfigError, DaemonUnreachable, InsecureKeys
+from specmesh.cli.options import FILE, aligned, json_option, option, print_result, table
+from specmesh.errors import ConfigError, DaemonUnreachable
+from specmesh.models import entries
+from specmesh.paths import models_dir
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
 from specmesh.security.keys import KeyFolder, Listing, find_keys, key_folders, parse_key
 
@@ -133,11 +135,7 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     settings = daemon_context("verifier" if host is None else "drafter").params
     named = path or settings["keys"]
     folder = (KeyFolder(named) if named else find_keys(None)) or KeyFolder(key_folders()[0])
-    try:
-        folder.identity()
-    except InsecureKeys:
-        raise
-    except ConfigError:
+    if not folder.has_key():
         folder.new(owner=_owner(folder))
         click.echo("This machine has a new key: a daemon that runs uses it once it is started again.", err=True)
     if host is None:
@@ -238,3 +236,37 @@ def service(action: str, role: str, system: bool, dry_run: bool) -> None:
             run(found.commands[action], dry_run)
     except PermissionError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}: --system needs root, use sudo") from None
+
+
+# --- models
+
+
+@click.group()
+def models() -> None:
+    """Download GGUF models from the Hugging Face hub, and list them."""
+
+
+@models.command()
+@click.argument("hub_id")
+@click.argument("file", required=False)
+def pull(hub_id: str, file: str | None) -> None:
+    """Download model HUB_ID (OWNER/NAME) and print its path; FILE names one of several GGUF files.
+
+    An interrupted download continues where it stopped; checksums are verified. HF_TOKEN, HF_ENDPOINT and
+    HF_HUB_OFFLINE mean what they mean to huggingface_hub.
+    """
+    try:
+        from specmesh.models.pull import pull as get
+    except ImportError as error:
+        raise ConfigError('huggingface_hub is not installed: pip install "specmesh[hub]"') from error
+    click.echo(get(hub_id, file, models_dir().absolute()))
+
+
+@models.command("list")
+@json_option
+def list_models(json: bool) -> None:
+    """List the models in the folder SPECMESH_MODELS_DIR (default: in specmesh's cache). --model takes their names."""
+    folder = models_dir().absolute()
+    found = [entry._asdict() | {"path": str(entry.path)} for entry in entries(folder)]
+    lines = table(found) if found else [f"no models in {folder}: `specmesh models pull` gets them"]
+    print_result({"schema_version": 1, "folder": str(folder), "models": found}, lines, as_json=json)

@@ -8,7 +8,6 @@ started again, so only its transfer is used: the next one goes on where it broke
 import errno
 import fcntl
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from specmesh.errors import Busy, ConfigError, PullError, RequestError
 from specmesh.models import is_gguf, parts
 
 _TIMEOUT = 30.0
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _COMPANIONS = ("mmproj", "imatrix")
 """GGUF files beside a model that are no language models: projectors of images, statistics for quantising."""
 
@@ -43,12 +41,9 @@ def pull(hub_id: str, file: str | None, root: Path) -> Path:
     """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
     file: one GGUF file of the repository; None: the only one. Raise ConfigError (no access), RequestError (no such
     model or file, several to choose from), Busy (another pull of the same), PullError."""
-    if not _HUB_ID.fullmatch(hub_id) or ".." in hub_id:
-        raise RequestError(f"{hub_id!r} is no name on the hub: give OWNER/NAME")
-    folder = root / hub_id
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what goes wrong is told once, by our errors
-    commit, listed = _listing(hub_id)
-    files = choose(hub_id, listed, file)
+    commit, listed = _listing(hub_id)  # this checks the id, of which a folder's name is made
+    folder, files = root / hub_id, choose(hub_id, listed, file)
     missing = [file for file in files if not matches(folder / file.name, file)]
     with _disk_errors(root):
         partials = root / ".partial"
