@@ -25,7 +25,6 @@ from specmesh.core.draft_buffer import DraftBuffer, TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
@@ -154,9 +153,6 @@ class VerifierSession:
         self.pacing.attach(arrivals, acceptance)
         return [*self.truth.begin()]
 
-    def detach(self) -> None:
-        self.pacing.detach()
-
     @property
     def generated(self) -> int:
         """Ids of the text, resumed ones included."""
@@ -173,10 +169,6 @@ class VerifierSession:
         return KVContents(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NO_CONTENTS
 
     @property
-    def attached(self) -> bool:
-        return self.pacing.arrivals is not None
-
-    @property
     def drafting(self) -> bool:
         """Whether drafts are asked for, to be verified."""
         return self.pacing.arrivals is not None and self.pacing.draft_n > 0 and not self.pacing.probing
@@ -185,9 +177,6 @@ class VerifierSession:
     def draft_n(self) -> int:
         """Most drafts of its next step."""
         return 0 if self.pacing.probing else self.pacing.draft_n
-
-    def unsolved(self, now: float) -> PolicyInputs | None:
-        return None if self.finished is not None else self.pacing.unsolved(now)
 
     # --- what to run next
 
@@ -305,7 +294,7 @@ class VerifierSession:
             effects.append(ev.Trim(self._held))
         shown = verdict.committed[:-1] if verdict.ended and not self._scored else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
-        effects.append(ev.Emit(shown, verdict.accepted, drafts, verdict.tested, logprobs, forced))
+        effects.append(ev.Emit(shown, verdict.accepted, drafts, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects

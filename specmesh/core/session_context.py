@@ -9,7 +9,6 @@ from specmesh.core.sampling import is_exact
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.session import VerifierSession
 from specmesh.core.snapshot import Json
-from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 
@@ -60,16 +59,9 @@ class SessionContext:
         said = machine.said(known) if self.owner is None else ()
         assert self.client is not None, "it was just given to one"
         return vev.Began(
-            self.client, self.id, self.owner, self.prompt_ids, machine.params, self.name, machine.times.opened,
-            machine.cached, machine.resumed, adopted, said,
+            self.client, self.id, self.prompt_ids, machine.params, self.name, machine.times.opened, machine.resumed,
+            adopted, said,
             machine.logprobs.between(begin, begin + len(said)) if said and machine.logprobs is not None else (),
-        )  # fmt: skip
-
-    def ended(self, reason: str, error: SpecmeshError | None, report: Json, now: float) -> vev.SessionEnded:
-        machine = self.machine
-        return vev.SessionEnded(
-            self.id, self.client, self.owner, self.drafter, reason, error, self.prompt_ids, report,
-            now - machine.times.opened,
         )  # fmt: skip
 
 
@@ -122,7 +114,7 @@ def session_row(live: SessionContext, now: float) -> Json:
         "session": live.id,
         "prompt_tokens": session.n_prompt,
         "generated": counts.generated,
-        "drafted": session.attached,
+        "drafted": live.drafter is not None,
         "drafter": live.drafter,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,

@@ -6,6 +6,7 @@ what is to be done. The engine's thread calls it, nobody else.
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core import events as ev
@@ -243,8 +244,7 @@ class VerifierCore:
             next(self._ids), ids, params, self._limits, self._costs, now,
             opening.n_prompt, opening.constraint, held, company,
         )  # fmt: skip
-        name, key = opening.request.id, opening.key
-        live = SessionContext(machine, seq, opening.client, opening.owner, name=name, key=key)
+        live = SessionContext(machine, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
         self.sessions[live.id] = live
         self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
@@ -254,7 +254,9 @@ class VerifierCore:
     def _resumed(self, opening: vev.Opening, now: float) -> bool:
         """Give an opening the session that it names, if any, or refuse it where it must not have that; return False
         where there is none."""
-        live = self._named(opening.request.id)
+        name = opening.request.id
+        known = (*self.sessions.values(), *self.kept.sessions.values()) if name else ()
+        live = next((one for one in known if one.name == name), None)
         if live is None:
             return False
         # A client here needs no key: it could read the daemon's memory as well.
@@ -268,7 +270,7 @@ class VerifierCore:
         self._note("session_resumed", live, tokens=live.machine.generated)
         self._hand_over(live, opening, now, adopted=True)
         if end is not None:
-            self._tell(end.once_more(live.client))
+            self._tell(replace(end, client=live.client, again=True))
             if live.owner is None:
                 self._forget(live)
             else:
@@ -276,10 +278,6 @@ class VerifierCore:
                 self._tell(vev.ToDrafter(live.owner, done))
                 self.kept.add(live, now)
         return True
-
-    def _named(self, name: str) -> SessionContext | None:
-        known = (*self.sessions.values(), *self.kept.sessions.values()) if name else ()
-        return next((live for live in known if live.name == name), None)
 
     def _take_over(self, live: SessionContext, owner: vev.DrafterId | None) -> None:
         """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
@@ -383,7 +381,8 @@ class VerifierCore:
         self._stale += machine.drafts.stale
         self.drafters.weigh()
         report = session_report(machine, self._costs, now)
-        live.end = live.ended(reason, error, report, now)
+        whole = live.prompt_ids, report, now - machine.times.opened
+        live.end = vev.SessionEnded(live.id, live.client, drafter, reason, error, *whole)
         self._tell(live.end)
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
         if machine.constraint is not None and machine.constraint.exhausted is not None:

@@ -1,6 +1,6 @@
 """Events into the verifier's core, and effects out of it. Clients are numbers to it, drafters identities."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
@@ -110,12 +110,10 @@ class Began:
 
     client: int
     session: int
-    owner: DrafterId | None
     prompt_ids: tuple[int, ...]
     params: SessionParams
     name: str
     opened: float  # when
-    cached: int
     resumed: int  # ids that the client brought
     adopted: bool  # it was here already
     said: tuple[int, ...] = ()
@@ -147,7 +145,6 @@ class SessionEnded:
 
     session: int
     client: int | None
-    owner: DrafterId | None
     drafter: DrafterId | None
     reason: str
     error: SpecmeshError | None
@@ -155,9 +152,6 @@ class SessionEnded:
     report: dict[str, object]
     seconds: float  # since it was opened
     again: bool = False  # it had ended before: the client asked for its end once more
-
-    def once_more(self, client: int | None) -> "SessionEnded":
-        return replace(self, client=client, owner=None, drafter=None, again=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class DrafterPool:
 
     def detach(self, live: SessionContext) -> None:
         live.drafter = None
-        live.machine.detach()
+        live.machine.pacing.detach()
         self.weigh()
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
@@ -122,9 +122,10 @@ class DrafterPool:
 
     def reconsider(self, live: SessionContext, now: float) -> None:
         """Have the policy of a session solved where what it comes of has moved."""
-        inputs = live.machine.unsolved(now)
+        machine = live.machine
+        inputs = machine.pacing.unsolved(now) if machine.finished is None else None
         if inputs is not None:
-            self._tell(vev.Solve(live.id, inputs, live.machine.pacing.policy))
+            self._tell(vev.Solve(live.id, inputs, machine.pacing.policy))
 
     # --- another drafter for a session
 
