@@ -51,7 +51,7 @@ class UpstreamLink:
     ) -> None:
         now = time.monotonic()
         self.dealer, self.introduction, self.link = Dealer(route, traffic), introduction, Link(now)
-        self.tell, self.note = core.put, note  # of `Outlet`
+        self.send, self.tell, self.note = self.dealer.send, core.put, note  # of `Outlet`
         self.upstream = Upstream(route.address, place, self, stats)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
@@ -246,9 +246,6 @@ class UpstreamLink:
         except ValueError as error:
             return RequestError(f"the request does not fit the wire: {error}")
         return None if sent else Busy(f"the verifier at {self.upstream.address} takes no requests now: try again")
-
-    def send(self, what: m.Draft | m.DraftProbs | m.Nack) -> int:
-        return self.dealer.send(what)
 
     def close(self, session: int, ref: int = 0) -> None:
         self.dealer.send(m.Close(session, ref))

@@ -4,7 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from specmesh.core.scheduling.threads import ThreadShare
+from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyFetch
 from specmesh.engines.base import DraftEngine

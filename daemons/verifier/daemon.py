@@ -198,7 +198,7 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error)
             case vev.Forgotten(session):
-                self._clients.forgotten(session)
+                self._clients.sessions.pop(session, None)
             case vev.Assigned(session, drafter, why):
                 log.info("drafter_changed", session=session, drafter=self._drafters.name(drafter), why=why)
             case vev.CoreReport():

@@ -17,7 +17,7 @@ from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens, refusal_of
 from specmesh.core.sampling.logprobs import flattened
-from specmesh.core.scheduling.threads import ThreadShare
+from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import TargetLimits, message_of, wire_params
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router

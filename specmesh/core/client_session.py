@@ -57,8 +57,9 @@ class ClientSession:
         if self.pending is None:
             return
         self._truth += news.ids
-        if begin < self.n_prompt <= self.n_truth:
-            self._start(self.pending)
+        if begin < self.n_prompt <= self.n_truth and not self.pending.started:
+            self.pending.started, params = True, self.pending.request.params
+            self.pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, params))
         base = max(begin, self.n_prompt + self.pending.request.known)
         ids = news.ids[base - begin :]
         if ids:
@@ -121,11 +122,6 @@ class ClientSession:
                 request, prompt_ids=self._prompt_ids, messages=(), generated=generated, known=known
             )
         return pending
-
-    def _start(self, pending: DrafterRequest) -> None:
-        if not pending.started:
-            pending.started = True
-            pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params))
 
     def _finish(self, pending: DrafterRequest, end: Finished) -> None:
         self.pending = None

@@ -37,9 +37,6 @@ class DaemonStats:
         self.reconnects += self._missing > 0
         self._missing = max(self._missing - 1, 0)
 
-    def uptime(self, now: float) -> float:
-        return round(now - self._started, 1)
-
 
 class VerifierStats(DaemonStats):
     def __init__(self, now: float) -> None:
@@ -97,7 +94,7 @@ class VerifierStats(DaemonStats):
         totals.stale_drafts, wire.stray = core.stale, core.stray_frames
         names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
         return snapshot.VerifierSnapshot(
-            uptime_s=self.uptime(now),
+            uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
             reconnects=self.reconnects,
             histograms=deepcopy(self._histograms),
@@ -124,7 +121,10 @@ class VerifierStats(DaemonStats):
             tokens_per_second=round(self.throughput.per_second(), 2),
             gap_ms=self.throughput.gaps.percentiles_ms(50, 90, 99),
             one_token_step_ms=milliseconds(core.step_s),
-            steps_ms={str(least): _table_ms(table) for least, table in core.steps.items()},
+            steps_ms={
+                str(least): {str(n): round(one * 1e3, 4) for n, one in table.items()}
+                for least, table in core.steps.items()
+            },
             peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
             wire=wire,
             prefix_cache=core.prefix_cache,
@@ -165,7 +165,7 @@ class DrafterStats(DaemonStats):
         """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
         wait for a verifier."""
         return snapshot.DrafterSnapshot(
-            uptime_s=self.uptime(now),
+            uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
             reconnects=self.reconnects,
             histograms=deepcopy(self._histograms),
@@ -182,7 +182,3 @@ class DrafterStats(DaemonStats):
             wire=deepcopy(traffic),
             prefix_cache=self.prefix_cache,
         )
-
-
-def _table_ms(table: dict[int, float]) -> dict[str, float]:
-    return {str(rows): round(seconds * 1e3, 4) for rows, seconds in table.items()}

@@ -7,7 +7,6 @@ from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.proposal import Proposal, SampledDraft, unflattened
 from specmesh.wire import messages as m
 
-NACK_INTERVAL = 0.1  # seconds between two NACKs, or two answers to NACKs, of one session
 MOST_HELD = 192  # most drafts in hand, whatever a peer sends
 
 
@@ -148,7 +147,7 @@ class DraftBuffer:
         or after a lost frame; then the drafter is told where to continue."""
         self.stale += 1
         self._orphaned = now if self._orphaned is None else self._orphaned
-        quiet = max(NACK_INTERVAL, 2 * self._pacing.round_trip)
+        quiet = max(m.NACK_INTERVAL, 2 * self._pacing.round_trip)
         if now - max(self._orphaned, self._nacked) < quiet:
             return []
         self._nacked = now
@@ -189,7 +188,7 @@ class TruthSender:
         return [m.Truth(self._session, base, crc, new, self._pacing.draft_n, accepted)]
 
     def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
-        if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
+        if now - self._synced < min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
             return []
         self._synced = now
         return self._sync(nack.base if self._prefix.holds(nack.base, nack.prefix_crc) else 0)

@@ -15,10 +15,9 @@ Json = dict[str, object]
 def as_json(part: object) -> Json:
     """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
     assert is_dataclass(part), "snapshots and their sections are"
-    values = {one.name: getattr(part, one.name) for one in fields(part)}
-    absent = {one.name for one in fields(part) if one.default is None and values[one.name] is None}
-    shown = {name: value for name, value in values.items() if name not in absent}
-    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown.items()}
+    values = ((one, getattr(part, one.name)) for one in fields(part))
+    shown = ((one.name, value) for one, value in values if value is not None or one.default is not None)
+    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,7 +179,7 @@ class World:
                 case vev.RequestRefused(client, error):
                     self.clients.refuse(client, error)
                 case vev.Forgotten(session):
-                    self.clients.forgotten(session)
+                    self.clients.sessions.pop(session, None)
                 case vev.ToDrafter(drafter, said):
                     self.told.append((drafter, said.session))
 

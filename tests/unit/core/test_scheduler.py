@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.scheduling.batch import Scheduler
-from specmesh.core.scheduling.threads import ThreadShare
+from specmesh.core.scheduling.batch import Scheduler, ThreadShare
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
