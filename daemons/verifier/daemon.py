@@ -193,14 +193,11 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.SessionEnded():
                 if not effect.again:
                     self.stats.ended(effect)
-                    effect.report["drafter"] = self._drafters.name(effect.drafter)
                 self._clients.ended(effect)
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error)
             case vev.Forgotten(session):
                 self._clients.sessions.pop(session, None)
-            case vev.Assigned(session, drafter, why):
-                log.info("drafter_changed", session=session, drafter=self._drafters.name(drafter), why=why)
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s

@@ -93,10 +93,6 @@ class Drafters:
         self._numbers = itertools.count(1)
         self.step_s = 0.0
 
-    def name(self, identity: bytes | None) -> str | None:
-        peer = self.peers.get(identity or b"")
-        return peer.hello.drafter if peer is not None else None
-
     def look(self, now: float) -> None:
         """Do what is due: PINGs, and those that are gone."""
         gone = {peer.identity: why for peer in self.peers.values() if (why := peer.link.departure(now)) is not None}
@@ -201,7 +197,7 @@ class Drafters:
         self._router.send(identity, self._welcome(hello))
         self._ping(peer, now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
-        self._core.put(vev.DrafterJoined(identity, hello.n_ctx), now)
+        self._core.put(vev.DrafterJoined(identity, hello.n_ctx, hello.drafter), now)
 
     def _welcome(self, hello: m.Hello) -> m.Welcome:
         """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""

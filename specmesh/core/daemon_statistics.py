@@ -92,7 +92,6 @@ class VerifierStats(DaemonStats):
         totals, wire = deepcopy(self.totals), deepcopy(traffic)
         totals.add(core.totals)
         totals.stale_drafts, wire.stray = core.stale, core.stray_frames
-        names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
         return snapshot.VerifierSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
@@ -108,7 +107,7 @@ class VerifierStats(DaemonStats):
                 live=live,
                 kept=core.kept,
                 queued=queued,
-                rows=[row | {"drafter": names.get(row["drafter"])} for row in core.sessions],
+                rows=core.sessions,
                 ended=deepcopy(self._ended),
             ),
             acceptance={

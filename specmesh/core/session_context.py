@@ -65,7 +65,7 @@ class SessionContext:
         )  # fmt: skip
 
 
-def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Json:
+def session_report(session: VerifierSession, costs: StepCosts, drafter: str | None, now: float) -> Json:
     """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
     tokens_per_second counts from the first verification step on. The baseline of speedup_vs_one_token_step is the
     measured cost of a step of one row on this verifier, not a run without drafts. Where a text was gone on with after
@@ -98,6 +98,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Js
         "strategy": str(session.params.sampling.strategy),
         "exact": is_exact(session.params.sampling.strategy),
         "draft_ms": None,  # what only a drafter knows: its own time
+        "drafter": drafter,
     }
 
 
@@ -107,15 +108,15 @@ def tokens_per_second(session: VerifierSession, now: float) -> float:
     return session.counts.generated / seconds if seconds > 0 else 0.0
 
 
-def session_row(live: SessionContext, now: float) -> Json:
-    """Return a running session's row of `stats --json`; its drafters are named by their connections."""
+def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
+    """Return a running session's row of `stats --json`."""
     session, counts = live.machine, live.machine.counts
     return {
         "session": live.id,
         "prompt_tokens": session.n_prompt,
         "generated": counts.generated,
         "drafted": live.drafter is not None,
-        "drafter": live.drafter,
+        "drafter": drafter,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
         "lead": len(session.drafts),

@@ -195,7 +195,7 @@ class Simulation:
                     self._at(self._solver_free, partial(self._solved, effect))
                 case vev.SessionEnded(client=int(client)):  # the user asks for the next text at once
                     self._ask(client % self._users, now)
-                case vev.Committed() | vev.Solve() | vev.SessionEnded() | vev.Began() | vev.ToClient() | vev.Assigned():
+                case vev.Committed() | vev.Solve() | vev.SessionEnded() | vev.Began() | vev.ToClient():
                     pass
                 case vev.RequestRefused() | vev.Forgotten() | vev.Ran() | vev.Noted() | vev.CoreReport():
                     pass

@@ -101,8 +101,8 @@ class VerifierCore:
                     self._cancel(live)
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session)
-            case vev.DrafterJoined(name, n_ctx):
-                self.drafters.join(name, n_ctx, now)
+            case vev.DrafterJoined():
+                self.drafters.join(event, now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():
@@ -130,7 +130,7 @@ class VerifierCore:
         for counts in (self._over, *(live.machine.counts for live in lives)):
             totals.add(counts)
         return vev.CoreReport(
-            sessions=[session_row(live, now) for live in lives],
+            sessions=[session_row(live, self.drafters.name(live.drafter), now) for live in lives],
             drafters=self.drafters.reports(),
             kept=len(self.kept),
             stray_frames=self._stray_frames,
@@ -380,9 +380,9 @@ class VerifierCore:
         self._over.add(machine.counts)
         self._stale += machine.drafts.stale
         self.drafters.weigh()
-        report = session_report(machine, self._costs, now)
+        report = session_report(machine, self._costs, self.drafters.name(drafter), now)
         whole = live.prompt_ids, report, now - machine.times.opened
-        live.end = vev.SessionEnded(live.id, live.client, drafter, reason, error, *whole)
+        live.end = vev.SessionEnded(live.id, live.client, reason, error, *whole)
         self._tell(live.end)
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
         if machine.constraint is not None and machine.constraint.exhausted is not None:

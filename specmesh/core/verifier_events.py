@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
@@ -58,6 +57,7 @@ class SessionClosed:
 class DrafterJoined:
     drafter: DrafterId
     n_ctx: int
+    name: str = ""  # for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,6 @@ class SessionEnded:
 
     session: int
     client: int | None
-    drafter: DrafterId | None
     reason: str
     error: SpecmeshError | None
     prompt_ids: tuple[int, ...]
@@ -168,15 +167,6 @@ Said = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
 class ToDrafter:
     drafter: DrafterId
     what: Said
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """A drafter drafts for a session from now on: the one before says nothing, or promises less."""
-
-    session: int
-    drafter: DrafterId
-    why: Literal["better", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +211,6 @@ Change = (
 )  # of who is there, and of what they ask for
 Happened = FromDrafter | Change
 Effect = (
-    RequestRefused | Began | Committed | ToClient | SessionEnded | Forgotten | ToDrafter | Assigned | Solve | Ran
-    | Noted | CoreReport
+    RequestRefused | Began | Committed | ToClient | SessionEnded | Forgotten | ToDrafter | Solve | Ran | Noted
+    | CoreReport
 )  # fmt: skip

@@ -129,7 +129,7 @@ class Verifier:
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
         self._peers[identity] = peer
-        drafter = RemoteDrafter(identity, 0)
+        drafter = RemoteDrafter(vev.DrafterJoined(identity, 0))
         if round_trip is not None:
             drafter.arrivals.record_round_trip(round_trip)
         if rated:

@@ -39,7 +39,7 @@ def verifier(sessions=1, drafters=1, now=152.0):
     machine = session(range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset()))
     generate(machine, row, mostly_right(row, Random(1)))
     machine.id = 5088330
-    rows = [session_row(SessionContext(machine, 0, 1, None), now)] * sessions
+    rows = [session_row(SessionContext(machine, 0, 1, None), None, now)] * sessions
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
     measured = {"draft_interval_ms": 2.0, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
     drafting = dict.fromkeys(peers, measured)
