@@ -171,7 +171,7 @@ class _World:
 
     def end(self) -> None:
         """Without a drafter the rest is a step per id, and all of it is what the target says alone."""
-        self.seen["stale"] += self.session.drafts.stale
+        self.seen["stale"] += self.session.counts.stale_drafts
         self.session.pacing.detach()
         self.tape = Tape(b"")
         for _ in range(len(PROMPT) + 3 * MAX_TOKENS):

@@ -30,10 +30,7 @@ class WaitingRequests:
 
     def __init__(self, n_seq: int) -> None:
         self._n_seq, self._share = n_seq, most_sessions(n_seq)
-        self.openings: list[vev.Opening] = []  # to be read only
-
-    def add(self, opening: vev.Opening) -> None:
-        self.openings.append(opening)
+        self.openings: list[vev.Opening] = []
 
     def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
         self.openings = [opening for opening in self.openings if not unwanted(opening)]

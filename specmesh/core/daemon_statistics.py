@@ -43,8 +43,7 @@ class VerifierStats(DaemonStats):
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         own = self._first_tokens, self._between, self._latencies
         super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), *own))
-        self.totals, self._ended = snapshot.RoundTotals(), snapshot.Ended()
-        self.throughput = Throughput()
+        self._ended, self.throughput = snapshot.Ended(), Throughput()
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
     def began(self, began: vev.Began) -> None:
@@ -53,7 +52,6 @@ class VerifierStats(DaemonStats):
             return
         self.opened += 1
         self.resumed += began.resumed > 0
-        self.totals.prompt_tokens += len(began.prompt_ids)
 
     def committed(self, opened: float, last: float | None, done: vev.Committed) -> None:
         """Count a round of a session that was `opened` then, and whose round before was sent at `last`."""
@@ -89,9 +87,8 @@ class VerifierStats(DaemonStats):
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.VerifierSnapshot:
         """Return `specmesh stats --json`. core: how it stood there of late; peers: what is known of each drafter."""
-        totals, wire = deepcopy(self.totals), deepcopy(traffic)
-        totals.add(core.totals)
-        totals.stale_drafts, wire.stray = core.stale, core.stray_frames
+        totals, wire = core.totals, deepcopy(traffic)
+        wire.stray = core.stray_frames
         return snapshot.VerifierSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),

@@ -88,14 +88,14 @@ class VerifierSession:
         self.constraint = constraint
         self.may_draft = params.drafts != 0 and limits.max_drafts > 0  # its client and the target allow it
         self._stoppable = bool(params.stop) or constraint is not None
-        self.counts = RoundCounts()
+        self.counts = RoundCounts(prompt_tokens=self.n_prompt)
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self._limits = limits
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
         self.truth = TruthSender(session, self.prefix, self.pacing)
-        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.pacing)
+        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.pacing, self.counts)
         self._strategy = strategy_of(params.sampling)
         self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
@@ -136,7 +136,7 @@ class VerifierSession:
             return [*self.truth.nacked(said, now)]
         if self.pacing.arrivals is not None:
             return self.drafts.take(said, now)
-        self.drafts.stale += 1
+        self.counts.stale_drafts += 1
         return []
 
     def cancel(self, reason: str) -> list[ev.VerifierEffect]:

@@ -122,6 +122,6 @@ def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
         "lead": len(session.drafts),
         "strategy": str(session.params.sampling.strategy),
         "exact": is_exact(session.params.sampling.strategy),
-        "stale_drafts": session.drafts.stale,
+        "stale_drafts": counts.stale_drafts,
         "tokens_per_second": round(tokens_per_second(session, now), 2),
     }

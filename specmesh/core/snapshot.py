@@ -116,18 +116,12 @@ class RunningSnapshot(Snapshot):
     prefix_cache: PrefixCacheSection
 
 
-@dataclass(slots=True)
-class RoundTotals(RoundCounts):
-    prompt_tokens: Annotated[int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")] = 0
-    stale_drafts: Annotated[int, counter("stale_drafts", "DRAFTs that came too late or did not fit the text.")] = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSnapshot(RunningSnapshot):
     """steps_ms: by rows, by the least context of each table."""
 
     acceptance: Json
-    totals: RoundTotals
+    totals: RoundCounts
     tokens_per_second: float
     gap_ms: dict[str, float | None]
     one_token_step_ms: Annotated[

@@ -55,7 +55,7 @@ class VerifierCore:
         self.kept = KeptSessions(grace)
         self._threads = CpuThreads(costs)
         self._stray_frames = 0
-        self._over, self._stale = RoundCounts(), 0  # rounds and stale drafts of sessions that have ended
+        self._over = RoundCounts()  # of sessions that have ended
         self._now, self._tokens = 0.0, 0  # of the newest event; of the newest step
 
     def _tell(self, effect: vev.Effect) -> None:
@@ -134,7 +134,6 @@ class VerifierCore:
             drafters=self.drafters.reports(),
             kept=len(self.kept),
             stray_frames=self._stray_frames,
-            stale=self._stale + sum(live.machine.drafts.stale for live in lives),
             draft_n=lives[-1].machine.draft_n if lives else None,
             prefix_cache=self._slots.snapshot(),
             totals=totals,
@@ -223,7 +222,7 @@ class VerifierCore:
         if not opening.n_prompt:
             self._tell(vev.RequestRefused(opening.client, NoSuchText()))
         else:
-            self.waiting.add(opening)
+            self.waiting.openings.append(opening)
 
     def _admit(self, now: float) -> None:
         """Begin what waits; sessions that are kept give way."""
@@ -378,7 +377,6 @@ class VerifierCore:
         machine, drafter = live.machine, live.drafter
         self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
         self._over.add(machine.counts)
-        self._stale += machine.drafts.stale
         self.drafters.weigh()
         report = session_report(machine, self._costs, self.drafters.name(drafter), now)
         whole = live.prompt_ids, report, now - machine.times.opened

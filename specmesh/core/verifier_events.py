@@ -196,7 +196,6 @@ class CoreReport:
     drafters: dict[DrafterId, dict[str, object]] = field(default_factory=dict)
     kept: int = 0
     stray_frames: int = 0
-    stale: int = 0  # drafts, of all sessions ever
     draft_n: int | None = None  # of the newest session
     prefix_cache: PrefixCacheSection = field(default_factory=PrefixCacheSection)
     totals: RoundCounts = field(default_factory=RoundCounts)  # of all sessions ever

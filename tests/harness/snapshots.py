@@ -43,9 +43,7 @@ def verifier(sessions=1, drafters=1, now=152.0):
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
     measured = {"draft_interval_ms": 2.0, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
     drafting = dict.fromkeys(peers, measured)
-    report = vev.CoreReport(
-        rows, drafting, 2, 0, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}}
-    )
+    report = vev.CoreReport(rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}})
     known = {identity: one.describe() for identity, one in peers.items()}
     model = INFO.named() | {"reproducible": False, "model_hash": None}
     return stats.snapshot(model, INFO.n_seq, report, known, traffic, now, sessions, queued=3, **TOLD)
