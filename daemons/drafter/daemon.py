@@ -185,14 +185,13 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             self._due = True
 
     def snapshot(self, now: float) -> DrafterSnapshot:
-        first = self._links[self._router.first.number]
+        first, info = self._links[self._router.first.number], self._engine.info
         return self.stats.snapshot(
-            self._engine.info.named(),
-            self._engine.info.n_seq,
+            info.n_seq,
             [live.draft_n for one in self._router.upstreams for live in one.live.values()],
             self._traffic,
             now,
             [one.describe() for one in self._links],
             len(self._router.in_state(RequestState.WAITING)),
-            **facts(first.upstream.address, encrypted=first.dealer.encrypted),
+            **facts(info.named(), first.upstream.address, encrypted=first.dealer.encrypted),
         )

@@ -60,9 +60,6 @@ class Clients:
         self.requests: dict[int, ClientRequest] = {}
         self._numbers = itertools.count(1)
 
-    def __bool__(self) -> bool:
-        return bool(self.requests)
-
     @property
     def live(self) -> int:
         """Sessions that run, those that are kept too."""

@@ -17,6 +17,7 @@ class DaemonFacts(TypedDict):
 
     version: str
     pid: int
+    model: snapshot.Json
     address: str
     encrypted: bool
 
@@ -76,7 +77,6 @@ class VerifierStats(DaemonStats):
 
     def snapshot(
         self,
-        model: snapshot.Json,
         n_seq: int,
         core: vev.CoreReport,
         peers: dict[vev.DrafterId, snapshot.Json],
@@ -96,7 +96,6 @@ class VerifierStats(DaemonStats):
             histograms=deepcopy(self._histograms),
             **facts,
             role="verifier",
-            model=model,
             sessions=snapshot.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
@@ -149,7 +148,6 @@ class DrafterStats(DaemonStats):
 
     def snapshot(
         self,
-        model: snapshot.Json,
         n_seq: int,
         asked: Sequence[int],
         traffic: snapshot.WireSection,
@@ -168,7 +166,6 @@ class DrafterStats(DaemonStats):
             **facts,
             role="drafter",
             verifiers=verifiers,
-            model=model,
             sessions=snapshot.SessionsSection(
                 opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
             ),

@@ -31,9 +31,6 @@ class DraftBuffer:
         self._nacked = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
     def offers(self, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """Return these drafts with their proposals, where they are here, and the one after them if there is one."""
         here = common_length(drafts, self.tokens)

@@ -64,7 +64,7 @@ class VerifierCore:
     def take_effects(self, now: float) -> list[vev.Effect]:
         """Do what is due between two steps, and return all that is to be done."""
         if self._batch is None:
-            if self.kept.sessions:
+            if self.kept:
                 for live in self.kept.expire(now):
                     self._drop(live)
             if self.waiting.openings:
@@ -149,7 +149,7 @@ class VerifierCore:
             self._meter.idle()
         batch = self._scheduler.next_batch(self.sessions, now)
         if isinstance(batch, ev.Wait):
-            return ev.Wait(min(batch.until, self.kept.next_end)) if self.kept.sessions else batch
+            return ev.Wait(min(batch.until, self.kept.next_end)) if self.kept else batch
         sessions, spans, waited = self.sessions, list[ev.Span](), 0.0
         for key, part in batch.parts:
             live = sessions[key]
@@ -254,7 +254,7 @@ class VerifierCore:
         """Give an opening the session that it names, if any, or refuse it where it must not have that; return False
         where there is none."""
         name = opening.request.id
-        known = (*self.sessions.values(), *self.kept.sessions.values()) if name else ()
+        known = (*self.sessions.values(), *self.kept.values()) if name else ()
         live = next((one for one in known if one.name == name), None)
         if live is None:
             return False
@@ -265,7 +265,7 @@ class VerifierCore:
         end = live.end
         if end is None:
             self._take_over(live, opening.owner)
-            self.kept.forget(live.id)
+            self.kept.pop(live.id, None)
         self._note("session_resumed", live, tokens=live.machine.generated)
         self._hand_over(live, opening, now, adopted=True)
         if end is not None:
@@ -315,7 +315,7 @@ class VerifierCore:
         self.drafters.find_all(now)
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
-        live = self.sessions.get(session) or self.kept.sessions.get(session)
+        live = self.sessions.get(session) or self.kept.get(session)
         if live is not None and live.owner == drafter:
             if live.end is None:
                 self._cancel(live)
@@ -335,7 +335,7 @@ class VerifierCore:
             self._cancel(live)
 
     def _forget(self, live: SessionContext) -> None:
-        self.kept.forget(live.id)
+        self.kept.pop(live.id, None)
         self._tell(vev.Forgotten(live.id))
 
     def _carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
@@ -391,5 +391,5 @@ class VerifierCore:
             self._tell(vev.ToDrafter(drafter, done))
         if live.owner is not None and live.name and reason in SERVED:
             self.kept.add(live, now)  # until it is closed: DONE may be lost
-        elif live.id not in self.kept.sessions:
+        elif live.id not in self.kept:
             self._tell(vev.Forgotten(live.id))

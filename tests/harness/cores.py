@@ -145,7 +145,7 @@ class Verifier:
         identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
         event = vev.FromDrafter(identity, message)
         effects = self._effects(self._core.handle(event, now), now)
-        assert session is None or len(session.machine.drafts) <= MOST_HELD
+        assert session is None or len(session.machine.drafts.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
         return effects

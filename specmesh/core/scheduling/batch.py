@@ -51,13 +51,8 @@ class Scheduler:
     with least to go. constant: rows cost the same whatever they hold, so all drafts come, and a prompt is always cut at
     multiples of `prefill_rows`: other sessions do not change how it is computed."""
 
-    def __init__(
-        self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = PREFILL_ROWS, *, constant: bool = False
-    ) -> None:
-        self._n_batch = n_batch
-        self._costs = costs if costs is not None else StepCosts()
-        self._prefill_rows = prefill_rows
-        self._constant = constant
+    def __init__(self, n_batch: int, costs: StepCosts, prefill_rows: int, *, constant: bool = False) -> None:
+        self._n_batch, self._costs, self._prefill_rows, self._constant = n_batch, costs, prefill_rows, constant
         self._shortest = False  # is first of the prompts in this step
 
     def next_batch(self, sessions: Mapping[int, SessionContext], now: float) -> Batch | ev.Wait:
