@@ -36,15 +36,14 @@ CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 @dataclass(frozen=True, slots=True)
 class DrafterPeer:
-    """A drafter attached to this verifier, the `number`-th to come. key: that it has proved, where keys are used;
-    key_name: what that is called here. connection: where libzmq tells it."""
+    """A drafter attached to this verifier, the `number`-th to come. key_name: what the key that it has proved is called
+    here, where keys are used. connection: where libzmq tells it."""
 
     identity: bytes
     hello: m.Hello
     link: Link
     number: int = 0
     address: str = ""
-    key: str = ""
     key_name: str = ""
     connection: TcpConnection | None = None
 
@@ -190,7 +189,7 @@ class Drafters:
             self._router.send(identity, m.Error("busy", str(error)))
             return
         router, number = self._router, next(self._numbers)
-        proved = key, router.name_of(key), TcpConnection.of(router.inlet.last())
+        proved = router.name_of(key), TcpConnection.of(router.inlet.last())
         self.peers[identity] = peer = DrafterPeer(identity, hello, Link(now), number, router.sender(), *proved)
         self._stats.peer_came()
         self._share_cores(now)
@@ -229,7 +228,7 @@ class Drafters:
         peer = self.peers.pop(identity, None)
         if peer is None:
             return
-        self._router.gate.detach(identity)
+        self._router.gate.keys.pop(identity, None)
         if reason.cuts and peer.connection is not None:
             peer.connection.cut()
         self._stats.peer_lost()
@@ -247,7 +246,7 @@ class Drafters:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._clients.open(request, client, identity, order.ref, peer.key)
+        self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity])
 
 
 def requested(order: m.Open) -> Request:
