@@ -74,7 +74,7 @@ class _World:
             case 12:
                 self.attach()
             case 13:
-                self.session.detach()
+                self.session.pacing.detach()
             case 14:
                 self.decide()
             case _:
@@ -95,7 +95,7 @@ class _World:
 
     def decide(self) -> None:
         """Another policy: one of a few, or once what the session's own estimates lead to."""
-        inputs = self.session.unsolved(self.now)
+        inputs = self.session.pacing.unsolved(self.now) if self.session.finished is None else None
         if inputs is not None and not self.solved:
             self.solved = True
             self.session.pacing.policy = solve(inputs, self.session.pacing.policy)
@@ -145,7 +145,7 @@ class _World:
         self.perform(effects)
         committed = self.session.prefix
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
-        assert len(self.session.drafts) <= MOST_HELD
+        assert len(self.session.drafts.tokens) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
     def perform(self, effects: list[ev.VerifierEffect]) -> None:
@@ -171,8 +171,8 @@ class _World:
 
     def end(self) -> None:
         """Without a drafter the rest is a step per id, and all of it is what the target says alone."""
-        self.seen["stale"] += self.session.drafts.stale
-        self.session.detach()
+        self.seen["stale"] += self.session.counts.stale_drafts
+        self.session.pacing.detach()
         self.tape = Tape(b"")
         for _ in range(len(PROMPT) + 3 * MAX_TOKENS):
             if self.reason is not None:

@@ -19,7 +19,6 @@ from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.snapshot import DrafterSnapshot, WireSection
 from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
 from specmesh.daemons.link.dealer import Route
-from specmesh.daemons.link.vocabulary_handshake import VocabularyHandshake
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.engines.base import Ask, CpuEngine, DraftEngine, OffloadEngine, Tokenizer
@@ -88,11 +87,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
         self._model = DraftModel(engine)
         self._core = CoreLoop(core, self._model.step, None, self.mailbox.put, thread or ModelThread())
-        shared = self.stats, self._traffic, self._model.speaking, self._core
-        self._links = tuple(
-            UpstreamLink(name, one, (n, len(routes)), VocabularyHandshake(engine, one.address, self._cores), *shared)
-            for n, one in enumerate(routes)
-        )
+        shared = engine, self._cores, self.stats, self._traffic, self._model.speaking, self._core
+        self._links = tuple(UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes))
         self._router = RequestRouter([one.upstream for one in self._links], note, time.monotonic())
         self._active = list(self._links)
 
@@ -185,14 +181,13 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             self._due = True
 
     def snapshot(self, now: float) -> DrafterSnapshot:
-        first = self._links[self._router.first.number]
+        first, info = self._links[self._router.first.number], self._engine.info
         return self.stats.snapshot(
-            self._engine.info.named(),
-            self._engine.info.n_seq,
+            info.n_seq,
             [live.draft_n for one in self._router.upstreams for live in one.live.values()],
             self._traffic,
             now,
             [one.describe() for one in self._links],
             len(self._router.in_state(RequestState.WAITING)),
-            **facts(first.upstream.address, encrypted=first.dealer.encrypted),
+            **facts(info.named(), first.upstream.address, encrypted=first.dealer.encrypted),
         )

@@ -13,6 +13,7 @@ from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.link import Greeting, Link
 from specmesh.core.requests import DrafterRequest, error_of
 from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import wire_params
 from specmesh.core.snapshot import Json, WireSection
 from specmesh.core.upstream import Upstream
@@ -43,15 +44,17 @@ class UpstreamLink:
         name: str,
         route: Route,
         place: tuple[int, int],
-        introduction: VocabularyHandshake,
+        engine: DraftEngine,
+        cores: ThreadShare,
         stats: DrafterStats,
         traffic: WireSection,
         speaking: dict[int, DraftEngine],
         core: CoreLoop,
     ) -> None:
         now = time.monotonic()
-        self.dealer, self.introduction, self.link = Dealer(route, traffic), introduction, Link(now)
-        self.tell, self.note = core.put, note  # of `Outlet`
+        self.dealer, self.link = Dealer(route, traffic), Link(now)
+        self.introduction = VocabularyHandshake(engine, route.address, cores, self.dealer.send)
+        self.send, self.tell, self.note = self.dealer.send, core.put, note  # of `Outlet`
         self.upstream = Upstream(route.address, place, self, stats)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
@@ -121,7 +124,7 @@ class UpstreamLink:
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
-                self._ask_vocabulary(self.introduction.answered(message, now))
+                self.introduction.answered(message, now)
             case m.Error(code, text, ref, param):
                 self._error(code, error_of(code, text, param), ref, now)
             case m.Bye():
@@ -145,7 +148,7 @@ class UpstreamLink:
         if self.upstream.welcomed(welcome, now):
             self.dealer.next_look = now  # the last may have been before this connection, and have found none
             self.link.next_ping = now
-            self._ask_vocabulary(self.introduction.welcomed(welcome, now))
+            self.introduction.welcomed(welcome, now)
             self._tell_vocabulary(now)
 
     def _opened(self, opened: m.Opened, now: float) -> None:
@@ -178,7 +181,7 @@ class UpstreamLink:
         if self.introduction.engine is None:
             self.introduction.settle()
             if self.upstream.info is not None:
-                self._ask_vocabulary(self.introduction.overdue(now))
+                self.introduction.ask_again(now)
         self._tell_vocabulary(now)
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
@@ -224,10 +227,6 @@ class UpstreamLink:
             address = self.upstream.address
             raise ConfigError(f"the verifier at {address} refused this drafter: {error}: {UPDATE}")
 
-    def _ask_vocabulary(self, request: m.Vocab | None) -> None:
-        if request is not None:
-            self.dealer.send(request)
-
     def _tell_vocabulary(self, now: float) -> None:
         engine = self.introduction.engine
         if engine is not None:
@@ -246,9 +245,6 @@ class UpstreamLink:
         except ValueError as error:
             return RequestError(f"the request does not fit the wire: {error}")
         return None if sent else Busy(f"the verifier at {self.upstream.address} takes no requests now: try again")
-
-    def send(self, what: m.Draft | m.DraftProbs | m.Nack) -> int:
-        return self.dealer.send(what)
 
     def close(self, session: int, ref: int = 0) -> None:
         self.dealer.send(m.Close(session, ref))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from specmesh.core.snapshot import WireSection
-from specmesh.daemons.link.sockets import OPTIONS, Inlet, open_socket
+from specmesh.daemons.link.sockets import MAX_FRAMES_PER_TURN, OPTIONS, Inlet, open_socket
 from specmesh.errors import ConfigError, FrameError
 from specmesh.security import check_connect
 from specmesh.security.curve import Context, Handshake, Socket, next_handshake, protect_client, unwatch, watch
@@ -14,7 +14,6 @@ from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
-MAX_FRAMES_PER_TURN = 64
 CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, and until a refused key is tried again
 
 _DEALER_OPTIONS = OPTIONS | {

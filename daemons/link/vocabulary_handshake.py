@@ -1,10 +1,11 @@
 """The verifier's vocabulary at the drafter: fetched, and compared with the draft model's own."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from specmesh.core.scheduling.threads import ThreadShare
+from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyFetch
 from specmesh.engines.base import DraftEngine
@@ -20,10 +21,10 @@ RETRY = 1.0  # seconds after which an unanswered VOCAB is asked again
 class VocabularyHandshake:
     """A drafter getting to know its verifier. `vocabulary` is the verifier's and `engine` the draft engine in its ids;
     None until they are known. Comparing takes seconds for large ones: a thread does it, and `settle` takes over what
-    that found."""
+    that found. ask: sends a VOCAB."""
 
-    def __init__(self, engine: DraftEngine, address: str, cores: ThreadShare) -> None:
-        self._own, self._address = engine, address
+    def __init__(self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]) -> None:
+        self._own, self._address, self._send = engine, address, ask
         self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
@@ -42,33 +43,31 @@ class VocabularyHandshake:
         host, threads = self._cores.host, self._cores.share(1)
         return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
 
-    def welcomed(self, welcome: Welcome, now: float) -> Vocab | None:
-        """Begin with a verifier; return what to ask it for. Raises RemoteProtocolError for a vocabulary nobody can
-        have."""
+    def welcomed(self, welcome: Welcome, now: float) -> None:
+        """Begin with a verifier. Raises RemoteProtocolError for a vocabulary nobody can have."""
         known, self._welcome, self._fetch = self._welcome, welcome, None
         if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
-            return None
+            return
         self.vocabulary = self.engine = self.comparison = self._comparing = None
         own, theirs = self._own.vocabulary, (welcome.vocab_fingerprint, welcome.n_vocab)
         if own is not None and (self._fingerprint, len(own)) == theirs:
             self._compare(Vocabulary(own.pieces, frozenset(welcome.end_ids)), welcome)
-            return None
+            return
         self._fetch = VocabularyFetch(*theirs, welcome.end_ids)
-        return self._ask(now)
+        self._ask(now)
 
-    def answered(self, answer: Vocab, now: float) -> Vocab | None:
-        """Take the next part of the vocabulary; return what to ask for next. Raises RemoteProtocolError where it is not
-        what WELCOME promised."""
+    def answered(self, answer: Vocab, now: float) -> None:
+        """Take the next part of the vocabulary. Raises RemoteProtocolError where it is not what WELCOME promised."""
         welcome, fetch = self._welcome, self._fetch
         if welcome is None or fetch is None or not answer.pieces or answer.start != fetch.start:
-            return None
+            return
         vocabulary = fetch.add(answer.pieces)
         if vocabulary is None:
-            return self._ask(now)
+            self._ask(now)
+            return
         self._fetch = None
         log.info("vocabulary_fetched", tokens=len(vocabulary))
         self._compare(vocabulary, welcome)
-        return None
 
     def settle(self) -> None:
         """Take over what the comparison found, once it has. Raises ConfigError where the vocabularies do not suit."""
@@ -76,13 +75,15 @@ class VocabularyHandshake:
             compared, self._comparing = self._comparing, None
             self.vocabulary, self.engine, self.comparison = compared.result()
 
-    def overdue(self, now: float) -> Vocab | None:
-        """Return what to ask for again, where an answer does not come."""
-        return self._ask(now) if now - self._asked > RETRY else None
+    def ask_again(self, now: float) -> None:
+        """Ask again where an answer does not come."""
+        if now - self._asked > RETRY:
+            self._ask(now)
 
-    def _ask(self, now: float) -> Vocab | None:
+    def _ask(self, now: float) -> None:
         self._asked = now
-        return Vocab(self._fetch.start) if self._fetch is not None else None
+        if self._fetch is not None:
+            self._send(Vocab(self._fetch.start))
 
     def _compare(self, vocabulary: Vocabulary, welcome: Welcome) -> None:
         own = self._own.vocabulary

@@ -23,7 +23,8 @@ import zmq
 from specmesh import __version__
 from specmesh.core.daemon_statistics import DaemonFacts
 from specmesh.core.events import Noted
-from specmesh.core.scheduling.threads import ThreadShare
+from specmesh.core.scheduling.batch import ThreadShare
+from specmesh.core.snapshot import Json
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
 from specmesh.logs import flush, leave
 
@@ -125,9 +126,9 @@ def leave_within(seconds: float) -> None:
     timer.start()
 
 
-def facts(address: str, *, encrypted: bool) -> DaemonFacts:
+def facts(model: Json, address: str, *, encrypted: bool) -> DaemonFacts:
     """Return what stats tell of this process."""
-    return {"version": __version__, "pid": os.getpid(), "address": address, "encrypted": encrypted}
+    return DaemonFacts(version=__version__, pid=os.getpid(), model=model, address=address, encrypted=encrypted)
 
 
 class DaemonProcess:

@@ -117,7 +117,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _drained(self) -> bool:
         self._clients.stop(self._refusal)
         self._tell(vev.Signal.STOPPING)
-        return not self._clients
+        return not self._clients.requests
 
     def _take(self, order: Order, now: float) -> None:
         match order:
@@ -152,8 +152,8 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
+        model = info.named() | {"reproducible": info.width is not None, "model_hash": self._model_hash or None}
         return self.stats.snapshot(
-            info.named() | {"reproducible": info.width is not None, "model_hash": self._model_hash or None},
             info.n_seq,
             self._report,
             {identity: peer.describe() for identity, peer in self._drafters.peers.items()},
@@ -161,7 +161,7 @@ class VerifierLoop(DaemonLoop[Order]):
             now,
             self._clients.live,
             len(self._clients.waiting),
-            **facts(self._router.address, encrypted=self._router.encrypted),
+            **facts(model, self._router.address, encrypted=self._router.encrypted),
         )
 
     # --- what the core says
@@ -193,14 +193,11 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.SessionEnded():
                 if not effect.again:
                     self.stats.ended(effect)
-                    effect.report["drafter"] = self._drafters.name(effect.drafter)
                 self._clients.ended(effect)
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error)
             case vev.Forgotten(session):
-                self._clients.forgotten(session)
-            case vev.Assigned(session, drafter, why):
-                log.info("drafter_changed", session=session, drafter=self._drafters.name(drafter), why=why)
+                self._clients.sessions.pop(session, None)
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s

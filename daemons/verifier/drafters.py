@@ -17,7 +17,7 @@ from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens, refusal_of
 from specmesh.core.sampling.logprobs import flattened
-from specmesh.core.scheduling.threads import ThreadShare
+from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import TargetLimits, message_of, wire_params
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
@@ -36,15 +36,14 @@ CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 @dataclass(frozen=True, slots=True)
 class DrafterPeer:
-    """A drafter attached to this verifier, the `number`-th to come. key: that it has proved, where keys are used;
-    key_name: what that is called here. connection: where libzmq tells it."""
+    """A drafter attached to this verifier, the `number`-th to come. key_name: what the key that it has proved is called
+    here, where keys are used. connection: where libzmq tells it."""
 
     identity: bytes
     hello: m.Hello
     link: Link
     number: int = 0
     address: str = ""
-    key: str = ""
     key_name: str = ""
     connection: TcpConnection | None = None
 
@@ -92,10 +91,6 @@ class Drafters:
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
         self.step_s = 0.0
-
-    def name(self, identity: bytes | None) -> str | None:
-        peer = self.peers.get(identity or b"")
-        return peer.hello.drafter if peer is not None else None
 
     def look(self, now: float) -> None:
         """Do what is due: PINGs, and those that are gone."""
@@ -194,14 +189,14 @@ class Drafters:
             self._router.send(identity, m.Error("busy", str(error)))
             return
         router, number = self._router, next(self._numbers)
-        proved = key, router.name_of(key), TcpConnection.of(router.inlet.last())
+        proved = router.name_of(key), TcpConnection.of(router.inlet.last())
         self.peers[identity] = peer = DrafterPeer(identity, hello, Link(now), number, router.sender(), *proved)
         self._stats.peer_came()
         self._share_cores(now)
         self._router.send(identity, self._welcome(hello))
         self._ping(peer, now)
         log.info("drafter_attached", drafter=hello.drafter, engine=hello.engine, model=hello.model)
-        self._core.put(vev.DrafterJoined(identity, hello.n_ctx), now)
+        self._core.put(vev.DrafterJoined(identity, hello.n_ctx, hello.drafter), now)
 
     def _welcome(self, hello: m.Hello) -> m.Welcome:
         """Return WELCOME, with the host's name only for who knows it: its holder may claim this host's cores."""
@@ -233,7 +228,7 @@ class Drafters:
         peer = self.peers.pop(identity, None)
         if peer is None:
             return
-        self._router.gate.detach(identity)
+        self._router.gate.keys.pop(identity, None)
         if reason.cuts and peer.connection is not None:
             peer.connection.cut()
         self._stats.peer_lost()
@@ -251,7 +246,7 @@ class Drafters:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._clients.open(request, client, identity, order.ref, peer.key)
+        self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity])
 
 
 def requested(order: m.Open) -> Request:

@@ -30,10 +30,7 @@ class WaitingRequests:
 
     def __init__(self, n_seq: int) -> None:
         self._n_seq, self._share = n_seq, most_sessions(n_seq)
-        self.openings: list[vev.Opening] = []  # to be read only
-
-    def add(self, opening: vev.Opening) -> None:
-        self.openings.append(opening)
+        self.openings: list[vev.Opening] = []
 
     def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
         self.openings = [opening for opening in self.openings if not unwanted(opening)]
@@ -49,39 +46,33 @@ class WaitingRequests:
         return None
 
 
-class KeptSessions:
-    """Sessions whose client went away, the oldest first, each for `grace` seconds for whoever resumes it by name; with
-    their end those that have ended."""
+class KeptSessions(dict[int, SessionContext]):
+    """Sessions whose client went away, by id, the oldest first, each for `grace` seconds for whoever resumes it by
+    name; with their end those that have ended."""
 
     def __init__(self, grace: float) -> None:
+        super().__init__()
         self.grace = grace
-        self.sessions: dict[int, SessionContext] = {}  # to be read only
-
-    def __len__(self) -> int:
-        return len(self.sessions)
 
     @property
     def next_end(self) -> float:
         """When the first is to be forgotten."""
-        return min((live.kept_until for live in self.sessions.values()), default=float("inf"))
+        return min((live.kept_until for live in self.values()), default=float("inf"))
 
     def add(self, live: SessionContext, now: float) -> None:
-        self.sessions.pop(live.id, None)
-        self.sessions[live.id] = live
+        self.pop(live.id, None)
+        self[live.id] = live
         live.kept_until = now + self.grace
 
-    def forget(self, session: int) -> None:
-        self.sessions.pop(session, None)
-
     def running(self) -> SessionContext | None:
-        return next((live for live in self.sessions.values() if live.end is None), None)
+        return next((live for live in self.values() if live.end is None), None)
 
     def expire(self, now: float) -> list[SessionContext]:
         """Forget, and return, those whose time is over, or that are too many."""
         if now < self.next_end and len(self) <= MAX_KEPT:
             return []
         excess = len(self) - MAX_KEPT
-        over = [live for number, live in enumerate(self.sessions.values()) if now >= live.kept_until or number < excess]
+        over = [live for number, live in enumerate(self.values()) if now >= live.kept_until or number < excess]
         for live in over:
-            self.forget(live.id)
+            del self[live.id]
         return over

@@ -52,20 +52,19 @@ class ClientSession:
         return tuple(self._truth[: self.n_prompt])
 
     def learned(self, news: Learned) -> None:
-        """Take in committed ids, the prompt first."""
-        begin, self.n_truth = self.n_truth, self.n_truth + len(news.ids)
-        if self.pending is None:
+        """Take in committed ids, the prompt first. The client gets them at once or with their log-probabilities, which
+        follow them, or never come."""
+        begin, self.n_truth, pending = self.n_truth, self.n_truth + len(news.ids), self.pending
+        if pending is None:
             return
         self._truth += news.ids
-        if begin < self.n_prompt <= self.n_truth:
-            self._start(self.pending)
-        base = max(begin, self.n_prompt + self.pending.request.known)
+        if begin < self.n_prompt <= self.n_truth and not pending.started:
+            pending.started = True
+            pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params))
+        base = max(begin, self.n_prompt + pending.request.known)
         ids = news.ids[base - begin :]
-        if ids:
-            self._take(self.pending, base, ids, news)
-
-    def _take(self, pending: DrafterRequest, base: int, ids: tuple[int, ...], news: Learned) -> None:
-        """Send ids to the client, at once or with their log-probabilities: these follow them, or never come."""
+        if not ids:
+            return
         if pending.request.params.logprobs is None:
             self._send(pending, ids, news.accepted)
         elif self._waiting is not None and news.sync:
@@ -121,11 +120,6 @@ class ClientSession:
                 request, prompt_ids=self._prompt_ids, messages=(), generated=generated, known=known
             )
         return pending
-
-    def _start(self, pending: DrafterRequest) -> None:
-        if not pending.started:
-            pending.started = True
-            pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params))
 
     def _finish(self, pending: DrafterRequest, end: Finished) -> None:
         self.pending = None

@@ -60,9 +60,6 @@ class Clients:
         self.requests: dict[int, ClientRequest] = {}
         self._numbers = itertools.count(1)
 
-    def __bool__(self) -> bool:
-        return bool(self.requests)
-
     @property
     def live(self) -> int:
         """Sessions that run, those that are kept too."""
@@ -167,17 +164,18 @@ class Clients:
             asked.client.on_event(Failed(error))
 
     def began(self, began: vev.Began) -> None:
-        if began.adopted:
-            self._take_away(began.session)
+        if began.adopted:  # whoever had it before hears no more of it
+            for asked in [one for one in self.requests.values() if one.session == began.session]:
+                del self.requests[asked.number]
         else:
             self.sessions[began.session] = SessionTraffic(began.opened, began.name)
-        asked = self.requests.get(began.client)
-        if asked is None:
+        new = self.requests.get(began.client)
+        if new is None:
             return
-        asked.session = began.session
-        asked.client.on_event(Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))
+        new.session = began.session
+        new.client.on_event(Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))
         if began.said:
-            asked.client.on_event(Tokens(began.said, 0, began.logprobs))
+            new.client.on_event(Tokens(began.said, 0, began.logprobs))
 
     def hear(self, effect: vev.ToClient) -> None:
         if effect.client is not None and (asked := self.requests.get(effect.client)) is not None:
@@ -191,14 +189,6 @@ class Clients:
             tokens = Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs)
             asked.client.on_event(tokens)
         return self.sessions.get(done.session)
-
-    def _take_away(self, session: int) -> None:
-        """Whoever had a session that somebody else has resumed hears no more of it."""
-        for asked in [one for one in self.requests.values() if one.session == session]:
-            del self.requests[asked.number]
-
-    def forgotten(self, session: int) -> None:
-        self.sessions.pop(session, None)
 
     def ended(self, end: vev.SessionEnded) -> None:
         """Tell a session's client of its end, with the report."""

@@ -17,6 +17,7 @@ class DaemonFacts(TypedDict):
 
     version: str
     pid: int
+    model: snapshot.Json
     address: str
     encrypted: bool
 
@@ -37,17 +38,13 @@ class DaemonStats:
         self.reconnects += self._missing > 0
         self._missing = max(self._missing - 1, 0)
 
-    def uptime(self, now: float) -> float:
-        return round(now - self._started, 1)
-
 
 class VerifierStats(DaemonStats):
     def __init__(self, now: float) -> None:
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         own = self._first_tokens, self._between, self._latencies
         super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), *own))
-        self.totals, self._ended = snapshot.RoundTotals(), snapshot.Ended()
-        self.throughput = Throughput()
+        self._ended, self.throughput = snapshot.Ended(), Throughput()
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
     def began(self, began: vev.Began) -> None:
@@ -56,7 +53,6 @@ class VerifierStats(DaemonStats):
             return
         self.opened += 1
         self.resumed += began.resumed > 0
-        self.totals.prompt_tokens += len(began.prompt_ids)
 
     def committed(self, opened: float, last: float | None, done: vev.Committed) -> None:
         """Count a round of a session that was `opened` then, and whose round before was sent at `last`."""
@@ -81,7 +77,6 @@ class VerifierStats(DaemonStats):
 
     def snapshot(
         self,
-        model: snapshot.Json,
         n_seq: int,
         core: vev.CoreReport,
         peers: dict[vev.DrafterId, snapshot.Json],
@@ -92,18 +87,15 @@ class VerifierStats(DaemonStats):
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.VerifierSnapshot:
         """Return `specmesh stats --json`. core: how it stood there of late; peers: what is known of each drafter."""
-        totals, wire = deepcopy(self.totals), deepcopy(traffic)
-        totals.add(core.totals)
-        totals.stale_drafts, wire.stray = core.stale, core.stray_frames
-        names: dict[object, object] = {identity: peer["drafter"] for identity, peer in peers.items()}
+        totals, wire = core.totals, deepcopy(traffic)
+        wire.stray = core.stray_frames
         return snapshot.VerifierSnapshot(
-            uptime_s=self.uptime(now),
+            uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
             reconnects=self.reconnects,
             histograms=deepcopy(self._histograms),
             **facts,
             role="verifier",
-            model=model,
             sessions=snapshot.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
@@ -111,7 +103,7 @@ class VerifierStats(DaemonStats):
                 live=live,
                 kept=core.kept,
                 queued=queued,
-                rows=[row | {"drafter": names.get(row["drafter"])} for row in core.sessions],
+                rows=core.sessions,
                 ended=deepcopy(self._ended),
             ),
             acceptance={
@@ -124,7 +116,10 @@ class VerifierStats(DaemonStats):
             tokens_per_second=round(self.throughput.per_second(), 2),
             gap_ms=self.throughput.gaps.percentiles_ms(50, 90, 99),
             one_token_step_ms=milliseconds(core.step_s),
-            steps_ms={str(least): _table_ms(table) for least, table in core.steps.items()},
+            steps_ms={
+                str(least): {str(n): round(one * 1e3, 4) for n, one in table.items()}
+                for least, table in core.steps.items()
+            },
             peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
             wire=wire,
             prefix_cache=core.prefix_cache,
@@ -153,7 +148,6 @@ class DrafterStats(DaemonStats):
 
     def snapshot(
         self,
-        model: snapshot.Json,
         n_seq: int,
         asked: Sequence[int],
         traffic: snapshot.WireSection,
@@ -165,14 +159,13 @@ class DrafterStats(DaemonStats):
         """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
         wait for a verifier."""
         return snapshot.DrafterSnapshot(
-            uptime_s=self.uptime(now),
+            uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
             reconnects=self.reconnects,
             histograms=deepcopy(self._histograms),
             **facts,
             role="drafter",
             verifiers=verifiers,
-            model=model,
             sessions=snapshot.SessionsSection(
                 opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
             ),
@@ -182,7 +175,3 @@ class DrafterStats(DaemonStats):
             wire=deepcopy(traffic),
             prefix_cache=self.prefix_cache,
         )
-
-
-def _table_ms(table: dict[int, float]) -> dict[str, float]:
-    return {str(rows): round(seconds * 1e3, 4) for rows, seconds in table.items()}

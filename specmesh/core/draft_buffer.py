@@ -5,24 +5,24 @@ from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.proposal import Proposal, SampledDraft, unflattened
+from specmesh.core.statistics import RoundCounts
 from specmesh.wire import messages as m
 
-NACK_INTERVAL = 0.1  # seconds between two NACKs, or two answers to NACKs, of one session
 MOST_HELD = 192  # most drafts in hand, whatever a peer sends
 
 
 class DraftBuffer:
     """A chain of drafts beyond `prefix`, which is the session's and grows before `moved` is called. Each draft is known
     by the CRC-32 of the whole prefix before it, which a DRAFT frame carries: drafts of a rejected chain cannot follow
-    the next one. tokens: the chain, to be read only. stale: drafts that came too late, did not fit or were forbidden.
-    cut: the drafter goes on with what the grammar forbids, until it hears the next truth."""
+    the next one. tokens: the chain, to be read only. counts: drafts that came too late, did not fit or were forbidden
+    are stale there. cut: the drafter goes on with what the grammar forbids, until it hears the next truth."""
 
     def __init__(
-        self, session: int, prefix: Prefix, n_vocab: int, constraint: Constraint | None, pacing: DraftLengthController
-    ) -> None:
-        self.stale = 0
+        self, session: int, prefix: Prefix, n_vocab: int, constraint: Constraint | None,
+        pacing: DraftLengthController, counts: RoundCounts,
+    ) -> None:  # fmt: skip
         self.cut = False
-        self._session = session
+        self._session, self._counts = session, counts
         self._prefix, self._n_vocab, self._constraint, self._pacing = prefix, n_vocab, constraint, pacing
         self._chain = Prefix()  # goes on from the whole prefix, as soon as it holds any
         self.tokens = self._chain.ids
@@ -30,9 +30,6 @@ class DraftBuffer:
         self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
         self._nacked = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
-
-    def __len__(self) -> int:
-        return len(self.tokens)
 
     def offers(self, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """Return these drafts with their proposals, where they are here, and the one after them if there is one."""
@@ -66,7 +63,7 @@ class DraftBuffer:
         length, base, crc, ids = len(self._prefix.ids), drafts.base, drafts.prefix_crc, drafts.ids
         proposals = () if isinstance(drafts, m.Draft) else unflattened((drafts.sizes, drafts.support, drafts.weights))
         if not self._possible(ids, proposals):
-            self.stale += 1
+            self._counts.stale_drafts += 1
             return []
         known = base > length or self._prefix.holds(base, crc)
         if known and base < length:
@@ -74,7 +71,7 @@ class DraftBuffer:
         if not known or not self._insert(base, crc, ids, proposals):
             if base > length:
                 return self._orphan(now)
-            self.stale += 1
+            self._counts.stale_drafts += 1
             # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
             if known:
                 self._pacing.estimate.alive()
@@ -126,7 +123,7 @@ class DraftBuffer:
         dropped = len(self.tokens) - constraint.count_allowed(self.tokens)
         if dropped:
             self._truncate(len(self.tokens) - dropped)
-            self.stale += dropped
+            self._counts.stale_drafts += dropped
             self.cut = True
             self._pacing.judged(right=False)
 
@@ -146,9 +143,9 @@ class DraftBuffer:
     def _orphan(self, now: float) -> list[ev.VerifierEffect]:
         """Count a draft that builds on drafts not here: of a rejected chain in flight, which ends within a round trip,
         or after a lost frame; then the drafter is told where to continue."""
-        self.stale += 1
+        self._counts.stale_drafts += 1
         self._orphaned = now if self._orphaned is None else self._orphaned
-        quiet = max(NACK_INTERVAL, 2 * self._pacing.round_trip)
+        quiet = max(m.NACK_INTERVAL, 2 * self._pacing.round_trip)
         if now - max(self._orphaned, self._nacked) < quiet:
             return []
         self._nacked = now
@@ -189,7 +186,7 @@ class TruthSender:
         return [m.Truth(self._session, base, crc, new, self._pacing.draft_n, accepted)]
 
     def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
-        if now - self._synced < min(NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
+        if now - self._synced < min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
             return []
         self._synced = now
         return self._sync(nack.base if self._prefix.holds(nack.base, nack.prefix_crc) else 0)

@@ -28,7 +28,6 @@ LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
 PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them that stood
 KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
 CHUNK = 128  # most ids of a prompt that are taken in at once: sessions take turns in between
-NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,7 @@ class DrafterSession:
         return [ev.Learned(new, min(truth.accepted, len(new)), own)]
 
     def _nack(self, now: float) -> list[ev.DrafterEffect]:
-        if self._nacked[1] == self.n_truth and now - self._nacked[0] < NACK_INTERVAL:
+        if self._nacked[1] == self.n_truth and now - self._nacked[0] < m.NACK_INTERVAL:
             return []
         self._nacked = (now, self.n_truth)
         return [m.Nack(self.asked.session, self.n_truth, self.known.crc_at(self.n_truth))]

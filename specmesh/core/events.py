@@ -38,14 +38,13 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified and the
-    first `tested` of them compared. An end id is counted where it was an accepted draft, and shown after an echoed
-    prompt only. logprobs: of each id, where asked for. The first `forced` drafts were a grammar's own."""
+    """Give the client a round: `ids` are new, the first `accepted` of them were drafts; `drafts` were verified. An
+    end id is counted where it was an accepted draft, and shown after an echoed prompt only. logprobs: of each id, where
+    asked for. The first `forced` drafts were a grammar's own."""
 
     ids: tuple[int, ...]
     accepted: int
     drafts: tuple[int, ...]
-    tested: int
     logprobs: tuple[Logprob | None, ...] = ()
     forced: int = 0
 

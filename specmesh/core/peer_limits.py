@@ -135,9 +135,6 @@ class PeerGate:
             raise Busy(f"too many drafters are attached ({len(keys)}): stop one")
         self.keys[identity] = key
 
-    def detach(self, identity: bytes) -> None:
-        self.keys.pop(identity, None)
-
     def limits(self, identity: bytes, key: str | None = None) -> PeerLimits:
         """Return the limits that a peer uses up: its key's, so that more connections bring no more, or its own. key: as
         it has just proved; by default as it had when it was attached."""

@@ -46,7 +46,8 @@ def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
 
 def begun(text: str, marks: Iterable[str]) -> int:
     """The length of the longest end of `text` with which a mark begins."""
-    return max((size for mark in marks for size in range(1, len(mark)) if text.endswith(mark[:size])), default=0)
+    sizes = ((size, mark[:size]) for mark in marks for size in range(1, min(len(mark), len(text) + 1)))
+    return max((size for size, begin in sizes if text.endswith(begin)), default=0)
 
 
 class ThoughtSplitter:

@@ -25,7 +25,6 @@ from specmesh.core.draft_buffer import DraftBuffer, TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance, StepCosts
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.requests import Scored
 from specmesh.core.sampling.constraint import Constraint, choose_allowed
@@ -89,14 +88,14 @@ class VerifierSession:
         self.constraint = constraint
         self.may_draft = params.drafts != 0 and limits.max_drafts > 0  # its client and the target allow it
         self._stoppable = bool(params.stop) or constraint is not None
-        self.counts = RoundCounts()
+        self.counts = RoundCounts(prompt_tokens=self.n_prompt)
         self.times = SessionTimes(now)
         self.finished: str | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is told at once
         self._limits = limits
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
         self.truth = TruthSender(session, self.prefix, self.pacing)
-        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.pacing)
+        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.pacing, self.counts)
         self._strategy = strategy_of(params.sampling)
         self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
@@ -137,7 +136,7 @@ class VerifierSession:
             return [*self.truth.nacked(said, now)]
         if self.pacing.arrivals is not None:
             return self.drafts.take(said, now)
-        self.drafts.stale += 1
+        self.counts.stale_drafts += 1
         return []
 
     def cancel(self, reason: str) -> list[ev.VerifierEffect]:
@@ -153,9 +152,6 @@ class VerifierSession:
             self.drafts.forget()
         self.pacing.attach(arrivals, acceptance)
         return [*self.truth.begin()]
-
-    def detach(self) -> None:
-        self.pacing.detach()
 
     @property
     def generated(self) -> int:
@@ -173,10 +169,6 @@ class VerifierSession:
         return KVContents(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NO_CONTENTS
 
     @property
-    def attached(self) -> bool:
-        return self.pacing.arrivals is not None
-
-    @property
     def drafting(self) -> bool:
         """Whether drafts are asked for, to be verified."""
         return self.pacing.arrivals is not None and self.pacing.draft_n > 0 and not self.pacing.probing
@@ -185,9 +177,6 @@ class VerifierSession:
     def draft_n(self) -> int:
         """Most drafts of its next step."""
         return 0 if self.pacing.probing else self.pacing.draft_n
-
-    def unsolved(self, now: float) -> PolicyInputs | None:
-        return None if self.finished is not None else self.pacing.unsolved(now)
 
     # --- what to run next
 
@@ -305,7 +294,7 @@ class VerifierSession:
             effects.append(ev.Trim(self._held))
         shown = verdict.committed[:-1] if verdict.ended and not self._scored else verdict.committed
         logprobs = self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
-        effects.append(ev.Emit(shown, verdict.accepted, drafts, verdict.tested, logprobs, forced))
+        effects.append(ev.Emit(shown, verdict.accepted, drafts, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
         return effects

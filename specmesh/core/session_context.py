@@ -9,7 +9,6 @@ from specmesh.core.sampling import is_exact
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.session import VerifierSession
 from specmesh.core.snapshot import Json
-from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 
@@ -60,20 +59,13 @@ class SessionContext:
         said = machine.said(known) if self.owner is None else ()
         assert self.client is not None, "it was just given to one"
         return vev.Began(
-            self.client, self.id, self.owner, self.prompt_ids, machine.params, self.name, machine.times.opened,
-            machine.cached, machine.resumed, adopted, said,
+            self.client, self.id, self.prompt_ids, machine.params, self.name, machine.times.opened, machine.resumed,
+            adopted, said,
             machine.logprobs.between(begin, begin + len(said)) if said and machine.logprobs is not None else (),
         )  # fmt: skip
 
-    def ended(self, reason: str, error: SpecmeshError | None, report: Json, now: float) -> vev.SessionEnded:
-        machine = self.machine
-        return vev.SessionEnded(
-            self.id, self.client, self.owner, self.drafter, reason, error, self.prompt_ids, report,
-            now - machine.times.opened,
-        )  # fmt: skip
 
-
-def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Json:
+def session_report(session: VerifierSession, costs: StepCosts, drafter: str | None, now: float) -> Json:
     """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
     tokens_per_second counts from the first verification step on. The baseline of speedup_vs_one_token_step is the
     measured cost of a step of one row on this verifier, not a run without drafts. Where a text was gone on with after
@@ -106,6 +98,7 @@ def session_report(session: VerifierSession, costs: StepCosts, now: float) -> Js
         "strategy": str(session.params.sampling.strategy),
         "exact": is_exact(session.params.sampling.strategy),
         "draft_ms": None,  # what only a drafter knows: its own time
+        "drafter": drafter,
     }
 
 
@@ -115,20 +108,20 @@ def tokens_per_second(session: VerifierSession, now: float) -> float:
     return session.counts.generated / seconds if seconds > 0 else 0.0
 
 
-def session_row(live: SessionContext, now: float) -> Json:
-    """Return a running session's row of `stats --json`; its drafters are named by their connections."""
+def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
+    """Return a running session's row of `stats --json`."""
     session, counts = live.machine, live.machine.counts
     return {
         "session": live.id,
         "prompt_tokens": session.n_prompt,
         "generated": counts.generated,
-        "drafted": session.attached,
-        "drafter": live.drafter,
+        "drafted": live.drafter is not None,
+        "drafter": drafter,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
-        "lead": len(session.drafts),
+        "lead": len(session.drafts.tokens),
         "strategy": str(session.params.sampling.strategy),
         "exact": is_exact(session.params.sampling.strategy),
-        "stale_drafts": session.drafts.stale,
+        "stale_drafts": counts.stale_drafts,
         "tokens_per_second": round(tokens_per_second(session, now), 2),
     }

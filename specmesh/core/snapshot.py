@@ -15,10 +15,9 @@ Json = dict[str, object]
 def as_json(part: object) -> Json:
     """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
     assert is_dataclass(part), "snapshots and their sections are"
-    values = {one.name: getattr(part, one.name) for one in fields(part)}
-    absent = {one.name for one in fields(part) if one.default is None and values[one.name] is None}
-    shown = {name: value for name, value in values.items() if name not in absent}
-    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown.items()}
+    values = ((one, getattr(part, one.name)) for one in fields(part))
+    shown = ((one.name, value) for one, value in values if value is not None or one.default is not None)
+    return {name: as_json(value) if is_dataclass(value) else value for name, value in shown}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,18 +116,12 @@ class RunningSnapshot(Snapshot):
     prefix_cache: PrefixCacheSection
 
 
-@dataclass(slots=True)
-class RoundTotals(RoundCounts):
-    prompt_tokens: Annotated[int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")] = 0
-    stale_drafts: Annotated[int, counter("stale_drafts", "DRAFTs that came too late or did not fit the text.")] = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSnapshot(RunningSnapshot):
     """steps_ms: by rows, by the least context of each table."""
 
     acceptance: Json
-    totals: RoundTotals
+    totals: RoundCounts
     tokens_per_second: float
     gap_ms: dict[str, float | None]
     one_token_step_ms: Annotated[

@@ -33,8 +33,8 @@ counter, gauge, histogram = (partial(MetricSpec, kind) for kind in ("counter", "
 
 @dataclass(slots=True)
 class RoundCounts:
-    """What verification rounds did; a round is a step that committed a token. A grammar's own drafts are counted
-    apart. Lists are by position."""
+    """What sessions and their verification rounds did; a round is a step that committed a token. A grammar's own drafts
+    are counted apart. Lists are by position."""
 
     rounds: Annotated[int, counter("verification_rounds", "Steps that committed tokens, counted per session.")] = 0
     rounds_with_drafts: Annotated[int, counter("spec_decode_num_drafts", "Steps with drafts.")] = 0
@@ -49,6 +49,8 @@ class RoundCounts:
     ] = field(default_factory=list)
     forced_drafted: int = 0
     forced_accepted: int = 0
+    prompt_tokens: Annotated[int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")] = 0
+    stale_drafts: Annotated[int, counter("stale_drafts", "DRAFTs that came too late or did not fit the text.")] = 0
 
     def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
         """Count a round that verified `drafted` drafts, the first `forced` of them a grammar's own, compared `tested`

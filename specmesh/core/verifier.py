@@ -6,6 +6,7 @@ what is to be done. The engine's thread calls it, nobody else.
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from specmesh.core import events as ev
@@ -54,7 +55,7 @@ class VerifierCore:
         self.kept = KeptSessions(grace)
         self._threads = CpuThreads(costs)
         self._stray_frames = 0
-        self._over, self._stale = RoundCounts(), 0  # rounds and stale drafts of sessions that have ended
+        self._over = RoundCounts()  # of sessions that have ended
         self._now, self._tokens = 0.0, 0  # of the newest event; of the newest step
 
     def _tell(self, effect: vev.Effect) -> None:
@@ -63,7 +64,7 @@ class VerifierCore:
     def take_effects(self, now: float) -> list[vev.Effect]:
         """Do what is due between two steps, and return all that is to be done."""
         if self._batch is None:
-            if self.kept.sessions:
+            if self.kept:
                 for live in self.kept.expire(now):
                     self._drop(live)
             if self.waiting.openings:
@@ -100,8 +101,8 @@ class VerifierCore:
                     self._cancel(live)
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session)
-            case vev.DrafterJoined(name, n_ctx):
-                self.drafters.join(name, n_ctx, now)
+            case vev.DrafterJoined():
+                self.drafters.join(event, now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():
@@ -129,11 +130,10 @@ class VerifierCore:
         for counts in (self._over, *(live.machine.counts for live in lives)):
             totals.add(counts)
         return vev.CoreReport(
-            sessions=[session_row(live, now) for live in lives],
+            sessions=[session_row(live, self.drafters.name(live.drafter), now) for live in lives],
             drafters=self.drafters.reports(),
             kept=len(self.kept),
             stray_frames=self._stray_frames,
-            stale=self._stale + sum(live.machine.drafts.stale for live in lives),
             draft_n=lives[-1].machine.draft_n if lives else None,
             prefix_cache=self._slots.snapshot(),
             totals=totals,
@@ -149,7 +149,7 @@ class VerifierCore:
             self._meter.idle()
         batch = self._scheduler.next_batch(self.sessions, now)
         if isinstance(batch, ev.Wait):
-            return ev.Wait(min(batch.until, self.kept.next_end)) if self.kept.sessions else batch
+            return ev.Wait(min(batch.until, self.kept.next_end)) if self.kept else batch
         sessions, spans, waited = self.sessions, list[ev.Span](), 0.0
         for key, part in batch.parts:
             live = sessions[key]
@@ -222,7 +222,7 @@ class VerifierCore:
         if not opening.n_prompt:
             self._tell(vev.RequestRefused(opening.client, NoSuchText()))
         else:
-            self.waiting.add(opening)
+            self.waiting.openings.append(opening)
 
     def _admit(self, now: float) -> None:
         """Begin what waits; sessions that are kept give way."""
@@ -243,8 +243,7 @@ class VerifierCore:
             next(self._ids), ids, params, self._limits, self._costs, now,
             opening.n_prompt, opening.constraint, held, company,
         )  # fmt: skip
-        name, key = opening.request.id, opening.key
-        live = SessionContext(machine, seq, opening.client, opening.owner, name=name, key=key)
+        live = SessionContext(machine, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
         self.sessions[live.id] = live
         self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
@@ -254,7 +253,9 @@ class VerifierCore:
     def _resumed(self, opening: vev.Opening, now: float) -> bool:
         """Give an opening the session that it names, if any, or refuse it where it must not have that; return False
         where there is none."""
-        live = self._named(opening.request.id)
+        name = opening.request.id
+        known = (*self.sessions.values(), *self.kept.values()) if name else ()
+        live = next((one for one in known if one.name == name), None)
         if live is None:
             return False
         # A client here needs no key: it could read the daemon's memory as well.
@@ -264,11 +265,11 @@ class VerifierCore:
         end = live.end
         if end is None:
             self._take_over(live, opening.owner)
-            self.kept.forget(live.id)
+            self.kept.pop(live.id, None)
         self._note("session_resumed", live, tokens=live.machine.generated)
         self._hand_over(live, opening, now, adopted=True)
         if end is not None:
-            self._tell(end.once_more(live.client))
+            self._tell(replace(end, client=live.client, again=True))
             if live.owner is None:
                 self._forget(live)
             else:
@@ -276,10 +277,6 @@ class VerifierCore:
                 self._tell(vev.ToDrafter(live.owner, done))
                 self.kept.add(live, now)
         return True
-
-    def _named(self, name: str) -> SessionContext | None:
-        known = (*self.sessions.values(), *self.kept.sessions.values()) if name else ()
-        return next((live for live in known if live.name == name), None)
 
     def _take_over(self, live: SessionContext, owner: vev.DrafterId | None) -> None:
         """Take a session from its client and drafter for `owner`, the drafter that gets it, if one does."""
@@ -318,7 +315,7 @@ class VerifierCore:
         self.drafters.find_all(now)
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
-        live = self.sessions.get(session) or self.kept.sessions.get(session)
+        live = self.sessions.get(session) or self.kept.get(session)
         if live is not None and live.owner == drafter:
             if live.end is None:
                 self._cancel(live)
@@ -338,7 +335,7 @@ class VerifierCore:
             self._cancel(live)
 
     def _forget(self, live: SessionContext) -> None:
-        self.kept.forget(live.id)
+        self.kept.pop(live.id, None)
         self._tell(vev.Forgotten(live.id))
 
     def _carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
@@ -380,10 +377,10 @@ class VerifierCore:
         machine, drafter = live.machine, live.drafter
         self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
         self._over.add(machine.counts)
-        self._stale += machine.drafts.stale
         self.drafters.weigh()
-        report = session_report(machine, self._costs, now)
-        live.end = live.ended(reason, error, report, now)
+        report = session_report(machine, self._costs, self.drafters.name(drafter), now)
+        whole = live.prompt_ids, report, now - machine.times.opened
+        live.end = vev.SessionEnded(live.id, live.client, reason, error, *whole)
         self._tell(live.end)
         counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
         if machine.constraint is not None and machine.constraint.exhausted is not None:
@@ -394,5 +391,5 @@ class VerifierCore:
             self._tell(vev.ToDrafter(drafter, done))
         if live.owner is not None and live.name and reason in SERVED:
             self.kept.add(live, now)  # until it is closed: DONE may be lost
-        elif live.id not in self.kept.sessions:
+        elif live.id not in self.kept:
             self._tell(vev.Forgotten(live.id))

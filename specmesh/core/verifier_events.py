@@ -1,8 +1,7 @@
 """Events into the verifier's core, and effects out of it. Clients are numbers to it, drafters identities."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.policy import Policy, PolicyInputs
@@ -58,6 +57,7 @@ class SessionClosed:
 class DrafterJoined:
     drafter: DrafterId
     n_ctx: int
+    name: str = ""  # for people
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,10 @@ class Began:
 
     client: int
     session: int
-    owner: DrafterId | None
     prompt_ids: tuple[int, ...]
     params: SessionParams
     name: str
     opened: float  # when
-    cached: int
     resumed: int  # ids that the client brought
     adopted: bool  # it was here already
     said: tuple[int, ...] = ()
@@ -147,17 +145,12 @@ class SessionEnded:
 
     session: int
     client: int | None
-    owner: DrafterId | None
-    drafter: DrafterId | None
     reason: str
     error: SpecmeshError | None
     prompt_ids: tuple[int, ...]
     report: dict[str, object]
     seconds: float  # since it was opened
     again: bool = False  # it had ended before: the client asked for its end once more
-
-    def once_more(self, client: int | None) -> "SessionEnded":
-        return replace(self, client=client, owner=None, drafter=None, again=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +167,6 @@ Said = m.Truth | m.Sync | m.Nack | m.Opened | m.Done | m.Logprobs
 class ToDrafter:
     drafter: DrafterId
     what: Said
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """A drafter drafts for a session from now on: the one before says nothing, or promises less."""
-
-    session: int
-    drafter: DrafterId
-    why: Literal["better", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +196,6 @@ class CoreReport:
     drafters: dict[DrafterId, dict[str, object]] = field(default_factory=dict)
     kept: int = 0
     stray_frames: int = 0
-    stale: int = 0  # drafts, of all sessions ever
     draft_n: int | None = None  # of the newest session
     prefix_cache: PrefixCacheSection = field(default_factory=PrefixCacheSection)
     totals: RoundCounts = field(default_factory=RoundCounts)  # of all sessions ever
@@ -227,6 +210,6 @@ Change = (
 )  # of who is there, and of what they ask for
 Happened = FromDrafter | Change
 Effect = (
-    RequestRefused | Began | Committed | ToClient | SessionEnded | Forgotten | ToDrafter | Assigned | Solve | Ran
-    | Noted | CoreReport
+    RequestRefused | Began | Committed | ToClient | SessionEnded | Forgotten | ToDrafter | Solve | Ran | Noted
+    | CoreReport
 )  # fmt: skip

@@ -114,7 +114,7 @@ class Verifier:
         if identity is None:
             return []
         effects = self._effects(self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now)
-        assert not self._sessions[number].machine.attached
+        assert not self._sessions[number].machine.pacing.arrivals
         return effects
 
     def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:
@@ -129,7 +129,7 @@ class Verifier:
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
         self._peers[identity] = peer
-        drafter = RemoteDrafter(identity, 0)
+        drafter = RemoteDrafter(vev.DrafterJoined(identity, 0))
         if round_trip is not None:
             drafter.arrivals.record_round_trip(round_trip)
         if rated:
@@ -145,7 +145,7 @@ class Verifier:
         identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
         event = vev.FromDrafter(identity, message)
         effects = self._effects(self._core.handle(event, now), now)
-        assert session is None or len(session.machine.drafts) <= MOST_HELD
+        assert session is None or len(session.machine.drafts.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
         return effects

@@ -19,8 +19,7 @@ from specmesh.wire.messages import Hello
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
 PREFIX_CACHE = PrefixCacheSection(2, 70, 1, 40)
-TOLD = facts("tcp://127.0.0.1:7071", encrypted=False)
-"""What a daemon fills in itself."""
+ADDRESS = "tcp://127.0.0.1:7071"
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
 
 
@@ -39,16 +38,15 @@ def verifier(sessions=1, drafters=1, now=152.0):
     machine = session(range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset()))
     generate(machine, row, mostly_right(row, Random(1)))
     machine.id = 5088330
-    rows = [session_row(SessionContext(machine, 0, 1, None), now)] * sessions
+    rows = [session_row(SessionContext(machine, 0, 1, None), None, now)] * sessions
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
     measured = {"draft_interval_ms": 2.0, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
     drafting = dict.fromkeys(peers, measured)
-    report = vev.CoreReport(
-        rows, drafting, 2, 0, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}}
-    )
+    report = vev.CoreReport(rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}})
     known = {identity: one.describe() for identity, one in peers.items()}
     model = INFO.named() | {"reproducible": False, "model_hash": None}
-    return stats.snapshot(model, INFO.n_seq, report, known, traffic, now, sessions, queued=3, **TOLD)
+    told = facts(model, ADDRESS, encrypted=False)
+    return stats.snapshot(INFO.n_seq, report, known, traffic, now, sessions, queued=3, **told)
 
 
 def drafter(now=152.0):
@@ -56,4 +54,4 @@ def drafter(now=152.0):
     traffic.rejected["magic"] += 1
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.prefix_cache = PREFIX_CACHE
-    return stats.snapshot(INFO.named(), INFO.n_seq, [0], traffic, now, [], **TOLD)
+    return stats.snapshot(INFO.n_seq, [0], traffic, now, [], **facts(INFO.named(), ADDRESS, encrypted=False))

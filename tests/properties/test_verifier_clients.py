@@ -179,7 +179,7 @@ class World:
                 case vev.RequestRefused(client, error):
                     self.clients.refuse(client, error)
                 case vev.Forgotten(session):
-                    self.clients.forgotten(session)
+                    self.clients.sessions.pop(session, None)
                 case vev.ToDrafter(drafter, said):
                     self.told.append((drafter, said.session))
 
@@ -198,7 +198,7 @@ class World:
 
     def left(self) -> list[Any]:
         clients, core = self.clients, self.core
-        parts = (clients.sessions, clients.requests, core.sessions, core.waiting.openings, core.kept.sessions)
+        parts = (clients.sessions, clients.requests, core.sessions, core.waiting.openings, core.kept)
         return [part for part in parts if part]
 
 
@@ -214,6 +214,6 @@ def test_nothing_is_left(seed: int, stopped: bool) -> None:
         world.stopped_with = Busy("stopping")
         world.clients.stop(world.stopped_with)
         world.tell(vev.Signal.STOPPING)
-        world.settle(lambda: not (world.clients or world.events or world.effects))
+        world.settle(lambda: not (world.clients.requests or world.events or world.effects))
         assert not world.core.sessions
     world.settle(lambda: not world.left() and not world.events)

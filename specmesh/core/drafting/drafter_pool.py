@@ -28,8 +28,8 @@ CERTAIN = 0.999  # no chain of drafts stands more surely than this
 class RemoteDrafter:
     """A drafter attached to the verifier, and what was measured of it. others: acceptance of all there were."""
 
-    def __init__(self, identity: vev.DrafterId, n_ctx: int, others: RollingAcceptance | None = None) -> None:
-        self.id, self.n_ctx = identity, n_ctx
+    def __init__(self, joined: vev.DrafterJoined, others: RollingAcceptance | None = None) -> None:
+        self.id, self.n_ctx, self.name = joined.drafter, joined.n_ctx, joined.name
         self.silent = False  # a session has waited for its drafts in vain
         self.acceptance = RollingAcceptance(DRAFTER_MEMORY, others)
         self.arrivals = Arrivals()
@@ -65,9 +65,12 @@ class DrafterPool:
 
     # --- drafters come and go
 
-    def join(self, identity: vev.DrafterId, n_ctx: int, now: float) -> None:
-        self.drafters[identity] = RemoteDrafter(identity, n_ctx, self._acceptance)
+    def join(self, joined: vev.DrafterJoined, now: float) -> None:
+        self.drafters[joined.drafter] = RemoteDrafter(joined, self._acceptance)
         self.find_all(now)
+
+    def name(self, identity: vev.DrafterId | None) -> str | None:
+        return self.drafters[identity].name if identity in self.drafters else None
 
     def gone(self, identity: vev.DrafterId) -> None:
         self.drafters.pop(identity, None)
@@ -114,7 +117,7 @@ class DrafterPool:
 
     def detach(self, live: SessionContext) -> None:
         live.drafter = None
-        live.machine.detach()
+        live.machine.pacing.detach()
         self.weigh()
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
@@ -122,9 +125,10 @@ class DrafterPool:
 
     def reconsider(self, live: SessionContext, now: float) -> None:
         """Have the policy of a session solved where what it comes of has moved."""
-        inputs = live.machine.unsolved(now)
+        machine = live.machine
+        inputs = machine.pacing.unsolved(now) if machine.finished is None else None
         if inputs is not None:
-            self._tell(vev.Solve(live.id, inputs, live.machine.pacing.policy))
+            self._tell(vev.Solve(live.id, inputs, machine.pacing.policy))
 
     # --- another drafter for a session
 
@@ -154,8 +158,7 @@ class DrafterPool:
         if silent or not (drafted or live.machine.drafting):  # nor will it: drafting with it is off
             present.silent = True
             chosen = unmeasured or self._best(live, others)
-            self._tell(vev.Assigned(live.id, chosen.id, "silent"))
-            self._move(live, present, chosen, now)
+            self._move(live, present, chosen, now, why="silent")
         elif not drafted:
             return
         elif unmeasured is not None:
@@ -163,11 +166,14 @@ class DrafterPool:
         else:
             best = self._best(live, others)
             if self._rate(live, best) > CLEAR_GAIN * self._rate(live, present):
-                self._tell(vev.Assigned(live.id, best.id, "better"))
-                self._move(live, present, best, now)
+                self._move(live, present, best, now, why="better")
 
-    def _move(self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, now: float) -> None:
+    def _move(
+        self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, now: float, why: str = ""
+    ) -> None:
         present.measured = now
+        if why:
+            self._tell(vev.Noted("drafter_changed", {"session": live.id, "drafter": chosen.name, "why": why}))
         self.release(live, present.id)
         self.attach(live, chosen.id, now)
 

@@ -50,7 +50,8 @@ class Block:
             left.append(max(kept[-1] - float(np.minimum(kept[-1] * target[ids], shares).sum()), 0.0))
             proposed = float(shares[ids == offer.token].sum())
             kept.append(min(kept[-1] * float(target[offer.token]) / proposed, 1.0))
-        heights = [_height(kept[i], left[i]) for i in range(1, len(left))]
+        later = zip(kept[1:-1], left[1:], strict=True)
+        heights = [1.0 if share == 1.0 else over / (over + 1.0 - share) for share, over in later]
         return cls(distributions, offers, tuple(kept), (*heights, kept[-1]))
 
     def outcome(self, coins: Floats) -> tuple[int, Floats | None]:
@@ -71,10 +72,6 @@ class Block:
         weights: Floats = self.kept[stood] * self.distributions[stood]
         weights[ids] -= shares
         return np.maximum(weights, 0.0, out=weights)
-
-
-def _height(kept: float, left: float) -> float:
-    return 1.0 if kept == 1.0 else left / (left + 1.0 - kept)
 
 
 def sample(weights: Floats, coin: float) -> int:

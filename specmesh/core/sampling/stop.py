@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from specmesh.core.reasoning import begun, first_mark
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 MAX_STOPS, MAX_LENGTH = 16, 1024  # most stop strings of a session, and their most characters
@@ -77,14 +78,8 @@ class StopTextFilter:
         if self._over:
             return ""
         text = self._kept + text
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        self._over = bool(found)
-        end = min(found) if found else len(text) - self._started(text)
-        self._kept = "" if found else text[end:]
+        end, stop = first_mark(text, self._stops)
+        self._over = bool(stop)
+        end -= 0 if stop else begun(text, self._stops)
+        self._kept = "" if stop else text[end:]
         return text[:end]
-
-    def _started(self, text: str) -> int:
-        """The length of the longest end of `text` with which a stop string begins."""
-        longest = max(map(len, self._stops), default=1) - 1
-        lengths = range(min(longest, len(text)), 0, -1)
-        return next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)

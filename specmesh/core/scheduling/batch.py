@@ -1,5 +1,5 @@
-"""The steps of the target: which sessions share the next one, with what rows, on how many CPU threads; and what each
-teaches about the costs of steps and about drafting."""
+"""The steps of the target: which sessions share the next one, with what rows, on how many CPU threads
+beside the other daemon of the host; and what each teaches about the costs of steps and about drafting."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import allocate_drafts
 from specmesh.core.session_context import SessionContext
 from specmesh.core.verifier_events import ThreadsShared
+from specmesh.wire import messages as m
 
 Part = ev.Prefill | ev.Verify  # what one session does in a step
 PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must have the same bits, in any step
@@ -50,13 +51,8 @@ class Scheduler:
     with least to go. constant: rows cost the same whatever they hold, so all drafts come, and a prompt is always cut at
     multiples of `prefill_rows`: other sessions do not change how it is computed."""
 
-    def __init__(
-        self, n_batch: int, costs: StepCosts | None = None, prefill_rows: int = PREFILL_ROWS, *, constant: bool = False
-    ) -> None:
-        self._n_batch = n_batch
-        self._costs = costs if costs is not None else StepCosts()
-        self._prefill_rows = prefill_rows
-        self._constant = constant
+    def __init__(self, n_batch: int, costs: StepCosts, prefill_rows: int, *, constant: bool = False) -> None:
+        self._n_batch, self._costs, self._prefill_rows, self._constant = n_batch, costs, prefill_rows, constant
         self._shortest = False  # is first of the prompts in this step
 
     def next_batch(self, sessions: Mapping[int, SessionContext], now: float) -> Batch | ev.Wait:
@@ -194,3 +190,42 @@ class CpuThreads:
         threads = share.beside if drafts else share.alone
         changed, self._used = threads != self._used, threads
         return threads if changed else None, self._costs if drafts else self._costs.alone
+
+
+HostPeer = m.Hello | m.Welcome  # they tell of their host and the threads that they take there, 0 off the CPU
+
+
+class ThreadShare:
+    """An engine's CPU threads beside those of the other daemon of its host: more than cores stall at every barrier. How
+    many of `cores` it takes: `threads` now, and `alone` while nobody else computes on `host`. Unless it `follows` who
+    does, they stay. drafts: the engine is a drafter's, which beside others takes a quarter of the cores: a draft model
+    is small, and loses less by that than a target. A verifier takes what drafters leave."""
+
+    def __init__(self, threads: int, cores: int, host: str, *, drafts: bool, follows: bool) -> None:
+        self.alone = self.threads = threads
+        self.host = host
+        self._cores, self._drafts, self._follows = cores, drafts, follows
+        self._warned = False
+
+    def shared_with(self, peer: HostPeer) -> bool:
+        return bool(self.host) and peer.host == self.host and peer.cpu_threads > 0
+
+    def share(self, others: int) -> int:
+        if not others or not self._follows:
+            return self.alone
+        return max(self._cores // 4 if self._drafts else self._cores - others, 1)
+
+    def beside(self, peers: Iterable[HostPeer]) -> ev.Noted | None:
+        """Take the threads that are right beside these peers; return what the log is to be told."""
+        others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
+        before, self.threads = self.threads, self.share(others)
+        if self.threads != before:
+            why = f"others of this host take {others}" if others else "nobody else of this host computes on it"
+            return ev.Noted("cpu_threads", {"threads": self.threads, "cores": self._cores, "why": why})
+        fixed = others > 0 and self.threads > 0 and not self._follows
+        if not fixed or self._warned or self.threads + others <= self._cores:
+            return None
+        self._warned = True
+        meaning = "drafter and verifier of this host slow each other down: give fewer by --threads"
+        numbers = {"threads": self.threads, "others": others, "cores": self._cores}
+        return ev.Noted("more_threads_than_cores", {**numbers, "meaning": meaning}, "warning")

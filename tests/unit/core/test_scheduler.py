@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
+from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import DraftBid
-from specmesh.core.scheduling.batch import Scheduler
-from specmesh.core.scheduling.threads import ThreadShare
+from specmesh.core.scheduling.batch import Scheduler, ThreadShare
 
 PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -56,7 +56,7 @@ sessions = st.lists(
 @given(sessions, st.integers(8, 40), st.integers(1, 16))
 def test_every_step(sessions, n_batch, prefill_rows):
     """Any mix: rows fit the batch, who is ready takes part, no one waits beside a verification, prefill goes on."""
-    step = Scheduler(n_batch, prefill_rows=prefill_rows).next_batch(sessions, now=0.0)
+    step = Scheduler(n_batch, StepCosts(), prefill_rows=prefill_rows).next_batch(sessions, now=0.0)
     ready, waiting, prefilling = (
         [key for key, session in sessions.items() if isinstance(session.wants, kind)]
         for kind in (ev.Verify, ev.Wait, ev.Prefill)
@@ -88,7 +88,7 @@ def test_every_step(sessions, n_batch, prefill_rows):
 
 
 def test_the_oldest_and_the_shortest_prompt_in_turn():
-    scheduler, prompts = Scheduler(8, prefill_rows=8), {0: prefilling(60), 1: prefilling(3)}
+    scheduler, prompts = Scheduler(8, StepCosts(), prefill_rows=8), {0: prefilling(60), 1: prefilling(3)}
     first = [scheduler.next_batch(prompts, 0.0).parts[0][0] for _ in range(4)]
     assert first in ([0, 1, 0, 1], [1, 0, 1, 0])
 
@@ -105,7 +105,7 @@ def test_prompts_are_cut_where_they_always_are(prompts, verifying_rows, waits):
     others = {100: verifying(verifying_rows)} if verifying_rows else {}
     others |= {101: waiting()} if waits else {}
     sessions = dict(enumerate(prompts)) | others
-    step = Scheduler(40, prefill_rows=16, constant=True).next_batch(sessions, 0.0)
+    step = Scheduler(40, StepCosts(), prefill_rows=16, constant=True).next_batch(sessions, 0.0)
     filled = {key: part for key, part in step.parts if isinstance(part, ev.Prefill)}
     assert filled
     for key, part in filled.items():

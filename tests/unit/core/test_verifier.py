@@ -36,7 +36,7 @@ def test_a_session_from_its_opening_to_its_end():
     core, _ = made()
     noted, began = core.handle(OPENING, 0.0)
     assert isinstance(noted, vev.Noted)
-    assert began == vev.Began(CLIENT, SESSION, None, PROMPT, PARAMS, "", 0.0, 0, 0, False, (), ())
+    assert began == vev.Began(CLIENT, SESSION, PROMPT, PARAMS, "", 0.0, 0, False, (), ())
     assert core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0) == [
         vev.ToDrafter(DRAFTER, m.Opened(SESSION, 0, 2, PARAMS.named())),
         vev.ToDrafter(DRAFTER, m.Sync(SESSION, 0, 0, PROMPT, 2)),
@@ -49,7 +49,7 @@ def test_a_session_from_its_opening_to_its_end():
     assert step.spans == (ev.Span(0, 1, (2, 4, 5), logits=True),)
     assert core.finish(step, [row(4, 6, 6)], 0.1, 0.2) == [
         vev.ToDrafter(DRAFTER, m.Truth(SESSION, 2, Prefix(PROMPT).crc, (4, 6), 2, 1)),
-        vev.Committed(SESSION, CLIENT, ev.Emit((4, 6), 1, (4, 5), 2, (), 0), 0.2, 2, first=True),
+        vev.Committed(SESSION, CLIENT, ev.Emit((4, 6), 1, (4, 5), (), 0), 0.2, 2, first=True),
         vev.Ran(0.1, 0.2, 3, 2),
     ]
     assert core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.2) == []
