@@ -195,8 +195,12 @@ class Simulation:
                     self._at(self._solver_free, partial(self._solved, effect))
                 case vev.SessionEnded(client=int(client)):  # the user asks for the next text at once
                     self._ask(client % self._users, now)
+                case vev.Committed() | vev.Solve() | vev.SessionEnded() | vev.Began() | vev.ToClient():
+                    pass
+                case vev.RequestRefused() | vev.Forgotten() | vev.Ran() | vev.Noted() | vev.CoreReport():
+                    pass
                 case _:
-                    pass  # for logs and statistics
+                    assert_never(effect)
 
     def _solved(self, wanted: vev.Solve, now: float) -> None:
         self._tell(vev.Solved(wanted.session, solve(wanted.inputs, wanted.old)), now)
@@ -257,5 +261,7 @@ class Simulation:
                 case (_, m.Draft() | m.DraftProbs() | m.Nack() as sent):
                     event = vev.FromDrafter(drafter.id, sent)
                     self._at(now + self._site.round_trip / 2, partial(self._tell, event))
+                case (_, _) | ev.Worked():
+                    pass
                 case _:
-                    pass  # for clients and statistics
+                    assert_never(effect)
