@@ -39,7 +39,7 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_m
     name, metadata, step = target, dict[str, str](), None if step_ms is None else given(step_ms)
     if target == "bundled" or target.endswith(".gguf"):
         from specmesh import logs
-        from specmesh.engines.llama.metadata import metadata as read
+        from specmesh.engines.llama.model import metadata as read
 
         logs.configure("error")
         path = Path(bundled("target.gguf") if target == "bundled" else resolve(target, models_dir()))
