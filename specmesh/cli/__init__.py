@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import get_completion_class
 
-from specmesh.cli import bench, config, daemons, demo, generate, models, recommend, setup, status
+from specmesh.cli import bench, config, daemons, demo, generate, models, setup, status
 from specmesh.errors import ConfigError, SpecmeshError
 
 SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130
@@ -82,6 +82,6 @@ def completion(shell: str) -> None:
 for _command in (
     *(daemons.verifier, daemons.drafter, demo.demo, generate.generate, generate.chat, status.stats, status.ps),
     *(status.ping, models.models, setup.keys, setup.pair, config.config, setup.service, status.doctor_command),
-    *(bench.plan, bench.audit, bench.bench, recommend.recommend, daemons.rpc_server),
+    *(bench.plan, bench.audit, bench.bench, bench.recommend, daemons.rpc_server),
 ):
     main.add_command(_command)
