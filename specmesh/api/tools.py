@@ -1,4 +1,4 @@
-"""The tools of a chat's body, checked as far as `engines.tool_grammar`, which hears peers too, does not."""
+"""The tools of a chat's body, checked as far as `engines.grammar_source`, which hears peers too, does not."""
 
 import json
 
