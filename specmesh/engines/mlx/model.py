@@ -39,7 +39,10 @@ class MlxModel:
         if where.is_file():
             raise ConfigError(f"{where} is a file: MLX loads a Hugging Face directory (a .gguf file: --engine llama)")
         mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
-        device = _device(mx, gpu=bool(settings.gpu_layers))
+        if not settings.gpu_layers:
+            mx.set_default_device(mx.cpu)
+        on_gpu = mx.default_device().type == mx.gpu
+        device = mx.device_info().get("device_name", "GPU") if on_gpu else "CPU"
         self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
         advice = "is it complete, and of an architecture that this mlx-lm knows?"
         try:
@@ -48,7 +51,11 @@ class MlxModel:
                 advice = f"no such directory here, and not in the hub's cache: get it by `hf download {where}`"
                 where = Path(_library("huggingface_hub").snapshot_download(self.name, local_files_only=True))
             self.module, self._tokenizer, self._config = mlx_lm.load(str(where), lazy=True, return_config=True)
-            _evaluate(mx, self.module)
+            # Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at
+            # one or two. Single precision costs nothing on a CPU, whose half precision is slower.
+            if not on_gpu:
+                self.module.set_dtype(mx.float32)
+            mx.eval(self.module.parameters())  # read the weights, which MLX has only mapped so far
         except Exception as error:  # mlx-lm, its model classes and the hub have no common error
             said = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
             raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}") from error
@@ -86,24 +93,6 @@ def free() -> None:
     if mx is not None:
         gc.collect()  # modules refer to each other
         mx.clear_cache()
-
-
-def _device(mx: Any, *, gpu: bool = True) -> str:
-    """Choose where this thread's arrays live, a GPU only where MLX has one; returns its name."""
-    if not gpu:
-        mx.set_default_device(mx.cpu)
-    if mx.default_device().type != mx.gpu:
-        return "CPU"
-    return str(mx.device_info().get("device_name", "GPU"))
-
-
-def _evaluate(mx: Any, module: Any) -> None:
-    """Read the weights, which MLX has only mapped so far."""
-    # Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at one or
-    # two. Single precision costs nothing on a CPU, whose half precision is slower.
-    if mx.default_device().type != mx.gpu:
-        module.set_dtype(mx.float32)
-    mx.eval(module.parameters())
 
 
 def byte_level_bytes(token: str) -> bytes:
