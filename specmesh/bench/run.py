@@ -84,17 +84,15 @@ def run_suite(
     bodies = [body | {"prompt": prompt} for texts in suite.values() for prompt in texts]
     runs, first, found = measure(client, bodies, iterations, advance, SOURCES), 0, list[Json]()
     for name, texts in suite.items():
-        found.append({"category": name, "sources": outcomes(_part(runs, first, first + len(texts)))})
-        first += len(texts)
+        end = first + len(texts)
+        part = {source: [made[first:end] for made in iterations] for source, iterations in runs.items()}
+        found.append({"category": name, "sources": outcomes(part)})
+        first = end
     return [*found, {"category": "all", "sources": outcomes(runs)}]
 
 
-def _part(runs: Runs, first: int, end: int) -> Runs:
-    return {name: [texts[first:end] for texts in iterations] for name, iterations in runs.items()}
-
-
 def rows(found: list[Json]) -> list[dict[str, object]]:
-    """Return a row for each category and source of drafts."""
+    """Return a row for each category."""
     return [
         {
             "category": one["category"],
@@ -106,8 +104,7 @@ def rows(found: list[Json]) -> list[dict[str, object]]:
             "same text": f"{drafted['identical']}/{drafted['texts']}",
         }
         for one in found
-        for alone, *others in [one["sources"]]
-        for drafted in others
+        for alone, drafted in [one["sources"]]
     ]
 
 
@@ -118,11 +115,9 @@ def draw(found: list[Json], title: str, file: Path) -> None:
     except ImportError:
         raise ConfigError("--png needs matplotlib: pip install matplotlib") from None
     figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes, width = figure.subplots(), 0.8 / (len(SOURCES) - 1)
-    for place, name in enumerate(list(SOURCES)[1:]):
-        bars = [next(source["speedup"] for source in one["sources"] if source["variant"] == name) for one in found]
-        drawn = axes.bar([at + place * width for at in range(len(found))], bars, width, label=name)
-        axes.bar_label(drawn, fmt="%.2f")
+    axes, (_, drafted) = figure.subplots(), SOURCES
+    bars = axes.bar([*range(len(found))], [one["sources"][1]["speedup"] for one in found], label=drafted)
+    axes.bar_label(bars, fmt="%.2f")
     axes.axhline(1, color="black", linewidth=1)
     axes.set_xticks(range(len(found)), [one["category"].replace("_", " ") for one in found], rotation=20)
     axes.set_ylabel("speed-up against the verifier alone")

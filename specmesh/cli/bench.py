@@ -4,7 +4,6 @@ import itertools
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING
 
 import click
@@ -232,13 +231,12 @@ def plan(
     The verifier's own scheduler, sessions and policies decide; models, network and clocks are simulated. Steps of more
     rows than were measured are extrapolated.
     """
+    from specmesh.bench.recommend import simulated
     from specmesh.bench.steps import costs_of, read_costs, report
-    from specmesh.core.simulation import Deployment, Simulation, Workload
+    from specmesh.core.simulation import Deployment, Workload
 
     def run(count: int, draft_n: int | None) -> Json:
-        chance = Random(1)  # noqa: S311 - luck, not a secret
-        texts = Workload(prompt_tokens, tokens, draft_n)
-        found = Simulation(site, texts, count, lambda _: chance.random() < alpha).run()
+        found = simulated(site, Workload(prompt_tokens, tokens, draft_n), count, alpha)
         advance()
         return {key: value and round(value, 4) for key, value in asdict(found).items()}
 
