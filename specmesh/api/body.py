@@ -259,7 +259,7 @@ _NOTHING: dict[str, object] = {"type": "object", "properties": {}, "additionalPr
 
 def _tools(fields: Fields) -> Grammar | None:
     """The grammar of calls of the tools that a chat's body gives, None where it gives none or chooses none. They are
-    checked as far as `engines.tool_grammar`, which hears peers too, does not."""
+    checked as far as `engines.grammar_source`, which hears peers too, does not."""
     tools = [_tool(one, f"tools[{index}]") for index, one in enumerate(fields.listed("tools"))]
     chosen = _choice(fields.get("tool_choice", "auto"), [one["name"] for one in tools])
     parallel = fields.flag("parallel_tool_calls", True)

@@ -14,7 +14,7 @@ from specmesh.bench import PAYS
 from specmesh.bench.steps import costs_of
 from specmesh.client import Json
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.simulation import Deployment, Simulation, Workload
+from specmesh.core.simulation import Deployment, Forecast, Simulation, Workload
 from specmesh.machines import DRAFT_MS, STEPS_MS
 
 UNKNOWN = "unknown: measure with `specmesh bench run`"
@@ -82,11 +82,7 @@ def tables(size: float | None) -> list[StepTimes]:
     facts: dict[str, Json] = known()["machines"]
     near = [name for name, fact in facts.items() if size and 1 / NEAR < fact["b"] / size < NEAR]
     return [
-        StepTimes(
-            costs_of({0: {str(rows): ms for rows, ms in STEPS_MS[name].items()}}),
-            "table",
-            f"of another target, {fact['kind']}: {source_of(fact)}",
-        )
+        StepTimes(costs_of({0: STEPS_MS[name]}), "table", f"of another target, {fact['kind']}: {source_of(fact)}")
         for name, fact in facts.items()
         if name in near or not near
     ]
@@ -97,7 +93,7 @@ def given(step_ms: float) -> StepTimes:
     whose step is nearest."""
     like = min(STEPS_MS, key=lambda name: abs(STEPS_MS[name][1] - step_ms))
     scale = step_ms / STEPS_MS[like][1]
-    costs = costs_of({0: {str(rows): ms * scale for rows, ms in STEPS_MS[like].items()}})
+    costs = costs_of({0: {rows: ms * scale for rows, ms in STEPS_MS[like].items()}})
     return StepTimes(costs, "given", f"--step-ms; more rows estimated, as on {like}")
 
 
@@ -135,15 +131,17 @@ def _per_draft(rate: float, draft_n: int) -> float:
     return low
 
 
+def simulated(site: Deployment, texts: Workload, users: int, alpha: float) -> Forecast:
+    """Simulate so many users whose drafts are accepted with probability `alpha`, with the same luck each time."""
+    chance = Random(1)  # noqa: S311 - luck, not a secret
+    return Simulation(site, texts, users, lambda _: chance.random() < alpha).run()
+
+
 def speedup(costs: StepCosts, draft_ms: float, rtt_ms: float, alpha: float) -> float:
     """Simulate one user's texts with adaptive drafts and without."""
-
-    def rate(draft_n: int | None) -> float:
-        chance = Random(1)  # noqa: S311 - luck, not a secret
-        return Simulation(site, Workload(PROMPT, TOKENS, draft_n), 1, lambda _: chance.random() < alpha).run().total
-
     site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, PAUSE_S)
-    return round(rate(None) / rate(0), 2)
+    drafting, alone = (simulated(site, Workload(PROMPT, TOKENS, draft_n), 1, alpha).total for draft_n in (None, 0))
+    return round(drafting / alone, 2)
 
 
 def report(target: str, metadata: Mapping[str, str], step: StepTimes | None, chip: str | None, rtt_ms: float) -> Json:

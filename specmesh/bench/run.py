@@ -1,14 +1,21 @@
-"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways."""
+"""`specmesh bench run`: the same prompts on a live pair, alone and with drafts in several ways. With `--suite` prompts
+by what they ask for, since drafts are accepted by that more than by models."""
 
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from secrets import token_hex
 from statistics import median
 
 from specmesh.bench import WARM_UP_TOKENS, generate, totals
 from specmesh.client import Client, GeneratedText, Json
+from specmesh.errors import ConfigError
 
 ALONE = "alone"
 VARIANTS: dict[str, int | str] = {ALONE: 0, "draft_n 2": 2, "draft_n 4": 4, "draft_n 8": 8, "adaptive": "auto"}
 """The draft_n that is asked for, by name."""
+SOURCES: dict[str, int | str] = {ALONE: 0, "drafter": "auto"}
+"""The same of a suite, by where drafts are from."""
 
 Runs = dict[str, list[list[GeneratedText]]]
 """By variant and iteration, the text of each prompt."""
@@ -60,3 +67,60 @@ def _rate(texts: list[GeneratedText]) -> float:
     rates = [(len(text.ids), text.report["tokens_per_second"]) for text in texts]
     seconds = sum(tokens / rate for tokens, rate in rates if rate)
     return round(sum(tokens for tokens, _ in rates) / seconds, 3) if seconds else 0.0
+
+
+def prompts(count: int | None) -> dict[str, list[str]]:
+    """Return the first `count` prompts of each category, all without it, each after a number that nobody has seen, so
+    that no cache and no earlier text helps."""
+    suite: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "suite.toml").read_text(encoding="utf-8"))
+    return {name: [f"No. {token_hex(8)}\n\n{text}" for text in texts[:count]] for name, texts in suite.items()}
+
+
+def run_suite(
+    client: Client, suite: dict[str, list[str]], body: Json, iterations: int, advance: Callable[[], None]
+) -> list[Json]:
+    """Generate each prompt's text from each source, as `measure` does; return what came of each category, and of all
+    together at the end."""
+    bodies = [body | {"prompt": prompt} for texts in suite.values() for prompt in texts]
+    runs, first, found = measure(client, bodies, iterations, advance, SOURCES), 0, list[Json]()
+    for name, texts in suite.items():
+        end = first + len(texts)
+        part = {source: [made[first:end] for made in iterations] for source, iterations in runs.items()}
+        found.append({"category": name, "sources": outcomes(part)})
+        first = end
+    return [*found, {"category": "all", "sources": outcomes(runs)}]
+
+
+def rows(found: list[Json]) -> list[dict[str, object]]:
+    """Return a row for each category."""
+    return [
+        {
+            "category": one["category"],
+            "source": drafted["variant"],
+            "alone tok/s": f"{alone['tokens_per_second']['median']:.1f}",
+            "tok/s": f"{drafted['tokens_per_second']['median']:.1f}",
+            "speed-up": f"{drafted['speedup']:.2f}",
+            "acceptance": None if (rate := drafted["acceptance_rate"]) is None else f"{rate:.2f}",
+            "same text": f"{drafted['identical']}/{drafted['texts']}",
+        }
+        for one in found
+        for alone, drafted in [one["sources"]]
+    ]
+
+
+def draw(found: list[Json], title: str, file: Path) -> None:
+    """Write the speed-ups as a PNG. Raise ConfigError without matplotlib, OSError where the file cannot be written."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("--png needs matplotlib: pip install matplotlib") from None
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes, (_, drafted) = figure.subplots(), SOURCES
+    bars = axes.bar([*range(len(found))], [one["sources"][1]["speedup"] for one in found], label=drafted)
+    axes.bar_label(bars, fmt="%.2f")
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set_xticks(range(len(found)), [one["category"].replace("_", " ") for one in found], rotation=20)
+    axes.set_ylabel("speed-up against the verifier alone")
+    axes.set_title(title)
+    axes.legend()
+    figure.savefig(file, format="png", dpi=150)

@@ -28,7 +28,7 @@ def table_of(result: Json) -> list[dict[str, object]]:
     ]
 
 
-def costs_of(steps_ms: Mapping[int | str, Mapping[int | str, float]]) -> StepCosts:
+def costs_of(steps_ms: Mapping[int, Mapping[int, float]] | Mapping[str, Mapping[str, float]]) -> StepCosts:
     """Return what a verifier would expect of steps that take so long, by context and rows. Raise ValueError for what is
     no time, ConfigError where none is."""
     costs = StepCosts()

@@ -4,7 +4,6 @@ import itertools
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING
 
 import click
@@ -107,14 +106,14 @@ def run(
 def _suite(
     client: daemon.Client, body: Json, count: int | None, iterations: int, png: Path | None, *, json: bool
 ) -> None:
-    from specmesh.bench.suite import SOURCES, draw, prompts, rows, run
+    from specmesh.bench.run import SOURCES, draw, prompts, rows, run_suite
 
     snapshot, suite = drafting_stats(client), prompts(count)
     if png is not None:
         draw([], "", png)  # what is missing for it is said before the work
     texts = sum(map(len, suite.values()))
     with bar(texts * iterations * len(SOURCES)) as advance:
-        found = run(client, suite, body, iterations, advance)
+        found = run_suite(client, suite, body, iterations, advance)
     if png is not None:
         draw(found, snapshot["model"]["name"], png)
     result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": texts, "iterations": iterations}
@@ -233,13 +232,12 @@ def plan(
     The verifier's own scheduler, sessions and policies decide; models, network and clocks are simulated. Steps of more
     rows than were measured are extrapolated.
     """
+    from specmesh.bench.recommend import simulated
     from specmesh.bench.steps import costs_of, read_costs, report
-    from specmesh.core.simulation import Deployment, Simulation, Workload
+    from specmesh.core.simulation import Deployment, Workload
 
     def run(count: int, draft_n: int | None) -> Json:
-        chance = Random(1)  # noqa: S311 - luck, not a secret
-        texts = Workload(prompt_tokens, tokens, draft_n)
-        found = Simulation(site, texts, count, lambda _: chance.random() < alpha).run()
+        found = simulated(site, Workload(prompt_tokens, tokens, draft_n), count, alpha)
         advance()
         return {key: value and round(value, 4) for key, value in asdict(found).items()}
 
@@ -291,7 +289,7 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_m
     name, metadata, step = target, dict[str, str](), None if step_ms is None else given(step_ms)
     if target == "bundled" or target.endswith(".gguf"):
         from specmesh import logs
-        from specmesh.engines.llama.metadata import metadata as read
+        from specmesh.engines.llama.model import metadata as read
 
         logs.configure("error")
         path = Path(bundled("target.gguf") if target == "bundled" else resolve(target, models_dir()))

@@ -8,15 +8,16 @@ llama.cpp's does. A grammar without recursion is one lexeme as a whole.
 import graphlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from specmesh.core.reasoning import STYLES
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.snapshot import Json
-from specmesh.engines.tool_grammar import tools_to_lark
+from specmesh.core.tool_calls import FORMATS, ToolFormat, resolved, types_of
 from specmesh.errors import RequestError
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
@@ -30,6 +31,9 @@ _NO_TEXT = "no text fits it: a rule that begins with itself needs another way to
 _OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref")
 _UNFORCED = '%llguidance {"no_forcing": true}\n'
 """Any spelling of an allowed text may be chosen, not only the library's."""
+
+_TOOL_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_quoted = json.dumps
 
 _MOST_DEEP = 100
 """Most brackets within one another."""
@@ -75,7 +79,7 @@ def _lark_of(kind: GrammarKind, text: str) -> str:
         case GrammarKind.JSON_SCHEMA:
             return f"start: {_of_schema(json.loads(text))}"
         case GrammarKind.TOOLS:
-            return tools_to_lark(json.loads(text), _of_schema)
+            return _of_tools(json.loads(text))
 
 
 def _of_schema(schema: dict[str, Any]) -> str:
@@ -103,6 +107,94 @@ def _inside(keyword: str, value: Any) -> Any:
     if keyword in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
         return {name: _closed(inner) for name, inner in value.items()}
     return _closed(value)
+
+
+def _of_tools(request: Mapping[str, Any]) -> str:
+    """Return free text up to a mark, and after it nothing but calls of these tools. A lazy lexeme ends as soon as it
+    can, whatever else could go on: so does free text where a mark ends. Raises RequestError."""
+    try:
+        return "".join(f"{rule}\n" for rule in _tool_rules(request))
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise RequestError(f"it does not describe tools: {type(error).__name__}: {error}") from None
+
+
+def _tool_rules(request: Mapping[str, Any]) -> Iterator[str]:
+    form, choice, tools = FORMATS[request["format"]], request["choice"], request["tools"]
+    names = [tool["name"] for tool in tools]
+    for name in names:
+        if not _TOOL_NAME.fullmatch(name):
+            raise RequestError(f"a tool's name has at most 64 letters, digits, '_', '-' and '.': not {name[:80]!r}")
+    if len(set(names)) < len(names):
+        raise RequestError("two tools have the same name")
+    if isinstance(choice, dict):
+        tools = [tool for tool in tools if tool["name"] == choice["name"]]
+    if not tools:
+        raise RequestError(f"no tool is named {choice['name']!r}" if isinstance(choice, dict) else "there are no tools")
+    if choice == "auto":
+        bare = [f" | bare{number} args{number}" for number in range(len(tools))] if form.bare else []
+        yield f"body: TEXT | trigger rest calls{''.join(bare)}"
+        yield f"trigger[lazy]: TEXT {_quoted(form.trigger)}"
+        yield f"rest: {_quoted(form.start.removeprefix(form.trigger))}"
+    elif choice == "required" or isinstance(choice, dict):
+        yield f"body: {_quoted(form.start)} calls" + " | head calls" * form.bare
+    else:
+        raise RequestError(f"choice must be auto, required or a name, not {choice!r}")
+    if form.bare:
+        yield f"head: {_quoted(form.head)}"
+    yield f"start: {_after_thought(str(request['thinking']), free=choice == 'auto')}"
+    several = request["parallel"] is True and form.between is not None and not isinstance(choice, dict)
+    more = f" ({_quoted((form.between or '') + form.head)} call)*" * several
+    yield f"calls: call{more} {_quoted(form.closing)}"
+    yield "call: " + " | ".join(f"call{number}" for number in range(len(tools)))
+    for number, tool in enumerate(tools):
+        begin = tool["name"] + form.after
+        yield f"args{number}: {_arguments(form, tool)} {_quoted(form.end)}"
+        yield f"call{number}: {_quoted(begin)} args{number}"
+        if form.bare and choice == "auto":  # lazy to the end of the name: another object with one is text
+            yield f"bare{number}[lazy]: {_quoted(form.head + begin)}"
+    if form.param_begin:
+        yield f"value[lazy]: TEXT {_quoted(form.param_end)}"
+    yield "TEXT: /(.|\\n)*/" + f" & ~/{form.never}/" * bool(form.never)
+
+
+def _after_thought(thinking: str, *, free: bool) -> str:
+    """What a text begins with: its body, perhaps or certainly after a thought. A free one may end in its thought."""
+    if not thinking:
+        return "body"
+    style = STYLES[thinking.removesuffix("!")]
+    thought = f"thought{'' if free else ' gap'} body{' | TEXT' * free}\nthought[lazy]: TEXT {_quoted(style.end)}\n"
+    gap = 'gap: "" | "\\n" | "\\n\\n"'
+    if thinking.endswith("!"):
+        return thought + gap
+    return f"body | begin inside\nbegin[lazy]: /[ \\n]*/ {_quoted(style.begin)}\ninside: {thought}{gap}"
+
+
+def _arguments(form: ToolFormat, tool: Mapping[str, Any]) -> str:
+    schema = {"type": "object", "properties": {}} | (tool.get("parameters") or {})
+    if schema["type"] != "object":
+        raise RequestError(f"the parameters of {tool['name']} must be those of a JSON object")
+    if not form.param_begin:
+        return _of_schema(schema)
+    return " ".join(_parameter(form, name, schema) for name in schema["properties"])
+
+
+def _parameter(form: ToolFormat, name: str, root: dict[str, Any]) -> str:
+    """An argument between marks. One that may be a text is free up to the mark, but for the texts of an enum."""
+    if re.search(r"[<>\n]", name):
+        raise RequestError(f"a parameter's name must have no '<', '>' or line break: not {name[:80]!r}")
+    schema: Any = resolved(root["properties"][name], root)
+    types, texts = types_of(schema, root), None
+    if isinstance(schema, dict):
+        texts = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
+    if types == {"string"} and texts:
+        value = "(" + " | ".join(_quoted(text + form.param_end) for text in texts) + ")"
+    elif not types or "string" in types:
+        value = "value"
+    else:
+        defined = {key: root[key] for key in ("$defs", "definitions") if key in root}
+        value = f"{_of_schema(defined | schema)} {_quoted(form.param_end)}"
+    part = f"{_quoted(form.param_begin + name + form.param_middle)} {value}"
+    return part if name in root.get("required", ()) else f"({part})?"
 
 
 def gbnf_to_lark(text: str) -> str:

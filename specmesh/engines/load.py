@@ -40,8 +40,14 @@ def load_verifier(settings: ModelSettings, progress: Progress) -> VerifyEngine:
 
 def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
     """Load the draft model. Raises ConfigError or EngineError."""
-    settings = _resolved(settings)
-    match settings.engine:
+    engine, model = settings.engine, settings.model
+    if engine == "auto":
+        engine = choose_engine(model)
+        log.info("engine_chosen", engine=engine)
+    if model == BUNDLED:
+        model = bundled("drafter-hf" if engine == "mlx" else "drafter.gguf")
+    settings = replace(settings, engine=engine, model=model)
+    match engine:
         case "mlx":
             from specmesh.engines.mlx import MlxDrafter
 
@@ -59,16 +65,6 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
             from specmesh.engines.sim import SimDrafter, SimSettings
 
             return SimDrafter(SimSettings.parse(settings.model or ""))
-
-
-def _resolved(settings: ModelSettings) -> ModelSettings:
-    engine, model = settings.engine, settings.model
-    if engine == "auto":
-        engine = choose_engine(model)
-        log.info("engine_chosen", engine=engine)
-    if model == BUNDLED:
-        model = bundled("drafter-hf" if engine == "mlx" else "drafter.gguf")
-    return replace(settings, engine=engine, model=model)
 
 
 def choose_engine(model: str | None) -> str:

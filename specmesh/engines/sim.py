@@ -72,12 +72,14 @@ class _SimEngine:
     """Sequences, each continued by a hash of its prefix. The vocabulary has an id per byte; END_ID is empty, ids above
     it stand for their number in angle brackets."""
 
-    def __init__(self, settings: SimSettings, model: str, *, batches: bool = False) -> None:
-        if settings.load_s:
-            time.sleep(settings.load_s)
+    model: str
+    batches = False
+
+    def __init__(self, settings: SimSettings) -> None:
+        time.sleep(settings.load_s)
         self.settings = settings
-        sizes = settings.n_ctx, settings.n_batch, settings.n_seq
-        self.info = EngineInfo(model, *sizes, "removal", backend="simulation", reuse="copied", batches=batches)
+        sizes, backend = (settings.n_ctx, settings.n_batch, settings.n_seq), "simulation"
+        self.info = EngineInfo(self.model, *sizes, "removal", backend, reuse="copied", batches=self.batches)
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
@@ -112,9 +114,7 @@ class _SimEngine:
 class SimVerifier(_SimEngine):
     """A target whose next token is a hash of the whole prefix; `encode` gives the bytes of the text."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings, "sim-target")
-
+    model = "sim-target"
     texts: Mapping[str, str] = {}
 
     @property
@@ -134,7 +134,7 @@ class SimVerifier(_SimEngine):
             tokens = [self.append(span.seq, token) for token in span.ids]
             logits.append(_one_hot(tokens, self.settings.n_vocab) if span.logits else None)
         if spans:
-            _wait_until(started + self.settings.step_seconds(sum(len(span.ids) for span in spans)))
+            wait_until(started + self.settings.step_seconds(sum(len(span.ids) for span in spans)))
         return logits
 
     def copy(self, seq: int, source: int, length: int) -> None:
@@ -146,8 +146,7 @@ class SimVerifier(_SimEngine):
 class SimDrafter(_SimEngine):
     """Guesses SimVerifier's token with probability alpha."""
 
-    def __init__(self, settings: SimSettings) -> None:
-        super().__init__(settings, "sim-drafter", batches=True)
+    model, batches = "sim-drafter", True
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started, settings = time.perf_counter(), self.settings
@@ -156,7 +155,7 @@ class SimDrafter(_SimEngine):
         chosen = [self._chosen(ask) for ask in asks]
         guesses = sum(ask.sampler is not None for ask in asks)
         if guesses:
-            _wait_until(started + (settings.draft_ms + settings.row_ms * (guesses - 1)) / 1000)
+            wait_until(started + (settings.draft_ms + settings.row_ms * (guesses - 1)) / 1000)
         return chosen
 
     def _chosen(self, ask: Ask) -> int | None:
@@ -192,7 +191,7 @@ def _one_hot(tokens: Sequence[int], n_vocab: int) -> NDArray[np.float32]:
     return logits
 
 
-def _wait_until(moment: float) -> None:
+def wait_until(moment: float) -> None:
     """Sleep until shortly before `moment`, then poll: a sleeper wakes late, a model's thread does not."""
     while (left := moment - time.perf_counter()) > 0:
         time.sleep(max(left - _AWAKE, 0.0))

@@ -1,4 +1,4 @@
-"""llama.cpp whose steps last as long as on another machine: what is left of the time is slept."""
+"""llama.cpp whose steps last as long as on another machine: what is left of the time is waited for."""
 
 import time
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.engines.base import Ask, Progress
 from specmesh.engines.llama.engine import LlamaDrafter, LlamaEngine, LlamaVerifier
+from specmesh.engines.sim import wait_until
 from specmesh.machines import DRAFT_MS, step_ms
 
 
@@ -27,7 +28,7 @@ class StretchedVerifier(_Stretched, LlamaVerifier):
     def decode(self, spans: Sequence[Span]) -> list[NDArray[np.float32] | None]:
         started = time.perf_counter()
         rows = super().decode(spans)
-        _sleep(started, step_ms(self.machine, sum(len(span.ids) for span in spans)))
+        wait_until(started + step_ms(self.machine, sum(len(span.ids) for span in spans)) / 1e3)
         return rows
 
 
@@ -35,9 +36,5 @@ class StretchedDrafter(_Stretched, LlamaDrafter):
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         started = time.perf_counter()
         tokens = super().predict(asks)
-        _sleep(started, DRAFT_MS)
+        wait_until(started + DRAFT_MS / 1e3)
         return tokens
-
-
-def _sleep(started: float, milliseconds: float) -> None:
-    time.sleep(max(started + milliseconds / 1e3 - time.perf_counter(), 0.0))

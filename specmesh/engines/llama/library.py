@@ -35,6 +35,9 @@ _log = structlog.get_logger("specmesh.engines.llama")
 ERRORS: deque[str] = deque(maxlen=8)
 """llama.cpp's last error lines."""
 
+_CALLBACKS: list[Any] = []
+"""What llama.cpp keeps the addresses of as long as it lives."""
+
 
 def _log_line(level: int, text: bytes | None, _user: object) -> None:
     line = (text or b"").decode("utf-8", "replace").strip()
@@ -65,15 +68,10 @@ def library() -> Any:
     lib = package.llama_cpp
     # The reason of an abort is the last line of stderr then; no debugger is started.
     os.environ["GGML_NO_BACKTRACE"] = "1"
-    lib.llama_log_set(_log_callback(lib), None)
+    _CALLBACKS.append(lib.llama_log_callback(_log_line))
+    lib.llama_log_set(_CALLBACKS[0], None)
     lib.llama_backend_init()
     return lib
-
-
-@functools.cache
-def _log_callback(lib: Any) -> Any:
-    """llama.cpp keeps its address as long as it lives."""
-    return lib.llama_log_callback(_log_line)
 
 
 def keeping_gil(lib: Any, name: str, result: Any = None) -> Any:

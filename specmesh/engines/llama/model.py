@@ -24,6 +24,7 @@ from specmesh.models import check_files
 log = structlog.get_logger("specmesh.engines.llama")
 
 _PIECE_BYTES = 256
+_METADATA_KEYS = ("general.architecture", "general.name", "general.size_label", "tokenizer.ggml.pre")
 
 SHORT = 4096
 """Bytes that any thread can tokenize."""
@@ -39,7 +40,7 @@ class LlamaModel:
         if settings.rpc:
             add_servers(settings.rpc)
         gpus = gpu_devices() if settings.gpu_layers else ()
-        self.handle = _load(self.lib, path, settings.gpu_layers, progress)
+        self.handle = _load(self.lib, path, progress, n_gpu_layers=settings.gpu_layers)
         self._lock = threading.Lock()
         self._template: ChatTemplate | None = None
         self._begins = False
@@ -130,7 +131,22 @@ class LlamaModel:
                 self.lib.llama_model_free(handle)
 
 
-def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> Any:
+def metadata(path: Path) -> dict[str, str]:
+    """Return what a GGUF file says of its model, read without its weights: the _METADATA_KEYS that it has. Raises
+    ConfigError."""
+    check_files(path)
+    lib, buffer, found = library(), ctypes.create_string_buffer(256), dict[str, str]()
+    handle = _load(lib, path, vocab_only=True)
+    for key in _METADATA_KEYS:
+        if lib.llama_model_meta_val_str(handle, key.encode(), buffer, len(buffer)) >= 0:
+            found[key] = buffer.value.decode("utf-8", "replace")
+    lib.llama_model_free(handle)
+    return found
+
+
+def _load(lib: Any, path: Path, progress: Progress | None = None, **wanted: int) -> Any:
+    """Return llama.cpp's model. wanted: its parameters that are not as usual."""
+
     def report(share: float, _user: object) -> bool:
         if progress is not None:
             progress(share)
@@ -138,8 +154,9 @@ def _load(lib: Any, path: Path, gpu_layers: int, progress: Progress | None) -> A
 
     callback = lib.llama_progress_callback(report)  # lives until the load returns
     params = lib.llama_model_default_params()
-    params.n_gpu_layers = gpu_layers
     params.progress_callback = callback
+    for name, value in wanted.items():
+        setattr(params, name, value)
     ERRORS.clear()
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
 from specmesh.core.sampling.sampler import Sampler
@@ -27,7 +28,8 @@ _TOGETHER = 8
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """States of the layers that cannot be cut, by layer, after `length` ids."""
+    """States of the layers that cannot be cut, by layer, after `length` ids. Their arrays have handles of their own: a
+    cache that assigns to a slice changes only the handle it holds."""
 
     length: int
     states: dict[int, Any]
@@ -112,7 +114,7 @@ class MlxSequence:
         surplus = self.length - snapshot.length
         for index, cache in enumerate(self._caches):
             if index in snapshot.states:
-                cache.state = _handles(snapshot.states[index])
+                cache.state = tree_map(copy.copy, snapshot.states[index])
             elif not cache.is_trimmable() or cache.trim(surplus) != surplus:
                 return False
         self.length = snapshot.length
@@ -122,7 +124,8 @@ class MlxSequence:
         """Snapshot the layers that cannot be cut, or soon cannot."""
         if self._snapshots and self.length < self._snapshots[-1].length + STRIDE:
             return
-        states = {i: _handles(self._caches[i].state) for i in self._watched if _loses_its_past(self._caches[i])}
+        lost = {index: cache for index in self._watched if _loses_its_past(cache := self._caches[index])}
+        states = {index: tree_map(copy.copy, cache.state) for index, cache in lost.items()}
         if states:
             self._snapshots = [*self._snapshots[-REACH // STRIDE :], _Snapshot(self.length, states)]
 
@@ -139,12 +142,3 @@ def _loses_its_past(cache: Any) -> bool:
         return any(_loses_its_past(one) for one in nested)
     room = getattr(cache, "max_size", np.inf) - getattr(cache, "offset", 0)
     return not cache.is_trimmable() or room <= REACH
-
-
-def _handles(state: Any) -> Any:
-    """The same arrays under handles of their own: a cache that assigns to a slice changes only the handle it holds."""
-    if isinstance(state, mx.array):
-        return copy.copy(state)
-    if isinstance(state, list | tuple):
-        return type(state)(_handles(one) for one in state)
-    return state

@@ -6,8 +6,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from specmesh.bench.run import ALONE, outcomes
-from specmesh.bench.suite import draw, prompts, rows
+from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows
 from specmesh.client import GeneratedText, Json
 from specmesh.errors import ConfigError
 

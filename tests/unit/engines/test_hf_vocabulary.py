@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specmesh.engines.hf_vocabulary import token_bytes
+from specmesh.engines.mlx.model import token_bytes
 from specmesh.errors import ConfigError
 
 BYTE_LEVEL: dict[str, Any] = {
