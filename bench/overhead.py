@@ -23,13 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from live import daemons, until
 
 
-def gap_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
+def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
     """The engine's idle time between two steps, in milliseconds, over one generation of more than 1,024 rounds."""
     for _ in client.complete({"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}):
         pass
     until(lambda: client.get("/stats")["sessions"]["live"] == 0)
-    gaps = client.get("/stats")["gap_ms"]
-    return cast("dict[str, float]", gaps)
+    return cast("dict[str, float]", client.get("/stats")["pause_ms"])
 
 
 def main() -> None:
@@ -47,7 +46,7 @@ def main() -> None:
         for _ in range(args.repeats):
             for draft_n, rows in results.items():
                 rounds = args.rounds * (5 if draft_n == "4" else 1)
-                rows.append(gap_ms(client, draft_n if draft_n == "auto" else int(draft_n), rounds))
+                rows.append(pause_ms(client, draft_n if draft_n == "auto" else int(draft_n), rounds))
     if args.json:
         print(json.dumps(results))
     else:

@@ -210,7 +210,7 @@ def audit(
 @option("--alpha", SHARE, "P", "Probability that a draft is accepted.", 0.75)
 @option("--draft-ms", click.FloatRange(0, min_open=True), "MS", "Drafter's time per draft.", 5.2)
 @option("--rtt-ms", click.FloatRange(0), "MS", "Network round trip.", 5.0)
-@option("--pause-ms", click.FloatRange(0), "MS", "Time between two steps; `stats --json` has it as gap_ms.", 0.5)
+@option("--pause-ms", click.FloatRange(0), "MS", "Time between two steps, as `stats --json` has it.", 0.5)
 @option("--drafters", COUNT, "N", "Number of drafters that all users share (default: one each).")
 @socket_option
 @json_option

@@ -114,7 +114,7 @@ class VerifierStats(DaemonStats):
             totals=totals,
             draft_n=core.draft_n,
             tokens_per_second=round(self.throughput.per_second(), 2),
-            gap_ms=self.throughput.gaps.percentiles_ms(50, 90, 99),
+            pause_ms=self.throughput.pauses.percentiles_ms(50, 90, 99),
             one_token_step_ms=milliseconds(core.step_s),
             steps_ms={
                 str(least): {str(n): round(one * 1e3, 4) for n, one in table.items()}

@@ -62,7 +62,7 @@ class SessionsSection:
 
 @dataclass(frozen=True, slots=True)
 class HistogramsSection:
-    round_trip_s: Annotated[Histogram, histogram("draft_rtt_seconds", "From a PING to its PONG.")]
+    round_trip_s: Annotated[Histogram, histogram("round_trip_seconds", "From a PING to its PONG.")]
     time_to_first_token_s: Annotated[
         Histogram | None, histogram("time_to_first_token_seconds", "From the request to the first token.")
     ] = None
@@ -123,7 +123,7 @@ class VerifierSnapshot(RunningSnapshot):
     acceptance: Json
     totals: RoundCounts
     tokens_per_second: float
-    gap_ms: dict[str, float | None]
+    pause_ms: dict[str, float | None]
     one_token_step_ms: Annotated[
         float | None, gauge("one_token_step_seconds", "Time of a step of one token.", scale=1e-3)
     ]

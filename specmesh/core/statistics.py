@@ -180,12 +180,12 @@ class Throughput:
     def __init__(self) -> None:
         self._steps: deque[tuple[int, float]] = deque(maxlen=256)
         self._last_end: float | None = None
-        self.gaps = RecentSamples(1024)
+        self.pauses = RecentSamples(1024)
 
     def record(self, tokens: int, start: float, end: float) -> None:
-        """Count a step that committed `tokens`; the gap before it counts as its time, and is kept in `gaps`."""
+        """Count a step that committed `tokens`; the pause before it counts as its time, and is kept in `pauses`."""
         if self._last_end is not None:
-            self.gaps.record(start - self._last_end)
+            self.pauses.record(start - self._last_end)
         self._steps.append((tokens, end - (start if self._last_end is None else self._last_end)))
         self._last_end = end
 

@@ -37,7 +37,7 @@ def test_metrics_agree_with_stats(pair: dict[str, Daemon]):
         assert told[series] == before["verifier"][series] + report[name]
     assert told["specmesh_engine_healthy",] == other["specmesh_engine_healthy",] == 1
     assert told["specmesh_num_drafters",] == other["specmesh_num_verifiers",] == 1
-    assert told["specmesh_draft_rtt_seconds_count",] > 0
+    assert told["specmesh_round_trip_seconds_count",] > 0
 
 
 SAME = {
