@@ -26,6 +26,10 @@ CPU_ROWS, GPU_ROWS = 4, 8
 four 1.1 to 1.7 times. Some kernels take rows in fours, and the rest in another way. They must not depend on
 measurements: the next start could bring others."""
 
+OFFLOAD_AFTER = {"CPU": 0, "GPU": 256}
+"""Steps of others that a sequence idles for before it is offloaded. By PCIe that takes some hundred times as long as a
+GPU takes to go through its cells once: a long chat and short completions that take turns must not pay for it."""
+
 N_BATCH = 512
 _MAX_CELLS = 2**31 - 1
 _NO_LOGITS = np.empty((0, 0), np.float32)
@@ -68,6 +72,8 @@ class LlamaEngine:
         self._sequences = Sequences(n_seq, n_ctx, model.n_vocab, n_batch, n_outputs)
         self._offloads = self._cache.trimming == "removal" and width is None and not settings.rpc
         self._offloaded: dict[int, SavedState] = {}
+        self._idle: dict[int, int] = {}  # by sequence to be offloaded, the number of steps when that was said first
+        self._steps = 0
         # With a sliding window llama.cpp gives the cells that have left it to other sequences.
         reuse: KVReuse = "copied" if width is None else "cut"
         if self._cache.trimming != "removal" or model.lib.llama_model_n_swa(model.handle) > 0:
@@ -103,7 +109,9 @@ class LlamaEngine:
         if not spans:
             return _NO_LOGITS
         try:
-            for span in spans if self._offloaded else ():
+            self._steps += 1
+            for span in spans if self._offloaded or self._idle else ():
+                self._idle.pop(span.seq, None)
                 self._fetch(span.seq)
             logits = self._cache.run(spans, outputs)
         except EngineError:  # which rows and states were written is not known
@@ -120,6 +128,7 @@ class LlamaEngine:
         if kept == 0 or (kept < self._sequences.lengths[seq] and not self._cache.trim(seq, kept)):
             self._cache.clear(seq)
             self._offloaded.pop(seq, None)
+            self._idle.pop(seq, None)
             kept = 0
         self._sequences.lengths[seq] = kept
         return kept
@@ -129,12 +138,16 @@ class LlamaEngine:
         all, and masks what is another's. llama-server does so with idle slots (--cache-idle-slots)."""
         if not self._offloads or not self._sequences.held(seq) or seq in self._offloaded:
             return
+        idle_for = self._steps - self._idle.setdefault(seq, self._steps)
+        if idle_for < OFFLOAD_AFTER["GPU" if self._model.on_gpu else "CPU"]:
+            return
         try:
             self._offloaded[seq] = self._cache.save(seq)
         except (EngineError, MemoryError) as error:  # it stays where it is
             _log.warning("not_offloaded", seq=seq, error=str(error))
         else:
             self._cache.clear(seq)
+            del self._idle[seq]
 
     def _fetch(self, seq: int) -> None:
         """Bring back what a sequence holds, cut to the length that it has by now."""

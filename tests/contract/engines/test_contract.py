@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from specmesh.engines.base import OffloadEngine, VerifyEngine
 from specmesh.engines.llama import LlamaVerifier
+from specmesh.engines.llama.engine import OFFLOAD_AFTER
 from specmesh.engines.sim import SimVerifier
 from specmesh.errors import LocalProtocolError
 
@@ -158,6 +159,24 @@ class TestVerifier:
         assert_same_logits(contract.step(verifier, contract.span(1, 12, ids[12:]))[0], straight[12:])
         verifier.trim(2, 0)
         assert_same_logits(contract.step(verifier, contract.span(2, 0, ids))[0], straight)
+
+    def test_offloaded_after_a_while(self, verifier: VerifyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where a copy takes long: once others have stepped for a while, and it was not used meanwhile."""
+        if not isinstance(verifier, LlamaVerifier) or verifier.info.trimming != "removal":
+            return
+        monkeypatch.setitem(OFFLOAD_AFTER, "CPU", 2)
+        cache, held = verifier._cache, [0, 0]
+
+        def stays(*seqs: int) -> bool:
+            """Whether it has cells after steps of these, when it may be offloaded."""
+            for seq in seqs:
+                contract.step(verifier, contract.span(seq, held[seq], [40]))
+                held[seq] += 1
+            verifier.offload(0)
+            return bool(cache.lib.llama_memory_seq_pos_max(cache._memory, 0) >= 0)
+
+        assert [stays(*seqs) for seqs in ((1, 0), (1,), (0, 1), (1,), (1,))] == [True, True, True, True, False]
+        assert verifier.trim(0, 9) == 2
 
     @pytest.mark.parametrize(
         ("seq", "source", "length"),
