@@ -28,7 +28,6 @@ class DrafterCore:
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
         self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
-        self._offloads: tuple[int, ...] = ()  # sequences, before the next row
         self._threads: int | None = None  # of the next step, where that changes
         self._work = ev.Worked()  # that nobody was told of
         self._reported_at = 0.0
@@ -87,7 +86,7 @@ class DrafterCore:
         elif event.upstream in self._speaks:
             self._speaks.discard(event.upstream)
             self.slots.clear()  # of ended sessions: the same ids may come to mean other tokens
-            self._order_cuts()
+            self._slots_changed = True
             return self._worked(now)
         return []
 
@@ -104,15 +103,15 @@ class DrafterCore:
     def next_step(self, _: float) -> ev.DraftStep | ev.Wait:
         """Return the step that begins now, for sessions that drafts are asked for; the others read nothing."""
         upstream, rows = self._rows()
+        offloads = self._ordered()
         for session in self.sessions.values():
             if session.seq is not None and session.held < session.fed:
                 self._cut(session.seq, session.held)
         cuts, threads = self._cuts, self._threads
-        if not rows and not cuts and threads is None:
+        if not rows and not cuts and not offloads and threads is None:
             return ev.Wait(inf)
         for row in rows:
             self.sessions[row.key] = self.sessions.pop(row.key)  # the others come first next time
-        offloads, self._offloads = self._offloads, ()
         self._cuts, self._threads = {}, None
         orders = tuple([KVCut(*cut) for cut in cuts.items()]) if cuts else ()
         return ev.DraftStep(upstream, orders, tuple(rows), threads, offloads)
@@ -202,7 +201,7 @@ class DrafterCore:
             self._release(spare)
         session.seq, session.held = self.slots.acquire(session.truth, n_prompt, cached=session.asked.cached)
         session.fed = session.held
-        self._order_cuts()
+        self._slots_changed = True
         return True
 
     def _release(self, session: DrafterSession, *, broken: bool = False) -> None:
@@ -215,17 +214,19 @@ class DrafterCore:
         self._cut(session.seq, held)
         self.slots.release(session.seq, KVContents(session.truth[:held], asked.n_prompt) if held else NO_CONTENTS)
         session.seq, session.held, session.fed = None, 0, 0
-        self._order_cuts()
-
-    def _order_cuts(self) -> None:
         self._slots_changed = True
+
+    def _ordered(self) -> tuple[int, ...]:
+        """Take over the cuts that the slots order; return the sequences to offload."""
+        offloads: tuple[int, ...] = ()
         for order in self.slots.orders():
             match order:
                 case KVCut(seq, length):
                     self._cut(seq, length)
                 case KVOffload(seq):
-                    self._offloads += (seq,)
+                    offloads += (seq,)
                 case KVCopy():
                     raise AssertionError("a draft model copies nothing")
                 case _:
                     assert_never(order)
+        return offloads

@@ -70,14 +70,15 @@ class KVSlots:
     room: ids that sequences without a session may hold together; the least recently used are emptied first.
     part: ids of a prompt that are read at once, where the same ids must have the same bits: only what a session would
           read in just the same way is reused. None where that does not matter.
-    offloads: steps pay for all that sequences hold. A session that begins alone has the others offloaded first: where
-          ids are already, those that are added after them stay as far away.
+    offloads: steps pay for all that sequences hold. Sessions that begin while there are no others have what is left
+          offloaded before their first step: ids that lie among others' are reached through those as long as they stay.
     """
 
     def __init__(
         self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None, *, offloads: bool = False
     ) -> None:
         self._n_seq, self._offloads = n_seq, offloads
+        self._begun = False  # the first of the sessions that there are, since the last orders
         self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(range(n_seq), NO_CONTENTS)  # the least recently used first
         self._orders: list[KVOrder] = []
@@ -100,6 +101,7 @@ class KVSlots:
         must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held."""
         empty = (seq for seq, contents in self._free.items() if not contents.ids)
         victim = min(empty, default=next(iter(self._free)))
+        self._begun = self._begun or len(self._free) == self._n_seq
         cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))
         reusable = self._cached(ids[:-1], prompt, live, victim) if cached else ()
         best = max((cold, *reusable), key=lambda one: one.held - one.lost)
@@ -113,8 +115,6 @@ class KVSlots:
             self._orders.append(KVCut(best.seq, best.held if itself else 0))
         if not itself:
             self._orders.append(KVCopy(best.seq, best.source, best.held))
-        if self._offloads and len(self._free) == self._n_seq - 1:
-            self._orders += [KVOffload(seq) for seq, contents in self._free.items() if contents.ids]
         return best.seq, best.held
 
     def _cached(
@@ -127,7 +127,8 @@ class KVSlots:
         if self._reuse != "copied":
             return
         held.pop(victim, None)
-        held |= {seq: self._usable(memory, before, prompt) for seq, memory in live}
+        # Of equals a live one: its cells are shared, those of one that was offloaded are not.
+        held = {seq: self._usable(memory, before, prompt) for seq, memory in live} | held
         source = max(held, key=lambda seq: held[seq], default=victim)
         if held.get(source):
             yield _Candidate(victim, source, held[source], len(self._free[victim].ids))
@@ -175,8 +176,11 @@ class KVSlots:
 
     def orders(self) -> tuple[KVOrder, ...]:
         """Return what to carry out now, in this order, before the next step."""
-        due, self._orders = tuple(self._orders), []
-        return due
+        due, self._orders = self._orders, []
+        if self._begun and self._offloads:
+            due += [KVOffload(seq) for seq, contents in self._free.items() if contents.ids]
+        self._begun = False
+        return tuple(due)
 
     def doubt(self, seqs: Iterable[int]) -> None:
         """Empty those of these sequences that have no session: a step failed that had to do with them."""

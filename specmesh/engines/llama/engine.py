@@ -70,7 +70,6 @@ class LlamaEngine:
         sizes = CacheSizes(n_ctx, n_seq, rows, outputs, threads, width=width)
         self._cache = open_cache(model, sizes, drafter=not rollback)
         self._sequences = Sequences(n_seq, n_ctx, model.n_vocab, n_batch, n_outputs)
-        self._offloads = self._cache.trimming == "removal" and width is None and not settings.rpc
         self._offloaded: dict[int, SavedState] = {}
         self._idle: dict[int, int] = {}  # by sequence to be offloaded, the number of steps when that was said first
         self._steps = 0
@@ -78,6 +77,8 @@ class LlamaEngine:
         reuse: KVReuse = "copied" if width is None else "cut"
         if self._cache.trimming != "removal" or model.lib.llama_model_n_swa(model.handle) > 0:
             reuse = "whole"
+        # Of a sliding window only what is in it would come back; a network is too slow.
+        self._offloads = reuse == "copied" and not settings.rpc
         self.vocabulary = model.vocabulary
         self.info = EngineInfo(
             model.name,

@@ -146,7 +146,7 @@ class TestVerifier:
         for seq in (0, 1, 1, 2):  # again, and an empty one
             verifier.offload(seq)
         cache = verifier._cache
-        if cache.trimming == "removal" and verifier.info.width is None:
+        if verifier.info.reuse == "copied":
             assert [cache.lib.llama_memory_seq_pos_max(cache._memory, seq) for seq in (0, 1)] == [-1, -1]
         contract.step(verifier, contract.span(2, 0, others, logits=False))
         verifier.offload(2)
@@ -162,7 +162,7 @@ class TestVerifier:
 
     def test_offloaded_after_a_while(self, verifier: VerifyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where a copy takes long: once others have stepped for a while, and it was not used meanwhile."""
-        if not isinstance(verifier, LlamaVerifier) or verifier.info.trimming != "removal":
+        if not isinstance(verifier, LlamaVerifier) or verifier.info.reuse != "copied":
             return
         monkeypatch.setitem(OFFLOAD_AFTER, "CPU", 2)
         cache, held = verifier._cache, [0, 0]

@@ -39,18 +39,21 @@ def test_room():
     assert made.acquire((*range(200, 240), 1), 0) == (seqs[2], 40)
 
 
-def test_what_others_left_is_offloaded_before_a_session_begins_alone():
-    made = KVSlots(3, "copied", ROOM, offloads=True)
+def test_what_others_left_is_offloaded_before_the_first_session_begins():
+    made = KVSlots(4, "copied", ROOM, offloads=True)
     chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
     first = had(made, chats[0])
     second, _ = made.acquire((*chats[1], 1), 0)
     assert made.orders() == (KVOffload(first),)
     third, _ = made.acquire((*chats[0][:40], 5), 0)
     assert made.orders() == (KVCopy(third, first, 40),), "its cells and those of others lie among each other"
-    made.release(second, KVContents(chats[1], 0))
-    made.release(third, NO_CONTENTS)
-    assert made.acquire((*chats[0], 1), 0) == (first, 50)
-    assert made.orders()[-1] == KVOffload(second)
+    fourth, _ = made.acquire((*chats[0][:40], 6), 0, [(third, KVContents(chats[0][:40], 0))])
+    assert made.orders() == (KVCopy(fourth, third, 40),), "not of one that was offloaded"
+    for seq, ids in ((second, chats[1]), (third, chats[2]), (fourth, ())):
+        made.release(seq, KVContents(ids, 0) if ids else NO_CONTENTS)
+    made.orders()
+    assert [made.acquire((*chats[chat], 1), 0) for chat in (0, 2)] == [(first, 50), (third, 50)]
+    assert made.orders() == (KVOffload(second),), "no other of those that begin together"
 
 
 PART = 2 * MIN_REUSED_IDS
