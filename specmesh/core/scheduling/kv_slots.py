@@ -178,7 +178,8 @@ class KVSlots:
         """Return what to carry out now, in this order, before the next step."""
         due, self._orders = self._orders, []
         if self._begun and self._offloads:
-            due += [KVOffload(seq) for seq, contents in self._free.items() if contents.ids]
+            shared = {order.source for order in due if isinstance(order, KVCopy)}
+            due += [KVOffload(seq) for seq, contents in self._free.items() if contents.ids and seq not in shared]
         self._begun = False
         return tuple(due)
 
