@@ -16,7 +16,7 @@ from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool
 from specmesh.core.requests import Scored
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
-from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVSlots
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVOffload, KVSlots
 from specmesh.core.session import VerifierSession
 from specmesh.core.session_context import SessionContext, session_report, session_row
 from specmesh.core.session_params import TargetLimits
@@ -206,7 +206,7 @@ class VerifierCore:
     def _failed(self, step: ev.Step, error: SpecmeshError) -> None:
         self._meter.idle()  # the time until the next step is no pause
         self._tell(vev.Noted("step_failed", {"error": str(error)}, "error"))
-        doubtful = {one.seq for one in (*step.orders, *step.spans)}
+        doubtful = {one.seq for one in (*step.orders, *step.spans) if not isinstance(one, KVOffload)}
         self._slots.doubt(doubtful)
         for live in [live for live in self.sessions.values() if live.seq in doubtful]:
             if live.client is not None:

@@ -69,3 +69,13 @@ def test_a_step_that_failed_is_no_pause():
     core.finish(step, EngineError("too late"), 0.011, 60.0)
     core.finish(core.next_step(60.001), [None], 60.001, 60.01)
     assert costs.pause < 0.1
+
+
+def test_a_step_that_failed_leaves_what_was_to_be_offloaded_before_it():
+    slots = KVSlots(2, "copied", 64, offloads=True)
+    core = VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), StepCosts(), slots, 64, n_seq=2)
+    for client, ids in ((1, PROMPT * 10), (2, (5, 6) * 10)):
+        core.handle(replace(OPENING, client=client, ids=ids, n_prompt=20), 0.0)
+        core.finish(core.next_step(0.0), [None] if client == 1 else EngineError("no room"), 0.0, 0.1)
+        core.handle(vev.ClientLeft(client), 0.2)
+    assert slots.snapshot().kept_sequences == 1
