@@ -2,13 +2,11 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, FlakyDrafter, attach, request, truth
 
-from specmesh.api.body import endless
 from specmesh.core.events import Span
 from specmesh.core.requests import Finished, Request
 from specmesh.daemons.runtime import loops
@@ -49,21 +47,6 @@ def test_engine_failure_ends_the_session_only(bench: Bench, socket_of: str):
     assert (type(error), str(error)) == (EngineError, f"{begins}out of memory")
     assert client.ids == truth(len(client.ids) if draft_n else 31)
     asked.ask(request(3)).whole(3)
-
-
-@pytest.mark.parametrize("ignored", [False, True])
-def test_a_forbidden_end_is_not_said(bench: Bench, ignored: bool):
-    """`ignore_eos`: the text goes on where the target would have ended it, at either end, with drafts and without."""
-    verifier = bench.verifier(Flaky(SimSettings(end_after=len(PROMPT) + 5)))
-    drafter = bench.drafter()
-    attach(verifier, drafter)
-    what = request(20, draft_n=0)
-    if ignored:
-        what = replace(what, params=endless(what.params, {255}))
-    clients = verifier.ask(what), drafter.ask(replace(what, params=replace(what.params, draft_n=4)))
-    reasons = {client.end().reason for client in clients}
-    assert (clients[0].ids, reasons) == (clients[1].ids, {"length" if ignored else "stop"})
-    assert (len(clients[0].ids), 255 in clients[0].ids) == (20 if ignored else 5, False)
 
 
 def test_draft_engine_failure_changes_nothing(bench: Bench):

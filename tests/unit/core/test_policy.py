@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specmesh.core.draft_length.policy import BEGIN_GAIN, MAX_LEAD, PolicyInputs, solve
+from specmesh.core.draft_length.policy import MAX_LEAD, PolicyInputs, solve
 
 MOST = 16
 Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9)))
@@ -86,7 +86,6 @@ def test_on_and_off_do_not_alternate():
     there = inputs(0.4, round_trip=0.08, alone=between)
     on, off = solve(made), solve(inputs(0.05))
     assert (on.wanted > 0, off.wanted) == (True, 0)
-    assert promise * between / made.steps[0] < BEGIN_GAIN
     assert solve(there, on).wanted > 0
     assert solve(there, off).wanted == 0
 
