@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specmesh.core.tool_calls import (
     FORMATS,
+    TOOL_MARKS,
     ArgumentsPart,
     CallBegin,
     CallParser,
@@ -144,3 +145,9 @@ def test_an_argument_between_marks_becomes_json_as_its_schema_says(text: str, sc
 def test_a_template_shows_its_form(form: ToolFormat):
     assert detect("{{ tools }} " + " ".join(form.signs)) is form
     assert detect("{{ tool_calls }} " + " ".join(form.signs)) is FORMATS["generic"]
+
+
+def test_marks_that_may_be_control_tokens():
+    assert {"[TOOL_CALLS]", "<|python_tag|>", "<think>", "</tool_call>", "<|channel|>", "[/THINK]"} <= TOOL_MARKS
+    assert sum("tool▁call" in mark for mark in TOOL_MARKS) == 4
+    assert not any(set(mark) & set(' \n"=') for mark in TOOL_MARKS)
