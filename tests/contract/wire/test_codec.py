@@ -19,7 +19,7 @@ from specmesh.errors import FrameError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import HEADER, MAX_FRAME, MAX_NAME, decode, decode_body, encode, encode_body, may_be_control
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
+PROFILE = settings(max_examples=200)
 VECTORS = Path(__file__).parents[3] / "wire" / "vectors"
 MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
 

@@ -37,7 +37,7 @@ def test_others_say_the_targets_own_choice(strategy):
 
 @pytest.mark.parametrize("strategy", ["deterministic", "probabilistic", "threshold"])
 @given(st.lists(st.lists(st.integers(-1, 1), min_size=5, max_size=5), min_size=3, max_size=3))
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_greedy_is_what_the_sampler_chooses(strategy, logits):
     """Row by row, of equal logits the lowest id, whatever was drafted."""
     params, rows = SamplingParams(strategy=strategy, threshold=1.0), np.array(logits, np.float32)
@@ -64,7 +64,7 @@ def offered(draw):
     return SampledDraft(draw(st.sampled_from(ids)), proposal)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(offered(), max_size=4),
     st.lists(st.sampled_from([0.0, 1.0, -3.0, -60.0, -1e9, -np.inf]), min_size=5, max_size=5),
@@ -121,11 +121,9 @@ def test_every_small_case():
 # --- what drafts are sampled from: as little as carries the distribution, and exactly that
 
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
 scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
 
 
-@PROFILE
 @given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
 def test_a_proposal_is_the_likeliest_of_the_distribution(scores, top_k, temperature):
     logits = np.array(scores, np.float32)

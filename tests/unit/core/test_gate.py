@@ -119,7 +119,7 @@ bids = st.lists(st.builds(lambda rates: bid(*rates), st.lists(st.floats(0, 1), m
 steps = st.lists(st.floats(0.001, 1), min_size=12, max_size=12)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(bids, steps, st.integers(0, 9))
 def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
     def rate(counts):

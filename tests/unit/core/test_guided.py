@@ -20,7 +20,7 @@ from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, Sampler, Sampli
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.errors import RequestError
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
+PROFILE = settings(max_examples=40)
 PIECES = (b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"ca", b"d")
 END, N_VOCAB = 0, len(PIECES)
 PROMPT = (8, 8)

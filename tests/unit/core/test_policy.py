@@ -94,7 +94,7 @@ def test_on_and_off_do_not_alternate():
     assert solve(there, off).wanted == 0
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     alpha=st.floats(0.01, 0.99),
     costs=st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=17),

@@ -1,12 +1,11 @@
 """Measured costs of a step."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.draft_length import estimates
 from specmesh.core.draft_length.estimates import StepCosts
 
-PROFILE = settings(derandomize=True, deadline=None)
 seconds = st.floats(0, 10)
 
 
@@ -17,7 +16,6 @@ def measured(table):
     return costs
 
 
-@PROFILE
 @given(st.dictionaries(st.integers(1, 40), seconds, min_size=1, max_size=8), st.integers(1, 60))
 def test_interpolation_stays_between_its_neighbours(table, rows):
     costs = measured(table)

@@ -1,7 +1,7 @@
 """Prompt lookup: what it guesses, and that its index follows every cut."""
 
 from harness.engine_contract import GREEDY, predict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.engines.ngram import NgramDrafter
@@ -19,7 +19,6 @@ def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
 SHORT_IDS = st.lists(st.integers(0, 3), max_size=12)
 
 
-@settings(derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 30), SHORT_IDS), max_size=12))
 def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]]]) -> None:
     drafter = NgramDrafter(512, 1)

@@ -13,7 +13,7 @@ from specmesh.core.accept import Acceptance
 from specmesh.core.prefix import Prefix
 from specmesh.wire import codec as wire_codec
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
+PROFILE = settings(max_examples=200)
 
 REACHED = {
     "codec": {
