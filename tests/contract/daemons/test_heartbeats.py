@@ -49,7 +49,9 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     router, running, engine = held
     for number in range(5):
         stood = running.progress
-        answer(router, number)
+        router.say(m.Ping(100 + number))  # or the verifier would take it for dead
+        while router.expect(m.Pong).number != 100 + number:
+            pass
         until(lambda stood=stood: running.progress > stood, "the loop turns on")
     monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
     router.say(m.Ping(1))
@@ -96,13 +98,6 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench, monkeypatch: pytest.Monke
     peer.say(m.Ping(3))
     assert peer.expect(m.Pong).number == 3
     until(lambda: verifier.progress > stood + 1, "it gets on")
-
-
-def answer(router: Scripted, number: int) -> None:
-    """A PING is answered while the draft model is in a step, or the verifier would take the drafter for dead."""
-    router.say(m.Ping(100 + number))
-    while router.expect(m.Pong).number != 100 + number:
-        pass
 
 
 def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):

@@ -25,30 +25,14 @@ from structlog.testing import capture_logs
 
 from specmesh.core import link
 from specmesh.core.events import Span
-from specmesh.core.requests import Finished, Request
+from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.daemons.runtime import loops
 from specmesh.engines.base import host_id
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.sim import SimSettings
-from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import EngineError
 from specmesh.wire import messages as m
-
-
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [
-        (request(ids=()), RequestError),
-        (request(ids=(256,)), RequestError),
-        (request(ids=(-1,)), RequestError),
-        (request(ids=(65,) * 8192), PromptTooLong),
-    ],
-    ids=["empty", "id too large", "id negative", "too long"],
-)
-def test_requests_that_cannot_be(bench: Bench, what: Request, error: type[SpecmeshError]):
-    verifier = bench.verifier()
-    assert type(verifier.ask(what).error()) is error
-    assert isinstance(verifier.ask(request(3)).end(), Finished)
 
 
 @pytest.mark.parametrize("socket_of", ["verifier", "drafter"])

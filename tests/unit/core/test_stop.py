@@ -62,12 +62,6 @@ def test_stops_that_cannot_be(stops):
     assert refused.value.param == "stop"
 
 
-@pytest.mark.parametrize(("stop", "shown"), [("abb", ["", "", "ab", ""]), ("bb", ["a", "", "ba", ""])])
-def test_what_may_be_the_beginning_waits(stop, shown):
-    feed = StopTextFilter(VOCABULARY, [stop])
-    assert [feed.feed([token]).text for token in (0, 1, 0, 1)] == shown
-
-
 def decoded_so_far(ids):
     """The text of ids but for a character that is not complete."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(PIECES[token] for token in ids))

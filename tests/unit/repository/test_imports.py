@@ -62,11 +62,6 @@ def within(name, *packages):
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def foreign(path, *packages):
-    """What a file imports beyond the pure part of the standard library and `packages`."""
-    return {name for name in imports(path) if not within(name, *PURE_STDLIB, *packages)}
-
-
 PURE = {
     "specmesh/core": ("numpy", "specmesh.core", "specmesh.errors", "specmesh.wire.messages"),
     "wire": ("specmesh.wire", "specmesh.errors"),
@@ -76,7 +71,9 @@ PURE = {
 @pytest.mark.parametrize("folder", PURE)
 def test_core_and_wire_are_pure(folder):
     """They import the pure standard library, themselves and the errors; the core numpy and the wire's messages, too."""
-    assert {named(path): found for path in sources(folder) if (found := foreign(path, *PURE[folder]))} == {}
+    known = (*PURE_STDLIB, *PURE[folder])
+    found = {named(path): {name for name in imports(path) if not within(name, *known)} for path in sources(folder)}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 FORBIDDEN = {
