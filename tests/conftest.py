@@ -16,8 +16,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-# How long an example takes, or is drawn, is the machine's affair.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes, or is drawn, is the machine's affair; and each run has the same ones.
+settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,12 +16,8 @@ def test_candidates_user_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(paths.sys, "platform", "linux")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/5")
     own, system = Path("/run/user/5/specmesh"), paths.SYSTEM_DIR
-    assert paths.candidate_sockets() == [
-        own / "verifier.sock",
-        own / "drafter.sock",
-        system / "verifier.sock",
-        system / "drafter.sock",
-    ]
+    sockets = [folder / f"{role}.sock" for folder in (own, system) for role in ("verifier", "drafter")]
+    assert paths.candidate_sockets() == sockets
     assert paths.default_socket("drafter") == own / "drafter.sock"
 
 

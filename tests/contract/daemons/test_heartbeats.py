@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from harness.loops import PATIENCE, Bench, Flaky, Running, Scripted, bear_silence, request, until, welcomed
+from harness.loops import PATIENCE, Bench, Flaky, Running, Scripted, request, until, welcomed
 
+from specmesh.core import link
 from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.drafter import upstream_link
@@ -48,7 +49,9 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     router, running, engine = held
     for number in range(5):
         stood = running.progress
-        answer(router, number)
+        router.say(m.Ping(100 + number))  # or the verifier would take it for dead
+        while router.expect(m.Pong).number != 100 + number:
+            pass
         until(lambda stood=stood: running.progress > stood, "the loop turns on")
     monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
     router.say(m.Ping(1))
@@ -83,7 +86,7 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench, monkeypatch: pytest.Monke
     peer.answers = False
     assert peer.expect(m.Pong).number == 1
     monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
-    bear_silence(monkeypatch, 1e9)
+    monkeypatch.setattr(link, "SILENCE", 1e9)
     stood = verifier.progress
     peer.say(m.Ping(2), m.Hello("again", "scripted", "none", "", 0, 4096))
     while (message := peer.on_event(0.5)) is not None:  # a PING may have been on its way
@@ -95,13 +98,6 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench, monkeypatch: pytest.Monke
     peer.say(m.Ping(3))
     assert peer.expect(m.Pong).number == 3
     until(lambda: verifier.progress > stood + 1, "it gets on")
-
-
-def answer(router: Scripted, number: int) -> None:
-    """A PING is answered while the draft model is in a step, or the verifier would take the drafter for dead."""
-    router.say(m.Ping(100 + number))
-    while router.expect(m.Pong).number != 100 + number:
-        pass
 
 
 def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):

@@ -4,34 +4,35 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Bench, Flaky, FlakyDrafter, attach, request, truth
+from harness.loops import (
+    PATIENCE,
+    PROMPT,
+    Bench,
+    Flaky,
+    FlakyDrafter,
+    ask_for,
+    attach,
+    request,
+    truth,
+    until,
+    welcome,
+    welcomed,
+)
+from structlog.testing import capture_logs
 
-from specmesh.api.body import endless
+from specmesh.core import link
 from specmesh.core.events import Span
-from specmesh.core.requests import Finished, Request
+from specmesh.core.requests import Request
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.daemons.runtime import loops
 from specmesh.engines.base import host_id
+from specmesh.engines.grammar import Grammars
 from specmesh.engines.sim import SimSettings
-from specmesh.errors import EngineError, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import EngineError
 from specmesh.wire import messages as m
-
-
-@pytest.mark.parametrize(
-    ("what", "error"),
-    [
-        (request(ids=()), RequestError),
-        (request(ids=(256,)), RequestError),
-        (request(ids=(-1,)), RequestError),
-        (request(ids=(65,) * 8192), PromptTooLong),
-    ],
-    ids=["empty", "id too large", "id negative", "too long"],
-)
-def test_requests_that_cannot_be(bench: Bench, what: Request, error: type[SpecmeshError]):
-    verifier = bench.verifier()
-    assert type(verifier.ask(what).error()) is error
-    assert isinstance(verifier.ask(request(3)).end(), Finished)
 
 
 @pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
@@ -49,21 +50,6 @@ def test_engine_failure_ends_the_session_only(bench: Bench, socket_of: str):
     assert (type(error), str(error)) == (EngineError, f"{begins}out of memory")
     assert client.ids == truth(len(client.ids) if draft_n else 31)
     asked.ask(request(3)).whole(3)
-
-
-@pytest.mark.parametrize("ignored", [False, True])
-def test_a_forbidden_end_is_not_said(bench: Bench, ignored: bool):
-    """`ignore_eos`: the text goes on where the target would have ended it, at either end, with drafts and without."""
-    verifier = bench.verifier(Flaky(SimSettings(end_after=len(PROMPT) + 5)))
-    drafter = bench.drafter()
-    attach(verifier, drafter)
-    what = request(20, draft_n=0)
-    if ignored:
-        what = replace(what, params=endless(what.params, {255}))
-    clients = verifier.ask(what), drafter.ask(replace(what, params=replace(what.params, draft_n=4)))
-    reasons = {client.end().reason for client in clients}
-    assert (clients[0].ids, reasons) == (clients[1].ids, {"length" if ignored else "stop"})
-    assert (len(clients[0].ids), 255 in clients[0].ids) == (20 if ignored else 5, False)
 
 
 def test_draft_engine_failure_changes_nothing(bench: Bench):
@@ -117,3 +103,79 @@ def test_a_first_token_does_not_wait_for_more(bench: Bench, monkeypatch: pytest.
     finally:
         engine.go_on.set()
     client.whole(9)
+
+
+# --- texts of a given form
+
+
+SCHEMA = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
+
+
+def structured(grammar: Grammar, draft_n: int | None = 4, max_tokens: int = 100) -> Request:
+    asked = request(max_tokens, draft_n)
+    return replace(asked, params=replace(asked.params, grammar=grammar))
+
+
+@pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
+def test_strategies_that_look_at_whole_rows_are_refused(bench: Bench, strategy: str):
+    asked = structured(SCHEMA)
+    sampling = replace(asked.params.sampling, strategy=strategy)
+    error = bench.verifier().ask(replace(asked, params=replace(asked.params, sampling=sampling))).error()
+    assert f"strategy {strategy} does not go with a grammar" in str(error)
+
+
+def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Its drafts go without."""
+    monkeypatch.setattr(Grammars, "compile", Mock(side_effect=RuntimeError("a defect")))
+    router, _ = welcomed(bench)
+    with capture_logs() as said:
+        router.say(m.Opened(5, 0, len(PROMPT), structured(SCHEMA).params.named()), m.Sync(5, 0, 0, PROMPT, 4))
+        assert router.expect(m.Draft).session == 5
+        until(lambda: "grammar_unknown" in {line["event"] for line in said}, "it is said")
+
+
+# --- a loop that stops: what becomes of its texts, and of those of the other
+
+
+COUNT = 2000
+"""Ids of a text that is still told when another drafter has come."""
+
+
+def test_a_bye_concerns_its_sender_only(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Its own session ends; one that it drafted for is another's now, and that one's own goes on."""
+    monkeypatch.setattr(link, "SILENCE", 1e9)
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    leaving = bench.dealer()
+    client = verifier.ask(request(COUNT, None))
+    announced = leaving.expect(m.Opened)
+    staying = bench.dealer()
+    leaving.say(ask_for(1, ids=PROMPT, max_tokens=8000))
+    staying.say(ask_for(2, ids=PROMPT, max_tokens=COUNT))
+    leaving.expect(m.Opened)
+    assert staying.expect(m.Opened).ref == 2
+    leaving.say(m.Bye(), m.Bye())
+    again = staying.expect(m.Opened)
+    assert (again.session, again.ref) == (announced.session, 0)
+    assert [peer["drafter"] for peer in verifier.stats()["peers"]] == ["scripted"]
+    assert {staying.expect(m.Done).finish_reason for _ in range(2)} == {"length"}
+    client.whole(COUNT)
+
+
+def test_a_bye_of_a_stranger(bench: Bench):
+    """Whoever was never attached, or has left, is not asked for a HELLO."""
+    verifier, stranger = bench.verifier(), bench.dealer(known=False)
+    for _ in range(2):
+        stranger.say(m.Bye(), m.Bye())
+        stranger.hello()
+        assert isinstance(stranger.expect(m.Welcome, m.Error), m.Welcome)
+    assert verifier.stats()["wire"]["handshake_failures"]["hello"] == 0
+
+
+def test_bye_without_a_welcome(bench: Bench):
+    """A drafter that nobody has welcomed goes on asking."""
+    router = bench.router()
+    drafter = bench.drafter()
+    router.expect(m.Hello)
+    router.say(m.Bye(), welcome())
+    until(lambda: drafter.welcome, "it is welcome")
+    assert drafter.stats()["reconnects"] == 0

@@ -104,19 +104,6 @@ class TestVerifier:
         for seq in range(contract.N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
-    def test_gone_on_with_long_after(self, verifier: VerifyEngine) -> None:
-        ids = contract.text_ids(30)
-        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
-        contract.step(verifier, contract.span(1, 0, ids[:8]))
-        contract.step(verifier, contract.span(1, 8, [*ids[8:10], 51, 52]))
-        verifier.trim(1, 10)
-        verifier.trim(0, 0)
-        for seq in (2, 0):
-            contract.step(verifier, contract.span(seq, 0, contract.text_ids(20, seed=4), logits=False))
-            contract.step(verifier, contract.span(seq, 20, [60, 61, 62]))
-            verifier.trim(seq, 0)
-        assert_same_logits(contract.step(verifier, contract.span(1, 10, ids[10:]))[0], straight[10:])
-
     def test_copies(self, verifier: VerifyEngine) -> None:
         ids = contract.text_ids(20)
         straight = contract.step(verifier, contract.span(0, 0, ids))[0]

@@ -88,12 +88,7 @@ class TestDrafter:
         texts = [contract.text_ids(9), contract.text_ids(15)[3:], contract.text_ids(9)[1:]]
         alone = []
         for ids in texts:
-            alone.append(
-                [
-                    contract.predict(drafter, 0, ids, contract.GREEDY),
-                    contract.predict(drafter, 0, [44], contract.GREEDY),
-                ]
-            )
+            alone.append([contract.predict(drafter, 0, more, contract.GREEDY) for more in (ids, [44])])
             drafter.trim(0, 0)
         first = drafter.predict([Ask(seq, tuple(ids), contract.GREEDY) for seq, ids in enumerate(texts)])
         second = drafter.predict([Ask(2, (44,), contract.GREEDY), Ask(0, (44,), None), Ask(1, (44,), contract.GREEDY)])

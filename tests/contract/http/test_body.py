@@ -5,7 +5,7 @@ import math
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.api.body import parse_body
@@ -129,7 +129,6 @@ JSON = st.recursive(
 NAMES = st.sampled_from([*REFUSED, "resume", "resumable", "reconnect_timeout", "other"])
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.dictionaries(NAMES, JSON, max_size=6) | JSON)
 def test_any_json(body: object):
     try:

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.api.deltas import Deltas, deltas_of
@@ -36,7 +36,6 @@ def joined(parts: list[dict[str, object]]) -> tuple[str, str, list[list[str]]]:
     return thought, "".join(str(one.get("content", "")) for one in parts), calls
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
 def test_whatever_the_parts(cuts: list[int]):
     deltas, places = made(), [0, *sorted(cuts), len(TEXT)]

@@ -1,11 +1,12 @@
-"""The codec against its golden vectors, and as a total function on bytes."""
+"""The codec against its golden vectors, and as a total function on bytes. Every field of a JSON body is checked before
+a message exists, and before one leaves."""
 
 import json
 import tracemalloc
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 from zlib import crc32
 
 import pytest
@@ -16,9 +17,9 @@ from fuzz import codec
 from fuzz.mutants import mutants
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import HEADER, MAX_FRAME, decode, encode, may_be_control
+from specmesh.wire.codec import HEADER, MAX_FRAME, MAX_NAME, decode, decode_body, encode, encode_body, may_be_control
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=200)
+PROFILE = settings(max_examples=200)
 VECTORS = Path(__file__).parents[3] / "wire" / "vectors"
 MESSAGES = {cls.__name__: cls for cls in get_args(m.Message)}
 
@@ -206,14 +207,76 @@ def test_count_allocates_nothing():
     assert peak < 4096
 
 
-def test_version_is_named_before_the_rest_is_judged():
-    frame = bytearray(encode(DRAFT))
-    frame[2], frame[3], frame[16] = 9, 200, 255
-    with pytest.raises(FrameError) as caught:
-        decode(sealed(frame[:-4]))
-    assert (caught.value.reason, caught.value.seen) == ("version", 9)
-
-
 def test_oversized_control_frame_is_refused():
     frame = HEADER.pack(b"SM", m.PROTOCOL_VERSION, m.Kind.PING, 0, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
     assert decode_or_reason(sealed(frame)) == "length"
+
+
+# --- JSON bodies
+
+PING = b'{"number":1,"sessions":2}'
+OPEN = {"ref": 1, "prompt": "p", "options": {"max_tokens": 8, "temperature": 0.5}}
+
+
+def test_names_are_bounded_and_texts_are_not():
+    """A name may have MAX_NAME characters and no more; a prompt, a sentence, a piece by the body alone."""
+    long = "x" * (MAX_NAME + 1)
+    assert decode_body(m.Error, json.dumps({"code": long[1:], "message": ""}).encode()).code == long[1:]
+    with pytest.raises(FrameError):
+        decode_body(m.Error, json.dumps({"code": long, "message": ""}).encode())
+    assert decode_body(m.Open, json.dumps(OPEN | {"prompt": long * 10}).encode()).prompt == long * 10
+    for message in (m.Error("busy", long), m.Vocab(0, [long])):
+        assert decode_body(type(message), encode_body(message)) == message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"", b"{", b"null", b"[]", b'"x"', b"1", b"\xff\xfe{", b"[" * 100_000, b"9" * 10_000),
+        *(around % PING for around in (b"%b{}", b"%b,", b"\x0b%b", b"%b\xc2\xa0")),
+        *(PING.decode().encode(encoding) for encoding in ("utf-16", "utf-32", "utf-8-sig")),
+    ],
+    ids=lambda raw: repr(raw[:40]),
+)
+def test_what_is_not_one_object_in_utf_8_is_refused(raw):
+    with pytest.raises(FrameError) as caught:
+        decode_body(m.Ping, raw)
+    assert caught.value.reason == "body"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(m.Ping(-1, 0), m.Ping(0, queued=2**32), m.Error("x" * (MAX_NAME + 1), ""), m.Error("busy", "\ud800")),
+        *(m.Ping(1, float("inf")), m.Done(1, "stop", 1, {"rate": float("nan")})),
+        m.Open(**OPEN | {"prompt": "x" * m.MAX_BODY}),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_nothing_leaves_that_a_peer_refuses(message):
+    with pytest.raises(ValueError, match=r"range|surrogates|JSON compliant|exceeds"):
+        encode_body(message)
+
+
+def is_a(value, kind):
+    """Whether it is of this type, as a message's field has it."""
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(is_a(one, *get_args(kind)) for one in value)
+    return isinstance(value, (int, float) if kind is float else get_origin(kind) or kind) and (
+        kind is bool or not isinstance(value, bool)
+    )
+
+
+@settings(PROFILE, max_examples=1000)
+@given(st.sampled_from(get_args(m.ControlMessage)).flatmap(control), st.data())
+def test_any_json_is_a_message_or_a_frame_error(message, data):
+    """Arbitrary JSON in any field gives a message whose fields have their types, or FrameError."""
+    body = json.loads(encode_body(message))
+    name = data.draw(st.sampled_from([*body, "other"]))
+    body[name] = data.draw(_json | st.lists(_json))
+    try:
+        found = decode_body(type(message), json.dumps(body).encode())
+    except FrameError:
+        return
+    assert all(is_a(getattr(found, name), kind) for name, kind in get_type_hints(type(message)).items())
+    assert decode_body(type(message), encode_body(found)) == found

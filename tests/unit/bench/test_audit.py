@@ -69,18 +69,6 @@ def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -
     return audit(cast("Client", daemon), bodies, ("auto", 4), told, lambda: None)
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 0.8, "logit_bias": [(7, 1.0)]}])
-def test_a_quiet_pair(sampling: dict[str, object]):
-    """Texts that are the same to the last bit: nothing is found, and the noise is none."""
-    result = audited(Daemon(), reproducible=True, **sampling)
-    assert (result["failed"], result["noise"], result["divergences"]) == (False, 0.0, [])
-    assert [(way["draft_n"], way["texts"], way["identical"], way["drafted"]) for way in result["ways"]] == [
-        ("auto", 3, 3, 9),
-        (4, 3, 3, 9),
-    ]
-    assert not lines(result)
-
-
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8}, {"temperature": 3.0, "top_k": 6}])
 def test_noisy_kernels(sampling: dict[str, object]):
     """Texts part, also at their ends, and each parting is within what the logits were seen to differ by."""

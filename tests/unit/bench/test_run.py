@@ -1,14 +1,16 @@
-"""`specmesh bench`: sums and words from samples, prompts, order, the step table, and how the commands end."""
+"""`specmesh bench`: sums and words from samples, prompts, the step table; a suite's prompts, table and picture."""
 
+import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from specmesh.bench import read_prompts
 from specmesh.bench.load import level
-from specmesh.bench.run import ALONE, outcomes
+from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows
 from specmesh.bench.steps import read_costs
-from specmesh.client import GeneratedText
+from specmesh.client import GeneratedText, Json
 from specmesh.errors import ConfigError
 
 SIZES = {"bytes_sent": 300, "bytes_received": 500}
@@ -75,3 +77,47 @@ def test_no_steps(text: str, tmp_path: Path):
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"steps\.json"):
         read_costs(file)
+
+
+# --- --suite
+
+
+def found() -> list[Json]:
+    runs = {ALONE: [[text(50.0)]], "drafter": [[text(75.0, 10, 40, 20)]]}
+    return [{"category": name, "sources": outcomes(runs)} for name in ("coding", "all")]
+
+
+def test_prompts():
+    """Eight of each category, of a length that a small context takes, all different; each time after another number."""
+    suite, again = prompts(None), prompts(None)
+    told = ["coding", "maths", "summarising", "retrieval", "roleplay", "multilingual", "tool_calls"]
+    assert [*suite] == told == [*again]
+    every = [one for texts in suite.values() for one in texts]
+    assert len({one.partition("\n")[2] for one in every}) == len({one.partition("\n")[0] for one in every}) == 8 * 7
+    assert all(100 < len(one) < 900 for one in every)
+    assert not {*every} & {one for texts in again.values() for one in texts}
+    assert [len(texts) for texts in prompts(2).values()] == [2] * 7
+
+
+def test_rows():
+    """One for each category and source of drafts; the verifier alone is what they are held against."""
+    shown = {"source": "drafter", "alone tok/s": "50.0", "tok/s": "75.0", "speed-up": "1.50", "acceptance": "0.50"}
+    assert rows(found()) == [{"category": name} | shown | {"same text": "1/1"} for name in ("coding", "all")]
+
+
+def test_a_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The error says what to install."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match="pip install matplotlib"):
+        draw(found(), "a model", tmp_path / "x.png")
+
+
+def test_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A bar for each category, of the speed-up against the verifier alone."""
+    library = MagicMock()
+    monkeypatch.setitem(sys.modules, "matplotlib", library)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", library.figure)
+    draw(found(), "a model", tmp_path / "x.png")
+    figure = library.figure.Figure.return_value
+    assert figure.subplots.return_value.bar.call_args.args[:2] == ([0, 1], [1.5, 1.5])
+    assert figure.savefig.call_args.args == (tmp_path / "x.png",)

@@ -1,9 +1,9 @@
 """A conversation in the terminal."""
 
 import builtins
-import io
 import sys
 from collections.abc import Generator
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,28 +29,13 @@ class FakeClient:
             self.closed += 1
 
 
-class Terminal(io.StringIO):
-    """A stdin that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch):
     """Makes input() return these lines; an exception among them is raised."""
 
     def lines(*said: str | type[BaseException]) -> None:
-        left = [*said, EOFError]
-
-        def answer(_: str = "") -> str:
-            line = left.pop(0)
-            if isinstance(line, str):
-                return line
-            raise line
-
-        monkeypatch.setattr(sys, "stdin", Terminal())
-        monkeypatch.setattr(builtins, "input", answer)
+        monkeypatch.setattr(sys, "stdin", Mock(**{"isatty.return_value": True}))
+        monkeypatch.setattr(builtins, "input", Mock(side_effect=[*said, EOFError]))
 
     return lines
 

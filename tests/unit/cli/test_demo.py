@@ -3,9 +3,9 @@
 import pytest
 from rich.console import Console
 
-from specmesh.cli.demo import explanation, result, screen
+from specmesh.cli.demo import result, screen
 from specmesh.client import GeneratedText
-from specmesh.machines import STEPS_MS, step_ms
+from specmesh.machines import step_ms
 
 REPORT = {
     "rounds": 4.0,
@@ -29,12 +29,6 @@ def texts(second: list[int]) -> tuple[GeneratedText, GeneratedText]:
 @pytest.mark.parametrize(("rows", "expected"), [(0, 18.9), (1, 18.9), (3, 21.9), (5, 28.75), (9, 36.9), (512, 48.7)])
 def test_step_times(rows: int, expected: float):
     assert step_ms("h100-70b", rows) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("machine", STEPS_MS)
-def test_what_is_stretched(machine: str):
-    assert f"{step_ms(machine, 1):g} ms" in explanation(machine)
-    assert explanation("this").startswith("Nothing is stretched")
 
 
 @pytest.mark.parametrize(("ids", "same"), [([1, 2], True), ([1, 3], False)])

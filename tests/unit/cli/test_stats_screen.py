@@ -1,11 +1,18 @@
 """`stats --watch`: in any size, whatever the snapshot says."""
 
+from unittest.mock import Mock
+
 import pytest
 from harness import snapshots
 
 from specmesh.cli import status
 from specmesh.core.snapshot import as_json
 from specmesh.errors import DaemonUnreachable
+
+
+def client(*answers):
+    """A daemon that answers with these, errors raised; then the user presses Ctrl-C."""
+    return Mock(**{"get.side_effect": [*answers, KeyboardInterrupt]})
 
 
 @pytest.mark.parametrize("sessions", [0, 20])
@@ -17,7 +24,7 @@ def test_fits(slept, monkeypatch, capsys, sessions, drafters, width, height):
     monkeypatch.setattr(status.shutil, "get_terminal_size", lambda: (width, height))
     snapshot = as_json(snapshots.verifier(sessions=sessions, drafters=drafters))
     with pytest.raises(KeyboardInterrupt):
-        status.watch(FakeClient(snapshot), 0.5)
+        status.watch(client(snapshot), 0.5)
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) < height
     assert max(map(len, shown)) < width
@@ -30,20 +37,6 @@ def test_peers_cannot_steer_the_terminal():
     assert dict(status.rows(snapshot))["drafter"].startswith("?[2J?mac[red]")
 
 
-class FakeClient:
-    """A daemon that answers with these, errors raised; then the user presses Ctrl-C."""
-
-    def __init__(self, *answers):
-        self.answers = [*answers, KeyboardInterrupt()]
-
-    def get(self, resource):
-        assert resource == "/stats"
-        answer = self.answers.pop(0)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-
 @pytest.fixture
 def slept(monkeypatch):
     naps: list[float] = []
@@ -54,9 +47,9 @@ def slept(monkeypatch):
 def test_lines_where_there_is_no_terminal(slept, capsys):
     """The rows, each interval; a daemon that goes away is waited for, and shown again."""
     snapshot = as_json(snapshots.verifier())
-    client = FakeClient(snapshot, DaemonUnreachable("gone"), as_json(snapshots.LOADING))
+    told = client(snapshot, DaemonUnreachable("gone"), as_json(snapshots.LOADING))
     with pytest.raises(KeyboardInterrupt):
-        status.watch(client, 0.5)
+        status.watch(told, 0.5)
     shown = capsys.readouterr().out
     assert shown.count("role           verifier") == 3
     assert shown.index("waiting for the daemon to return") < shown.index("loading        43%")

@@ -1,4 +1,5 @@
-"""The accept rule against a brute-force oracle, and what each strategy lets a step say, row by row."""
+"""The accept rule against a brute-force oracle, what each strategy lets a step say, row by row, and what drafts are
+sampled from."""
 
 import itertools
 from dataclasses import replace
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.accept import Acceptance, VerifiedRows, accept, strategy_of, uses_proposals
-from specmesh.core.sampling.proposal import HEAVIEST, Proposal, SampledDraft
+from specmesh.core.sampling.proposal import HEAVIEST, MASS, MAX_PROPOSAL, Proposal, ProposalSampler, SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 HOT = SamplingParams(1.0, seed=3)
@@ -36,7 +37,7 @@ def test_others_say_the_targets_own_choice(strategy):
 
 @pytest.mark.parametrize("strategy", ["deterministic", "probabilistic", "threshold"])
 @given(st.lists(st.lists(st.integers(-1, 1), min_size=5, max_size=5), min_size=3, max_size=3))
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_greedy_is_what_the_sampler_chooses(strategy, logits):
     """Row by row, of equal logits the lowest id, whatever was drafted."""
     params, rows = SamplingParams(strategy=strategy, threshold=1.0), np.array(logits, np.float32)
@@ -63,7 +64,7 @@ def offered(draw):
     return SampledDraft(draw(st.sampled_from(ids)), proposal)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.lists(offered(), max_size=4),
     st.lists(st.sampled_from([0.0, 1.0, -3.0, -60.0, -1e9, -np.inf]), min_size=5, max_size=5),
@@ -115,3 +116,46 @@ def test_every_small_case():
                     committed, accepted, tested = one_by_one(drafts, target, room)
                     assert verdict == Acceptance(committed, accepted, tested, committed[-1] == END)
                     assert choose.mock_calls == [call(i) for i in range(len(committed))]
+
+
+# --- what drafts are sampled from: as little as carries the distribution, and exactly that
+
+
+scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
+
+
+@given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
+def test_a_proposal_is_the_likeliest_of_the_distribution(scores, top_k, temperature):
+    logits = np.array(scores, np.float32)
+    sampler = Sampler(SamplingParams(temperature, top_k))
+    proposing = ProposalSampler(sampler, 7)
+    token = proposing.choose(logits, 3)
+    made, probs = proposing.proposal, sampler.distribution(logits)
+    assert made.fits(token, len(logits))
+    assert made.weights[0] == HEAVIEST
+    ids, shares = made.shares()
+    carried = probs[ids].sum()
+    assert carried >= MASS - MAX_PROPOSAL / HEAVIEST or len(ids) == MAX_PROPOSAL
+    assert carried - probs[ids[-1]] < MASS
+    assert np.abs(shares - probs[ids] / carried).max() < 2 / HEAVIEST
+
+
+@pytest.mark.parametrize(
+    ("proposal", "fits"),
+    [
+        (Proposal((1, 2), (3, 4)), True),
+        (Proposal((2,), (1,)), True),
+        (Proposal((), ()), False),
+        (Proposal((1, 3), (3, 4)), False),
+        (Proposal((2, 2), (3, 4)), False),
+        (Proposal((2, 1), (3, 0)), False),
+        (Proposal((2, 1), (3, HEAVIEST + 1)), False),
+        (Proposal((2, 10), (3, 4)), False),
+        (Proposal((2, -1), (3, 4)), False),
+        (Proposal((2, 1), (3,)), False),
+        (Proposal((2, *range(10, 10 + MAX_PROPOSAL)), (1,) * (MAX_PROPOSAL + 1)), False),
+    ],
+    ids=str,
+)
+def test_what_a_peer_may_say(proposal, fits):
+    assert proposal.fits(2, 10 if len(proposal.ids) < MAX_PROPOSAL else 1000) == fits

@@ -1,10 +1,14 @@
-"""Sessions with a constraint: text in its language, the same for every drafter, and drafts counted as what they are."""
+"""Sessions with a constraint: text in its language, the same for every drafter, and drafts counted as what they are;
+what can be a grammar, and rows that are masked."""
 
+import json
 import random
+from contextlib import closing
 from functools import partial
 from itertools import product
 
 import numpy as np
+import pytest
 from harness.sessions import generate, ids_of, mostly_right
 from harness.sessions import session as session_of
 from hypothesis import given, settings
@@ -12,75 +16,36 @@ from hypothesis import strategies as st
 
 from fuzz.oracle import row
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.constraint import DraftConstraint
-from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.sampling.constraint import MAX_GRAMMAR, DraftConstraint, Grammar, GrammarKind, check_grammar, masked
+from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.grammar import Grammars
 from specmesh.errors import RequestError
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
+PROFILE = settings(max_examples=40)
 PIECES = (b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"ca", b"d")
 END, N_VOCAB = 0, len(PIECES)
 PROMPT = (8, 8)
 GREEDY = SamplingParams()
 
 
-class Texts:
-    """`Constraint` for a finite language, by looking at all of its texts."""
-
-    def __init__(self, *texts):
-        self.texts, self.ids = texts, []
-
-    def may(self, token, before):
-        text = spelt(before)
-        if token == END:
-            return text in self.texts
-        settled = self.settled(text)
-        return token == settled if settled else any(whole.startswith(text + PIECES[token]) for whole in self.texts)
-
-    def settled(self, text):
-        """The id of the next character, where there is only one and the text cannot end."""
-        nexts = {whole[len(text)] for whole in self.texts if whole.startswith(text) and len(whole) > len(text)}
-        return PIECES.index(bytes(nexts)) if len(nexts) == 1 and text not in self.texts else None
-
-    @property
-    def complete(self):
-        return spelt(self.ids) in self.texts and not any(self.may(token, self.ids) for token in range(1, N_VOCAB))
-
-    def allowed(self):
-        mask = np.array([self.may(token, self.ids) for token in range(N_VOCAB)])
-        if not mask.any():
-            raise RequestError("no way on", "grammar")
-        return mask
-
-    def allows(self, token):
-        return self.may(token, self.ids)
-
-    def accept(self, token):
-        assert token != END
-        assert self.may(token, self.ids)
-        self.ids.append(token)
-
-    def rollback(self, count):
-        assert count <= len(self.ids)
-        del self.ids[len(self.ids) - count :]
-
-    def count_allowed(self, ids):
-        for n, token in enumerate(ids):
-            if not self.may(token, (*self.ids, *ids[:n])):
-                return n
-            if token == END:
-                return n + 1
-        return len(ids)
-
-    def forced(self):
-        found, text = [], spelt(self.ids)
-        while (token := self.settled(text)) is not None:
-            text += PIECES[token]
-            found.append(token)
-        return tuple(found)
-
-
 TARGET = partial(row, n_vocab=N_VOCAB, end_bias=0.0)
+
+
+VOCABULARY = Vocabulary(PIECES, frozenset({END}))
+
+
+@pytest.fixture(scope="module")
+def grammars():
+    with closing(Grammars(VOCABULARY)) as made:
+        yield made
+
+
+def language(grammars, texts):
+    """A constraint to these texts at its start."""
+    spelt = " | ".join(f'"{text.decode()}"' for text in sorted(texts))
+    return grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= {spelt}"))
 
 
 def session(constraint, *, sampling=GREEDY, draft_n=None, max_tokens=100, said=(), stop=(), attached=True):
@@ -102,9 +67,9 @@ def anything(luck):
     return lambda _: [luck.randrange(N_VOCAB) for _ in range(luck.randrange(1, 9))]
 
 
-def knowing(texts, sampling):
+def knowing(fresh, sampling):
     def drafts(made):
-        guide, ids = Texts(*texts), []
+        guide, ids = fresh(), []
         for token in made.said():
             guide.accept(token)
         known, sampler = Prefix(made.prefix[0:]), Sampler(sampling)
@@ -124,16 +89,14 @@ LANGUAGES = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_
 
 @PROFILE
 @given(LANGUAGES, st.sampled_from([0.0, 0.7, 3.0]), st.integers(0, 99), st.integers(1, 12))
-def test_the_text_is_in_the_language_and_the_same_for_every_drafter(texts, temperature, seed, most):
-    sampling = SamplingParams(temperature, top_k=seed % 3, seed=seed)
-    hostile, knows = anything(random.Random(seed)), knowing(texts, sampling)
+def test_the_text_is_in_the_language_and_the_same_for_every_drafter(grammars, texts, temperature, seed, most):
+    sampling, fresh = SamplingParams(temperature, top_k=seed % 3, seed=seed), partial(language, grammars, texts)
+    hostile, knows = anything(random.Random(seed)), knowing(fresh, sampling)
     ignorant = mostly_right(TARGET, random.Random(seed), n_vocab=N_VOCAB)
     ways = ((None, None), (None, 3), (hostile, None), (hostile, 8), (knows, None), (ignorant, None), (ignorant, 0))
-    told = {
-        finish(session(Texts(*texts), sampling=sampling, draft_n=n, max_tokens=most), drafter) for drafter, n in ways
-    }
+    told = {finish(session(fresh(), sampling=sampling, draft_n=n, max_tokens=most), drafter) for drafter, n in ways}
     [ids] = told
-    alone = session(Texts(*texts), sampling=sampling, draft_n=0, max_tokens=most)
+    alone = session(fresh(), sampling=sampling, draft_n=0, max_tokens=most)
     finish(alone)
     if alone.finished == "stop":
         assert spelt(ids) in texts
@@ -142,33 +105,43 @@ def test_the_text_is_in_the_language_and_the_same_for_every_drafter(texts, tempe
         assert any(text.startswith(spelt(ids)) for text in texts)
 
 
-class Tiring(Texts):
+class Tiring:
     """One whose library gives up for good after so many ids of a text, and over drafts before that."""
 
-    def __init__(self, *texts, most, drafted):
-        super().__init__(*texts)
-        self.most, self.drafted = most, drafted
+    def __init__(self, library, most, drafted):
+        self.library, self.left, self.drafted = library, most, drafted
+
+    def __getattr__(self, name):
+        return getattr(self.library, name)
+
+    def accept(self, token):
+        self.left -= 1
+        self.library.accept(token)
+
+    def rollback(self, count):
+        self.left += count
+        self.library.rollback(count)
 
     def allows(self, token):
-        return len(self.ids) < self.most and super().allows(token)
+        return self.left > 0 and self.library.allows(token)
 
     def allowed(self):
-        if len(self.ids) >= self.most:
+        if self.left <= 0:
             raise RequestError("it takes too much", "grammar")
-        return super().allowed()
+        return self.library.allowed()
 
     def count_allowed(self, ids):
         self.drafted -= len(ids)
-        return super().count_allowed(ids) if self.drafted >= 0 else 0
+        return self.library.count_allowed(ids) if self.drafted >= 0 else 0
 
 
 @PROFILE
 @given(st.integers(0, 6), st.integers(0, 40), st.sampled_from([0.0, 0.7]), st.integers(0, 99))
-def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(most, drafted, temperature, seed):
-    texts = tuple(bytes(text) for text in product(b"ab", repeat=5))
+def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(grammars, most, drafted, temperature, seed):
+    fresh = partial(language, grammars, [bytes(text) for text in product(b"ab", repeat=5)])
     sampling, told = SamplingParams(temperature, seed=seed), []
-    for drafter in (None, anything(random.Random(seed)), knowing(texts, sampling)):
-        made = session(Tiring(*texts, most=most, drafted=drafted), sampling=sampling)
+    for drafter in (None, anything(random.Random(seed)), knowing(fresh, sampling)):
+        made = session(Tiring(fresh(), most, drafted), sampling=sampling)
         told.append((finish(made, drafter), made.finished))
     assert told[1:] == told[:1] * 2
     assert told[0][1] == "error" or len(spelt(told[0][0])) == 5
@@ -179,10 +152,10 @@ def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(most,
 
 @PROFILE
 @given(LANGUAGES, st.integers(0, 99))
-def test_guided_guesses_are_what_the_target_would_say(texts, seed):
+def test_guided_guesses_are_what_the_target_would_say(grammars, texts, seed):
     luck, sampling = random.Random(seed), SamplingParams(1.0, seed=seed)
-    whole = finish(session(Texts(*texts), sampling=sampling))
-    drafts, plain = DraftConstraint(Texts(*texts), {END}), Sampler(sampling)
+    whole = finish(session(language(grammars, texts), sampling=sampling))
+    drafts, plain = DraftConstraint(language(grammars, texts), {END}), Sampler(sampling)
     for _ in range(12):
         at = luck.randrange(len(whole))
         said = [*whole[:at]]
@@ -196,3 +169,55 @@ def test_guided_guesses_are_what_the_target_would_say(texts, seed):
         else:
             assert not chooser.greedy
             assert chooser.choose(TARGET(known.crc), len(known)) == whole[at]
+
+
+# --- grammars as values, and rows that are masked
+
+
+GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        (Grammar(GBNF, "x" * (MAX_GRAMMAR + 1)), "bytes"),
+        (Grammar(GBNF, " \n"), "empty"),
+        (Grammar(GBNF, 'root ::= "x" # \x01'), "control characters"),
+        (Grammar(GBNF, "\udc80"), "not valid Unicode"),
+        (Grammar(SCHEMA, "{"), "not JSON"),
+        (Grammar(SCHEMA, "[" * 20_000), "nested too deeply"),
+        (Grammar(SCHEMA, "[]"), "must be a JSON object"),
+        (Grammar(GrammarKind.TOOLS, "[]"), "must be a JSON object"),
+        (Grammar(SCHEMA, json.dumps({"title": "x" * MAX_GRAMMAR})), "bytes"),
+    ],
+)
+def test_what_cannot_be_a_grammar(grammar: Grammar, why: str):
+    with pytest.raises(RequestError, match=why) as told:
+        check_grammar(grammar)
+    assert told.value.param == ("grammar" if grammar.kind is GBNF else grammar.kind.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(0.8),
+        SamplingParams(100.0, seed=3),
+        SamplingParams(0.7, top_k=5, top_p=0.99),
+        SamplingParams(0.7, min_p=0.01),
+        SamplingParams(0.7, top_p=1 - 1e-12),
+        SamplingParams(1.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
+        SamplingParams(0.0, logit_bias=((3, FORBIDDEN), (5, 100.0), (7, FORBIDDEN))),
+        SamplingParams(1.0, penalties=Penalties(100.0, 100.0, 100.0)),
+        SamplingParams(1.0, penalties=Penalties(0.01, -100.0, -100.0)),
+    ],
+)
+def test_nothing_makes_a_barred_id_win(params: SamplingParams):
+    allowed = np.zeros(64, np.bool_)
+    allowed[[3, 7]] = True
+    rows = np.random.default_rng(1).normal(0, 8, (50, 64)).astype(np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        chosen = {
+            Sampler(params, (5, 5, 3)).choose(masked(row, allowed), position) for position, row in enumerate(rows)
+        }
+    assert chosen <= {3, 7}

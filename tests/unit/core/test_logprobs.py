@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness.sessions import generate, ids_of, mostly_right, session
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -15,12 +15,10 @@ from specmesh.core.sampling.logprobs import LEAST, MAX_LOGPROBS, Logprob, logpro
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=100)
 ROWS = arrays(np.float32, st.integers(1, 300), elements=st.floats(-50, 50, width=32))
 N_VOCAB, END, PROMPT = 12, 0, (3, 1, 4)
 
 
-@PROFILE
 @given(ROWS, st.integers(0, MAX_LOGPROBS), st.data())
 def test_they_are_those_of_the_softmax(row, top, data):
     token = data.draw(st.integers(0, len(row) - 1))

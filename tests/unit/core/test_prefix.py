@@ -3,12 +3,11 @@
 import struct
 from binascii import crc32
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.prefix import Prefix
 
-PROFILE = settings(derandomize=True, deadline=None)
 int32 = st.integers(-(2**31), 2**31 - 1)
 ids = st.lists(int32, max_size=30)
 
@@ -17,7 +16,6 @@ def crc_of(tokens):
     return crc32(struct.pack(f"<{len(tokens)}i", *tokens))
 
 
-@PROFILE
 @given(ids, ids, st.integers(0, 40))
 def test_every_prefix_has_the_crc_of_its_bytes(first, second, length):
     """Whatever was there before and was cut off."""
@@ -30,7 +28,6 @@ def test_every_prefix_has_the_crc_of_its_bytes(first, second, length):
     assert [prefix.crc_at(n) for n in range(len(tokens) + 1)] == [crc_of(tokens[:n]) for n in range(len(tokens) + 1)]
 
 
-@PROFILE
 @given(ids, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_holds_is_exact(tokens, base, crc):
     """holds(base, crc) is true for the own prefixes and false beyond the end or for another CRC."""

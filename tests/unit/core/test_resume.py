@@ -14,7 +14,7 @@ from specmesh.core import events as ev
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=50)
+PROFILE = settings(max_examples=50)
 N_VOCAB, END = 16, 0
 PIECES = tuple(b"" if token == END else b"%c%c" % (97 + token % 4, 97 + token // 4) for token in range(N_VOCAB))
 PROMPT = (3, 1, 4, 1, 5)

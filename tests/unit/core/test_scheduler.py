@@ -11,7 +11,7 @@ from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.scheduling.batch import Scheduler, ThreadShare
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=300)
+PROFILE = settings(max_examples=300)
 
 
 class Scripted:

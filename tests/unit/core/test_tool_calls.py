@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from specmesh.core.tool_calls import (
     FORMATS,
-    GENERIC,
     TOOL_MARKS,
     ArgumentsPart,
     CallBegin,
@@ -20,7 +19,6 @@ from specmesh.core.tool_calls import (
     ToolFormat,
     as_json,
     detect,
-    generic_prompt,
 )
 
 TOOLS = [
@@ -147,12 +145,6 @@ def test_an_argument_between_marks_becomes_json_as_its_schema_says(text: str, sc
 def test_a_template_shows_its_form(form: ToolFormat):
     assert detect("{{ tools }} " + " ".join(form.signs)) is form
     assert detect("{{ tool_calls }} " + " ".join(form.signs)) is FORMATS["generic"]
-
-
-def test_a_model_is_told_of_tools_in_words():
-    told = generic_prompt(TOOLS, GENERIC)
-    assert all(json.dumps(tool) in told for tool in TOOLS)
-    assert '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>' in told
 
 
 def test_marks_that_may_be_control_tokens():

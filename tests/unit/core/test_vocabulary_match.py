@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specmesh.core.vocabulary.match import MatchKind, compare
 from specmesh.core.vocabulary.vocabulary import NONE, Vocabulary
 
-PROFILE = settings(derandomize=True, deadline=None, max_examples=40)
+PROFILE = settings(max_examples=40)
 WORDS = tuple(b"w%d" % number for number in range(990))
 BASE = Vocabulary((b"", *WORDS[:499], b"", *WORDS[499:], b" ", b""), frozenset({500}))
 """1 start, 1 end and 1 other control token; 991 with text."""

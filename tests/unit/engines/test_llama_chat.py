@@ -29,16 +29,12 @@ Make = Callable[..., LlamaVerifier]
 
 
 @pytest.fixture
-def make(make_gguf: Callable[..., Path], tmp_path: Path) -> Iterator[Make]:
+def make(make_gguf: Callable[..., Path]) -> Iterator[Make]:
     engines: list[LlamaVerifier] = []
 
-    def made(own: str = "", chosen: str | None = None) -> LlamaVerifier:
-        path = make_gguf("chat", chat=own)
-        file = tmp_path / "chosen.jinja" if chosen is not None else None
-        if file is not None:
-            file.write_text(chosen)
-        settings = ModelSettings("llama", str(path), ctx=64, max_sessions=1, threads=1, chat_template=file)
-        engines.append(LlamaVerifier(settings))
+    def made(own: str) -> LlamaVerifier:
+        path = str(make_gguf("chat", chat=own))
+        engines.append(LlamaVerifier(ModelSettings("llama", path, ctx=64, max_sessions=1, threads=1)))
         return engines[-1]
 
     yield made
@@ -62,11 +58,6 @@ def test_special_tokens_and_texts(make: Make):
     assert engine.tokenizer.encode("a<|end|>", special=False)[-1:] == engine.tokenizer.encode("a<|end|>")[-1:]
     assert set(engine.tokenizer.texts.values()) >= {PLAIN, "<|end|>"}
     assert engine.tokenizer.chat_text(SAID, {}) == EXPECTED
-
-
-def test_chosen_template(make: Make):
-    engine = make(PLAIN, "{{ messages[-1]['content'] }}!")
-    assert engine.tokenizer.encode(engine.tokenizer.chat_text(SAID, {})) == engine.tokenizer.encode("hello!")
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"])

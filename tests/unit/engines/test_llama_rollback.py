@@ -18,8 +18,7 @@ pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
 
 IDS = tuple(range(40, 100))
-WAYS = {"llama": "removal", "mamba": "restore", "lfm2": "restore"}
-RESTORING = [arch for arch, way in WAYS.items() if way == "restore"]
+RESTORING = ["mamba", "lfm2"]
 
 
 @pytest.fixture
@@ -42,13 +41,6 @@ def close_to(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
 
 
 class TestProbe:
-    @pytest.mark.parametrize(("arch", "way"), WAYS.items())
-    @pytest.mark.fault("E7.79")
-    def test_verifier(self, path: Callable[[str], Path], arch: str, way: str) -> None:
-        engine = LlamaVerifier(settings(path(arch)), max_draft=8)
-        assert engine.info.trimming == way
-        engine.close()
-
     @pytest.mark.fault("E7.79")
     def test_a_wrong_state_shows_in_the_logits(
         self, path: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

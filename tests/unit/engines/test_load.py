@@ -1,12 +1,93 @@
-"""Which engine `auto` means, and what `bundled` stands for."""
+"""Engines from settings: which one `auto` means; timing steps at start-up, in virtual time, on a target that sleeps."""
 
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specmesh.engines import load
+from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.engines import load, sim
+from specmesh.engines.load import WIDTHS, calibrate
+from specmesh.engines.sim import SimSettings, SimVerifier
+
+
+class Clock:
+    """Stands in for the module `time`; each sleep takes a microsecond at least."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-6)
+
+
+@pytest.fixture(autouse=True)
+def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(sim, "time", clock)
+    monkeypatch.setattr(load, "time", clock)
+
+
+class Target(SimVerifier):
+    """Its info may say otherwise."""
+
+    def __init__(self, settings: SimSettings, **info: object) -> None:
+        super().__init__(settings)
+        self.info = replace(self.info, **info)
+
+
+def measured(engine: SimVerifier) -> StepCosts:
+    costs = StepCosts()
+    calibrate(engine, costs)
+    return costs
+
+
+def test_every_width_is_measured():
+    """As long as it takes; the target's sequences are empty afterwards."""
+    engine = Target(SimSettings(step_ms=1, row_ms=0.2))
+    costs = measured(engine)
+    assert sorted(costs.tables()[0]) == sorted(WIDTHS)
+    assert costs.seconds(1) == pytest.approx(0.001, rel=0.05)
+    assert costs.seconds(17) == pytest.approx(0.0042, rel=0.05)
+    assert engine.decode([]) == []
+
+
+def test_a_slow_target_is_not_measured_for_long():
+    assert {1, 2, 4} <= set(measured(Target(SimSettings(step_ms=250))).tables()[0]) < set(WIDTHS)
+    assert set(measured(Target(SimSettings(step_ms=2100))).tables()[0]) == {1}, "what a row costs is always known"
+
+
+@pytest.mark.parametrize(
+    ("settings", "info", "widths"),
+    [
+        (SimSettings(n_batch=4), {}, [1, 2, 3, 4]),
+        (SimSettings(n_ctx=3), {}, [1, 2, 3]),
+        (SimSettings(), {"n_outputs": 5}, [1, 2, 3, 4, 5]),
+    ],
+    ids=["batch", "context", "logits"],
+)
+def test_narrow_targets(settings: SimSettings, info: dict[str, object], widths: list[int]):
+    """No step is wider than the target takes, longer than its context, or asks for more logits than it has room for."""
+    assert sorted(measured(Target(settings, **info)).tables()[0]) == widths
+
+
+def test_a_target_that_saves_has_something_to_save():
+    """Before a step with drafts it saves its state, which takes time too: none is there without an id."""
+    engine, held = Target(SimSettings(n_ctx=3), trimming="restore"), set[int]()
+    decode = engine.decode
+    engine.decode = lambda spans: held.update(span.position for span in spans if span.logits) or decode(spans)
+    assert sorted(measured(engine).tables()[0]) == [1, 2]
+    assert held == {1}
+
+
+# --- which engine `auto` means
+
 
 APPLE, LINUX, INTEL = ("darwin", "arm64"), ("linux", "x86_64"), ("darwin", "x86_64")
 BOTH = {"llama_cpp", "mlx_lm"}

@@ -1,10 +1,13 @@
-"""A draft engine through a table: the ids outside are the verifier's, and sampling's noise too."""
+"""Draft engines without a model of their own: a table around another, whose ids and noise are the verifier's; prompt
+lookup."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from harness.engine_contract import predict
+from harness.engine_contract import GREEDY, predict
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -12,6 +15,7 @@ from specmesh.core.vocabulary.match import compare
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo
 from specmesh.engines.load import RemappedDrafter
+from specmesh.engines.ngram import NgramDrafter
 from specmesh.errors import LocalProtocolError
 
 WORDS = tuple(b"w%d" % number for number in range(40))
@@ -91,3 +95,31 @@ def test_ids_outside_the_vocabulary(token: int):
     assert inner.fed == []
     inner.predict = lambda asks: [-1]  # type: ignore[method-assign]
     assert predict(engine, 0, (1,), Sampler(SamplingParams())) is None
+
+
+# --- prompt lookup: what it guesses, and that its index follows every cut
+
+
+def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
+    """The same guess by looking through everything."""
+    for size in range(longest, shortest - 1, -1):
+        for end in range(len(ids) - 1, size - 1, -1):
+            if size < len(ids) and ids[end - size : end] == ids[-size:]:
+                return ids[end]
+    return None
+
+
+SHORT_IDS = st.lists(st.integers(0, 3), max_size=12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), SHORT_IDS), max_size=12))
+def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]]]) -> None:
+    drafter = NgramDrafter(512, 1)
+    ids: list[int] = []
+    for length, more in moves:
+        held = drafter.trim(0, length)
+        del ids[length:]
+        assert held == len(ids)
+        if more:
+            ids += more
+            assert predict(drafter, 0, more, GREEDY) == searched(ids)

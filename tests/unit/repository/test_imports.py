@@ -1,7 +1,9 @@
-"""The rules of the rings, read from the source: who may import whom."""
+"""The rules of the rings, read from the source: who may import whom; and that each program of bench/ can be
+imported."""
 
 import ast
 import platform
+import runpy
 import sys
 from functools import cache
 from graphlib import TopologicalSorter
@@ -60,11 +62,6 @@ def within(name, *packages):
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def foreign(path, *packages):
-    """What a file imports beyond the pure part of the standard library and `packages`."""
-    return {name for name in imports(path) if not within(name, *PURE_STDLIB, *packages)}
-
-
 PURE = {
     "specmesh/core": ("numpy", "specmesh.core", "specmesh.errors", "specmesh.wire.messages"),
     "wire": ("specmesh.wire", "specmesh.errors"),
@@ -74,7 +71,9 @@ PURE = {
 @pytest.mark.parametrize("folder", PURE)
 def test_core_and_wire_are_pure(folder):
     """They import the pure standard library, themselves and the errors; the core numpy and the wire's messages, too."""
-    assert {named(path): found for path in sources(folder) if (found := foreign(path, *PURE[folder]))} == {}
+    known = (*PURE_STDLIB, *PURE[folder])
+    found = {named(path): {name for name in imports(path) if not within(name, *known)} for path in sources(folder)}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 FORBIDDEN = {
@@ -138,3 +137,22 @@ def test_time_is_monotonic():
 def test_no_test_is_skipped_for_want_of_a_library(name):
     """`make setup` has installed all that `importorskip` asks for."""
     import_module(name)
+
+
+# --- bench/: each program can be imported, and says how it is used
+
+
+PROGRAMS = sorted((Path(__file__).parents[3] / "bench").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip("llama_cpp")
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    if "ArgumentParser" not in path.read_text(encoding="utf-8"):  # what the programs share
+        runpy.run_path(str(path))
+        return
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert (ended.value.code, capsys.readouterr().out[:6]) == (0, "usage:")

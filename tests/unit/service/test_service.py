@@ -46,11 +46,8 @@ def test_install_under_any_umask(tmp_path: Path):
         service.install(made, "verifier", dry=False)
     finally:
         os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in (made.settings, *made.settings.parents[:2])] == [
-        0o644,
-        0o755,
-        0o755,
-    ]
+    modes = [path.stat().st_mode & 0o777 for path in (made.settings, *made.settings.parents[:2])]
+    assert modes == [0o644, 0o755, 0o755]
 
 
 # --- systemd
