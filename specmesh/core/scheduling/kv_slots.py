@@ -71,14 +71,15 @@ class KVSlots:
     part: ids of a prompt that are read at once, where the same ids must have the same bits: only what a session would
           read in just the same way is reused. None where that does not matter.
     offloads: steps pay for all that sequences hold. Sessions that begin while there are no others have what is left
-          offloaded before their first step: ids that lie among others' are reached through those as long as they stay.
+          offloaded before their first step, where they have less than half of it themselves: ids that lie among others'
+          are reached through those as long as they stay.
     """
 
     def __init__(
         self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None, *, offloads: bool = False
     ) -> None:
         self._n_seq, self._offloads = n_seq, offloads
-        self._begun = False  # the first of the sessions that there are, since the last orders
+        self._begun = list[Sequence[int]]()  # ids of sessions that began with no others, since the last orders
         self._reuse, self._room, self._part = reuse, room, part
         self._free = dict.fromkeys(range(n_seq), NO_CONTENTS)  # the least recently used first
         self._orders: list[KVOrder] = []
@@ -101,7 +102,8 @@ class KVSlots:
         must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held."""
         empty = (seq for seq, contents in self._free.items() if not contents.ids)
         victim = min(empty, default=next(iter(self._free)))
-        self._begun = self._begun or len(self._free) == self._n_seq
+        if self._begun or len(self._free) == self._n_seq:
+            self._begun.append(ids)
         cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))
         reusable = self._cached(ids[:-1], prompt, live, victim) if cached else ()
         best = max((cold, *reusable), key=lambda one: one.held - one.lost)
@@ -127,8 +129,8 @@ class KVSlots:
         if self._reuse != "copied":
             return
         held.pop(victim, None)
-        # Of equals a live one: its cells are shared, those of one that was offloaded are not.
-        held = {seq: self._usable(memory, before, prompt) for seq, memory in live} | held
+        # Of equals a live one, then the newest: its cells are shared, those of one that was offloaded are not.
+        held = {seq: self._usable(memory, before, prompt) for seq, memory in live} | dict(reversed(held.items()))
         source = max(held, key=lambda seq: held[seq], default=victim)
         if held.get(source):
             yield _Candidate(victim, source, held[source], len(self._free[victim].ids))
@@ -178,9 +180,11 @@ class KVSlots:
         """Return what to carry out now, in this order, before the next step."""
         due, self._orders = self._orders, []
         if self._begun and self._offloads:
-            shared = {order.source for order in due if isinstance(order, KVCopy)}
-            due += [KVOffload(seq) for seq, contents in self._free.items() if contents.ids and seq not in shared]
-        self._begun = False
+            for seq, contents in self._free.items():
+                shared = max(common_length(contents.ids, ids) for ids in self._begun)
+                if len(contents.ids) > 2 * shared:
+                    due.append(KVOffload(seq))
+        self._begun = []
         return tuple(due)
 
     def doubt(self, seqs: Iterable[int]) -> None:
