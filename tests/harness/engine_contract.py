@@ -36,8 +36,8 @@ def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     return MlxDrafter(settings, n_batch=N_BATCH)
 
 
-def sim_settings() -> SimSettings:
-    return SimSettings(n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH)
+def sim_settings(**changes: object) -> SimSettings:
+    return SimSettings(n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, **changes)
 
 
 def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import zmq
 
 from harness import PATIENCE
@@ -20,6 +21,7 @@ from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
+from specmesh.core import link
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
@@ -49,6 +51,7 @@ class Hearing:
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
         self.ids: list[int] = []
+        self.accepted = 0
 
     def on_event(self, event: ClientEvent) -> None:
         self._events.put(event)
@@ -60,6 +63,7 @@ class Hearing:
         event = self._events.get(timeout=PATIENCE)
         if isinstance(event, Tokens):
             self.ids += event.ids
+            self.accepted += event.accepted
         return event
 
     def end(self) -> Finished | Failed:
@@ -136,10 +140,20 @@ class Bench:
         self._ends: list[Callable[[], None]] = []
         self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
 
-    def verifier(self, engine: SimVerifier | None = None, max_queue: int = MAX_QUEUE) -> "Running":
-        router = bind_router(self.context, self.address, insecure=False)
-        settings = VerifierSettings(model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue)
-        loop = VerifierLoop("v", router, engine or Flaky(SimSettings()), StepCosts(), settings)
+    def verifier(
+        self,
+        engine: SimVerifier | None = None,
+        grace: float = 30.0,
+        max_queue: int = MAX_QUEUE,
+        address: str | None = None,
+        *,
+        drain: float = 10.0,
+    ) -> "Running":
+        engine = engine or Flaky(SimSettings())
+        router = bind_router(self.context, address or self.address, insecure=False)
+        bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
+        settings = VerifierSettings(model=MODEL, socket=Path(), bind=self.address, **bounds)
+        loop = VerifierLoop("v", router, engine, StepCosts(), settings)
         return self._run(loop, lambda: router.close(linger=100))
 
     def drafter(self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()) -> "Running":
@@ -151,9 +165,11 @@ class Bench:
         loop = DrafterLoop("d", routes, engine, settings)
         return self._run(loop, lambda: None)
 
-    def pair(self, engine: SimVerifier | None = None) -> tuple["Running", "Running"]:
+    def pair(
+        self, engine: SimVerifier | None = None, draft: DraftEngine | None = None, **more: Any
+    ) -> tuple["Running", "Running"]:
         """A verifier and a drafter that know each other."""
-        verifier, drafter = self.verifier(engine), self.drafter()
+        verifier, drafter = self.verifier(engine, **more), self.drafter(draft)
         attach(verifier, drafter)
         return verifier, drafter
 
@@ -246,6 +262,13 @@ class Running:
         self._loop.mailbox.close()
 
 
+def bear_silence(monkeypatch: pytest.MonkeyPatch, seconds: float, pings: float | None = None) -> None:
+    """Have both daemons bear a peer's silence so long, and PING every so many seconds."""
+    monkeypatch.setattr(link, "SILENCE", seconds)
+    if pings is not None:
+        monkeypatch.setattr(link, "PING_INTERVAL", pings)
+
+
 class Scripted:
     """A ROUTER under the test's control; `peer` is who spoke last."""
 
@@ -277,22 +300,27 @@ class Scripted:
 
 
 class ScriptedDrafter(Scripted):
-    """A DEALER under the test's control. Where `answers`, it answers each PING."""
+    """A DEALER under the test's control; `truth` is the text as far as it was told, prompt included. Where `answers`,
+    it answers each PING."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         super().__init__(socket)
+        self.truth: list[int] = []
         self.answers = True
 
     def connected(self) -> None:
         assert self.socket.poll(int(1e3 * PATIENCE), zmq.POLLOUT), "no connection"
 
-    def hello(self) -> None:
-        self.say(m.Hello("scripted", "scripted", "none", "", 0, 4096))
+    def hello(self, name: str = "scripted") -> None:
+        self.say(m.Hello(name, "scripted", "none", "", 0, 4096))
 
     def on_event(self, seconds: float = PATIENCE) -> m.Message | None:
         message = super().on_event(seconds)
-        if self.answers and isinstance(message, m.Ping):
-            self.say(m.Pong(message.number))
+        match message:
+            case m.Ping(number) if self.answers:
+                self.say(m.Pong(number))
+            case m.Sync(_, base, _, ids) | m.Truth(_, base, _, ids):
+                self.truth[base:] = ids
         return message
 
 

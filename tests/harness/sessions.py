@@ -32,11 +32,12 @@ def session(
     limits: TargetLimits,
     *,
     n_prompt: int | None = None,
+    costs: StepCosts | None = None,
     constraint: Constraint | None = None,
     attached: bool = True,
 ) -> VerifierSession:
     """A session on these ids, with a drafter of which nothing is known yet."""
-    made = VerifierSession(1, tuple(ids), params, limits, StepCosts(), 0.0, n_prompt, constraint)
+    made = VerifierSession(1, tuple(ids), params, limits, costs or StepCosts(), 0.0, n_prompt, constraint)
     if attached:
         made.attach(Arrivals(), RollingAcceptance())
     return made

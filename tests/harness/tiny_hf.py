@@ -52,6 +52,20 @@ SLIDING = BASE | {
     "sliding_window_pattern": 2,
 }
 KINDS = {"llama": LLAMA, "hybrid": HYBRID, "sliding": SLIDING}
+_GGUF_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 
 
 def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) -> Path:
@@ -64,14 +78,14 @@ def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) ->
 def from_gguf(folder: Path, path: Path) -> Path:
     """Write the Llama in a GGUF file, weights and vocabulary, as a Hugging Face directory; returns `folder`."""
     reader = gguf.GGUFReader(path)
-    heads, layers = (int(reader.fields[f"llama.{name}"].contents()) for name in ("attention.head_count", "block_count"))
+    heads = int(reader.fields["llama.attention.head_count"].contents())
+    weights = {_hf_name(tensor.name): np.array(tensor.data) for tensor in reader.tensors}
+    for name, values in weights.items():
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            weights[name] = _halves(values, heads)
+    layers = int(reader.fields["llama.block_count"].contents())
     config = LLAMA | {"vocab_size": N_VOCAB, "num_hidden_layers": layers, "num_attention_heads": heads}
     config |= {"max_position_embeddings": 512, "eos_token_id": 260, "num_key_value_heads": heads}
-    tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-    names, weights = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers), dict[str, Any]()
-    for name in _random(config, 0, quantised=False)[1]:
-        values = tensors[names.get_name(name, [".weight"])]
-        weights[name] = _halves(values, heads) if name.endswith(("q_proj.weight", "k_proj.weight")) else values
     return _save(folder, config, weights, _tiny_tokenizer())
 
 
@@ -91,6 +105,14 @@ def _values(like: Any, rng: np.random.Generator) -> Any:
         return np.array(like.astype(mx.float32))
     scale = np.float32(2.0 / np.sqrt(np.prod(like.shape[1:])))
     return rng.standard_normal(like.shape, np.float32) * scale
+
+
+def _hf_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    if not stem.startswith("blk."):
+        return f"{_GGUF_NAMES[stem]}.{kind}"
+    _, layer, part = stem.split(".")
+    return f"model.layers.{layer}.{_GGUF_NAMES[part]}.{kind}"
 
 
 def _halves(weight: Any, heads: int) -> Any:

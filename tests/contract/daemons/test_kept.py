@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import zmq
-from harness.loops import PROMPT, Bench, ask_for, request, truth, until
+from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until
 from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, slow, wanted
 
 from specmesh.core.admission import MAX_KEPT, KeptSessions
@@ -13,6 +13,16 @@ from specmesh.core.requests import Finished
 from specmesh.daemons.link.sockets import Router
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
+
+
+def left(bench: Bench, engine: Flaky | None = None, max_tokens: int = 200, **settings: float) -> Running:
+    """A verifier whose drafter has said BYE in the middle of its text, which is kept."""
+    verifier, peer = bench.verifier(engine or slow(), **settings), bench.dealer()
+    peer.say(named(1, max_tokens=max_tokens))
+    peer.expect(m.Truth)
+    peer.say(m.Bye())
+    kept(verifier)
+    return verifier
 
 
 def test_a_session_is_given_to_who_names_it(bench: Bench):
@@ -106,11 +116,7 @@ def test_the_same_drafter_asks_again(bench: Bench):
 
 def test_whoever_is_there_goes_before_whoever_left(bench: Bench):
     """A kept session gives its place up where all are taken; one that is listened to does not."""
-    verifier, peer = bench.verifier(slow(n_seq=1)), bench.dealer()
-    peer.say(named(1, max_tokens=LONG))
-    peer.expect(m.Truth)
-    peer.say(m.Bye())
-    kept(verifier)
+    verifier = left(bench, slow(n_seq=1), LONG)
     verifier.ask(request(20)).whole(20)
     assert sessions(verifier)["kept"] == 0
 
