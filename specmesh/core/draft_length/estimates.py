@@ -69,7 +69,7 @@ class Arrivals:
     def __init__(self) -> None:
         self._round_trips, self._restarts = deque[float](maxlen=WINDOW), deque[float](maxlen=WINDOW)
         self._intervals = deque[float](maxlen=WINDOW)  # with one session
-        self._interval: float | None = None  # their median
+        self._interval: float | None = None  # their median, once somebody has asked for it
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
         self.policy: Policy | None = None  # the newest of its sessions', with which others begin
         self.looked = float("-inf")  # when it was last seen whether another one is due
@@ -99,7 +99,7 @@ class Arrivals:
 
     def record_interval(self, seconds: float, drafts: int) -> None:
         self._intervals.append(max(seconds / drafts, LEAST_INTERVAL) / self.load)
-        self._interval = median(self._intervals)
+        self._interval = None
 
     @property
     def interval(self) -> float | None:
@@ -107,6 +107,8 @@ class Arrivals:
         return self.interval_at(self.load)
 
     def interval_at(self, load: int) -> float | None:
+        if self._interval is None and self._intervals:
+            self._interval = median(self._intervals)
         return None if self._interval is None else self._interval * load
 
 
