@@ -136,9 +136,9 @@ class DraftLengthController:
 
     def unsolved(self, now: float) -> PolicyInputs | None:
         """What to solve a new policy from, outside the loop, for `policy`; None where the estimates have hardly
-        moved."""
+        moved, or none is used."""
         arrivals = self.arrivals
-        if arrivals is None or self._fixed is not None or self._company > 1:
+        if arrivals is None or self._fixed is not None or self._company > 1 or self._refused:
             return None
         interval = SOLVE_INTERVAL if self._news or not self.off else OFF_SOLVE_INTERVAL
         if now - arrivals.looked < interval:
@@ -157,10 +157,14 @@ class DraftLengthController:
     @property
     def off(self) -> bool:
         """Whether the drafter has been found not to pay for this session by itself."""
-        gate = self.gate
-        refused = gate is not None and gate.verdict is False and not gate.drafts
         unwanted = self.policy is not None and self.policy.wanted == 0
-        return self._fixed is None and self._company <= 1 and (refused or unwanted)
+        return self._fixed is None and self._company <= 1 and (self._refused or unwanted)
+
+    @property
+    def _refused(self) -> bool:
+        """Whether a gate has found that drafting does not pay, and keeps drafts away."""
+        gate = self.gate
+        return gate is not None and gate.verdict is False and not gate.drafts
 
     def inputs_with(
         self, rates: list[float], interval: float | None, restart: float | None, round_trip: float
