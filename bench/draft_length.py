@@ -104,7 +104,7 @@ def cases() -> Iterator[Case]:
 
 def run(case: Case, tokens: int, seeds: int) -> Found:
     """The mean of so many texts, drafted alike by luck."""
-    costs = costs_of({0: {str(rows): ms for rows, ms in STEPS[case.name].items()}})
+    costs = costs_of({"0": {str(rows): ms for rows, ms in STEPS[case.name].items()}})
     known = StepCosts()
     for rows in WIDTHS:
         for _ in range(3):
