@@ -48,6 +48,7 @@ class ApiConnection(H11Protocol):
 
     most = _most_connections()
     patience = 30.0
+    behind = False  # its reader takes so little that writing would have to wait; looked at for each token
     on_writable: Callable[[], None] = staticmethod(lambda: None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -64,14 +65,14 @@ class ApiConnection(H11Protocol):
             if beyond > 0:
                 self.app = _FULL
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.behind = True
+
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.behind = False
         self.on_writable()
-
-    @property
-    def behind(self) -> bool:
-        """Its reader takes so little that writing would have to wait."""
-        return self.flow.write_paused
 
     @property
     def asked(self) -> bool:

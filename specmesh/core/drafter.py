@@ -11,7 +11,7 @@ from typing import assert_never
 from specmesh.core import events as ev
 from specmesh.core.draft_session import DrafterSession, DraftLimits
 from specmesh.core.sampling.constraint import DraftConstraint
-from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVCut, KVOffload, KVSlots
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KVOffload, KVSlots
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
@@ -220,13 +220,9 @@ class DrafterCore:
         """Take over the cuts that the slots order; return the sequences to offload."""
         offloads: tuple[int, ...] = ()
         for order in self.slots.orders():
-            match order:
-                case KVCut(seq, length):
-                    self._cut(seq, length)
-                case KVOffload(seq):
-                    offloads += (seq,)
-                case KVCopy():
-                    raise AssertionError("a draft model copies nothing")
-                case _:
-                    assert_never(order)
+            if isinstance(order, KVOffload):
+                offloads += (order.seq,)
+            else:
+                assert isinstance(order, KVCut), "a draft model copies nothing"
+                self._cut(order.seq, order.length)
         return offloads
