@@ -147,6 +147,30 @@ def test_no_worker_is_left_of_the_loading(mesh: Mesh):
     assert counts[1] - counts[0] <= 3
 
 
+def test_chats_that_take_turns(mesh: Mesh):
+    """Each goes on from the prefix cache, which keeps it elsewhere while others are in the model's cells, at the
+    drafter too: with the log-probabilities of a text that is computed anew, up to a near tie."""
+    verifier = mesh.verifier("bundled", *SMALL, engine="llama")
+    mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
+
+    def asked(prompt: str, draft_n: int, *, cached: bool) -> tuple[list[Any], int]:
+        more = {"draft_n": draft_n, "logprobs": 3, "cache_prompt": cached}
+        chunks = [chunk["specmesh"] for chunk in verifier.client.complete(body(prompt, N, **more))]
+        return [one for chunk in chunks for one in chunk.get("logprobs", [])], chunks[-1]["report"]["cached_tokens"]
+
+    prompts = [prompt * 5 for prompt in PROMPTS]
+    anew = [asked(prompt, 0, cached=False)[0] for prompt in prompts]
+    for draft_n in (0, 4, 4):
+        for prompt, alone in zip(prompts, anew, strict=True):
+            found, cached = asked(prompt, draft_n, cached=True)
+            assert (cached > 0) == (draft_n > 0)
+            for one, other in zip(found, alone, strict=True):
+                if one["id"] != other["id"]:
+                    assert margin(other) < 2 * KERNELS
+                    break
+                assert one["logprob"] == pytest.approx(other["logprob"], abs=KERNELS)
+
+
 @pytest.mark.parametrize("sessions", [1, 2, 3, 64])
 def test_any_number_of_sessions(mesh: Mesh, sessions: int):
     """However many sessions a verifier is made for, one too, it starts and says the model's own text."""
