@@ -69,7 +69,7 @@ def level(clients: Texts) -> Json:
             "slowest": round(min(rates), 3),
             "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
             "first_token_ms": _percentiles(text.arrivals[0] - text.begun for text in texts if text.arrivals),
-            "gap_ms": _percentiles(gaps),
+            "inter_token_latency_ms": _percentiles(gaps),
         }
     )
 

@@ -140,7 +140,7 @@ def load(
     socket_path: Path | None,
     json: bool,
 ) -> None:
-    """Run concurrent clients: throughput, time to the first token, gaps, acceptance and fairness.
+    """Run concurrent clients: throughput, time to the first token and between tokens, acceptance and fairness.
 
     Clients begin together, each with a prompt of its own as long as there are enough; completions are greedy and
     equally long.

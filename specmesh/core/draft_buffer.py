@@ -63,15 +63,15 @@ class DraftBuffer:
         length, base, crc, ids = len(self._prefix.ids), drafts.base, drafts.prefix_crc, drafts.ids
         proposals = () if isinstance(drafts, m.Draft) else unflattened((drafts.sizes, drafts.support, drafts.weights))
         if not self._possible(ids, proposals):
-            self._counts.stale_drafts += 1
+            self._counts.stale_drafts += len(ids)
             return []
         known = base > length or self._prefix.holds(base, crc)
         if known and base < length:
             self._judge(base, ids)
         if not known or not self._insert(base, crc, ids, proposals):
+            self._counts.stale_drafts += len(ids)
             if base > length:
                 return self._orphan(now)
-            self._counts.stale_drafts += 1
             # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
             if known:
                 self._pacing.estimate.alive()
@@ -141,9 +141,8 @@ class DraftBuffer:
                 return
 
     def _orphan(self, now: float) -> list[ev.VerifierEffect]:
-        """Count a draft that builds on drafts not here: of a rejected chain in flight, which ends within a round trip,
-        or after a lost frame; then the drafter is told where to continue."""
-        self._counts.stale_drafts += 1
+        """Take drafts that build on drafts not here: of a rejected chain in flight, which ends within a round trip, or
+        after a lost frame; then the drafter is told where to continue."""
         self._orphaned = now if self._orphaned is None else self._orphaned
         quiet = max(m.NACK_INTERVAL, 2 * self._pacing.round_trip)
         if now - max(self._orphaned, self._nacked) < quiet:

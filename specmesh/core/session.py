@@ -136,7 +136,7 @@ class VerifierSession:
             return [*self.truth.nacked(said, now)]
         if self.pacing.arrivals is not None:
             return self.drafts.take(said, now)
-        self.counts.stale_drafts += 1
+        self.counts.stale_drafts += len(said.ids)
         return []
 
     def cancel(self, reason: str) -> list[ev.VerifierEffect]:

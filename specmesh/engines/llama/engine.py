@@ -27,8 +27,9 @@ four 1.1 to 1.7 times. Some kernels take rows in fours, and the rest in another 
 measurements: the next start could bring others."""
 
 OFFLOAD_AFTER = {"CPU": 0, "GPU": 256}
-"""Steps of others that a sequence idles for before it is offloaded. By PCIe that takes some hundred times as long as a
-GPU takes to go through its cells once: a long chat and short completions that take turns must not pay for it."""
+"""Steps of others that a sequence idles for, at least, before it is offloaded. By PCIe that should take some hundred
+times as long as a GPU takes to go through its cells once (nothing was measured): a long chat and short completions that
+take turns must not pay for it."""
 
 N_BATCH = 512
 _MAX_CELLS = 2**31 - 1

@@ -34,14 +34,14 @@ def test_outcomes():
 
 
 def test_one_text_of_a_client():
-    """The rate is over the whole time, the first wait included; gaps are between arrivals."""
+    """The rate is over the whole time, the first wait included; latencies are between arrivals."""
     none = {"drafted": 0, "accepted": 0}
     text = GeneratedText(begun=10.0, arrivals=[10.1, 10.2, 10.5], ids=[1, 2, 3, 4], report=none)
     counts = none | {"sessions": 1, "texts": 1, "tokens": 4, "acceptance_rate": None}
     rates = {"tokens_per_second": 8.0, "mean": 8.0, "slowest": 8.0, "fairness": 1.0}
     assert level([[text]]) == counts | rates | {
         "first_token_ms": {"p50": 100.0, "p99": 100.0},
-        "gap_ms": {"p50": 100.0, "p99": 300.0},
+        "inter_token_latency_ms": {"p50": 100.0, "p99": 300.0},
     }
 
 
