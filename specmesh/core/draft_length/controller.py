@@ -54,7 +54,7 @@ class DraftLengthController:
         """Take another drafter. acceptance: of all its sessions."""
         self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, acceptance)
-        self.policy, self._news = arrivals.policy, True
+        self.policy, arrivals.looked = arrivals.policy, float("-inf")
         self._ask()
 
     def detach(self) -> None:
