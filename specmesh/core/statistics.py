@@ -50,7 +50,9 @@ class RoundCounts:
     forced_drafted: int = 0
     forced_accepted: int = 0
     prompt_tokens: Annotated[int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")] = 0
-    stale_drafts: Annotated[int, counter("stale_drafts", "DRAFTs that came too late or did not fit the text.")] = 0
+    stale_drafts: Annotated[
+        int, counter("stale_drafts", "Drafts that came too late, did not fit the text or were forbidden.")
+    ] = 0
 
     def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
         """Count a round that verified `drafted` drafts, the first `forced` of them a grammar's own, compared `tested`
