@@ -2,9 +2,10 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 from soak.load import Clients, ask
@@ -36,9 +37,12 @@ LAST_TOKENS = 50
 PAIRS = {"shaken": KILLS, "steady": NO_KILLS}
 """What befalls a pair: memory is watched in the one whose processes stay."""
 
-CLIENTS = 3
-WARM_UP = 1 / 3
-"""Share of the time after which memory is watched."""
+CLIENTS, EARLY_CLIENTS = 3, 6
+"""The latter ask besides until shortly before memory is watched. A process keeps what its busiest moment needed: with
+no more clients than later such moments would still come, ever fewer and ever busier, for hours."""
+
+WARM_UP, EARLY = 1 / 3, 1 / 4
+"""Shares of the time after which memory is watched, and after which those ask for no more."""
 
 
 def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
@@ -97,12 +101,17 @@ class _Running:
         ends = [(fault.until, 1, fault) for fault in schedule]
         self._due = sorted([*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2])
         self._begun: dict[Fault, float] = {}
-        wanted = [orders(f"{seed} {pair.name} {n}", len(known), pair.models.longest) for n in range(CLIENTS)]
+        everyone = range(CLIENTS + EARLY_CLIENTS)
+        wanted = [orders(f"{seed} {pair.name} {n}", len(known), pair.models.longest) for n in everyone]
+        wanted[CLIENTS:] = [self._until(EARLY * seconds, early) for early in wanted[CLIENTS:]]
         self._started = time.monotonic()
         self.clients = Clients(pair, known, self.clock, wanted)
 
     def clock(self) -> float:
         return time.monotonic() - self._started
+
+    def _until(self, end: float, wanted: Iterator[Order]) -> Iterator[Order]:
+        return takewhile(lambda _: self.clock() < end, wanted)
 
     def turn(self) -> None:
         while self._due and self._due[0][0] <= self.clock():
