@@ -16,8 +16,8 @@ from specmesh.wire import messages as m
 class SessionContext:
     """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of the
     verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was told
-    of it. The drafter pool's: for how many rounds it has had its drafter, and whether drafts were asked for when
-    drafters' loads were last counted."""
+    of it. The drafter pool's: whether its drafter has been told of it, for how many rounds it has had that, and whether
+    drafts were asked for when drafters' loads were last counted."""
 
     machine: VerifierSession
     seq: int  # of the target's memory
@@ -28,6 +28,7 @@ class SessionContext:
     key: str = ""
     end: vev.SessionEnded | None = None
     kept_until: float = 0.0
+    announced: bool = False
     rounds: int = 0
     asked: bool = False
 

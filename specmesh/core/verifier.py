@@ -56,7 +56,8 @@ class VerifierCore:
         self._threads = CpuThreads(costs)
         self._stray_frames = 0
         self._over = RoundCounts()  # of sessions that have ended
-        self._now, self._tokens = 0.0, 0  # of the newest event; of the newest step
+        self._now = 0.0  # of the newest event
+        self._tokens, self._forced = 0, False  # of the newest step, and whether a grammar drafted any of them
 
     def _tell(self, effect: vev.Effect) -> None:
         self._effects.append(effect)
@@ -168,7 +169,7 @@ class VerifierCore:
     ) -> list[vev.Effect]:
         """Take in what a step gave, per span its rows of logits; or why it failed: its sessions end, the others go
         on."""
-        self._now, self._tokens = ended, 0
+        self._now, self._tokens, self._forced = ended, 0, False
         batch, self._batch = self._batch, None
         assert batch is not None, "results come of steps"
         if isinstance(result, SpecmeshError):
@@ -181,25 +182,21 @@ class VerifierCore:
         return self.take_effects(ended)
 
     def _stepped(self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float) -> None:
-        drafters, seconds = self.drafters.drafters, ended - started
-        asked = bool(drafters) and any(live.machine.drafting for live in self.sessions.values())
+        seconds, asked, lives = ended - started, False, list[SessionContext]()
         self._meter.ended(batch, started, ended, cut=bool(step.orders))
-        outcomes = list[tuple[SessionContext, list[ev.VerifierEffect]]]()
         for (key, part), logits in zip(batch.parts, result, strict=True):
             live, effects = self.sessions[key], list[ev.VerifierEffect]()
+            lives.append(live)
+            asked = asked or live.machine.pacing.asking
             if isinstance(part, ev.Prefill):
                 effects = live.machine.prefilled(len(part.ids), logits)
             elif logits is not None:
                 effects = live.machine.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
-            outcomes.append((live, effects))
-        if outcomes and drafters:
-            first = outcomes[0][0].machine.pacing
-            self._meter.compare(batch, first, (effects for _, effects in outcomes), asked=asked)
-        for live, effects in outcomes:
             self._carry_out(live, effects)
-        if drafters:
-            for live, _ in outcomes:
-                self.drafters.reconsider(live, ended)
+        if lives and self.drafters.drafters:
+            gate, alone = self.drafters.gate(lives[0]), lives[0].machine.pacing.alone
+            self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
+            for live in lives:
                 self.drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
 
@@ -342,7 +339,7 @@ class VerifierCore:
         for effect in effects:
             match effect:
                 case ev.Emit():
-                    self._tokens += len(effect.ids)
+                    self._tokens, self._forced = self._tokens + len(effect.ids), self._forced or effect.forced > 0
                     machine, first = live.machine, live.machine.counts.rounds == 1
                     done = vev.Committed(machine.id, live.client, effect, self._now, machine.pacing.draft_n, first)
                     self._effects.append(done)
@@ -386,7 +383,7 @@ class VerifierCore:
         if machine.constraint is not None and machine.constraint.exhausted is not None:
             counts["grammar_spent"] = machine.constraint.exhausted  # none of its drafts was verified from then on
         self._note("session_finished", live, reason=reason, tokens=machine.generated, **counts)
-        if drafter is not None:
+        if drafter is not None and live.announced:
             done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == drafter else {})
             self._tell(vev.ToDrafter(drafter, done))
         if live.owner is not None and live.name and reason in SERVED:

@@ -67,6 +67,11 @@ class DraftLengthController:
             return self._costs.gate(self._company)
         return self.arrivals.gate if self.arrivals is not None and self._fixed is None else None
 
+    @property
+    def lone(self) -> bool:
+        """Whether draft_n adapts, and the steps are this session's alone."""
+        return self._fixed is None and self._company <= 1
+
     # --- the decision
 
     def plan(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
@@ -120,6 +125,11 @@ class DraftLengthController:
         gate = self.gate
         return gate is not None and not gate.drafts
 
+    @property
+    def asking(self) -> bool:
+        """Whether the drafter drafts for this text, or did not long ago: also to learn whether it is right."""
+        return self.arrivals is not None and self._frontier - self._asked < PROBE_INTERVAL
+
     def stands(self, drafts: int) -> tuple[float, ...]:
         """The probability that the first 1, 2, ... of so many drafts all stand."""
         return tuple(accumulate(self.acceptance.rates()[:drafts], mul))
@@ -158,13 +168,12 @@ class DraftLengthController:
     def off(self) -> bool:
         """Whether the drafter has been found not to pay for this session by itself."""
         unwanted = self.policy is not None and self.policy.wanted == 0
-        return self._fixed is None and self._company <= 1 and (self._refused or unwanted)
+        return self.lone and (self._refused or unwanted)
 
     @property
     def _refused(self) -> bool:
-        """Whether a gate has found that drafting does not pay, and keeps drafts away."""
         gate = self.gate
-        return gate is not None and gate.verdict is False and not gate.drafts
+        return gate is not None and gate.refuses
 
     def inputs_with(
         self, rates: list[float], interval: float | None, restart: float | None, round_trip: float
@@ -188,7 +197,7 @@ class DraftLengthController:
         already: where drafting did not pay it is not believed before the gate lets it be tried again, which bounds what
         that can cost."""
         gate = self.arrivals.gate if self.arrivals is not None else None
-        if gate is not None and (gate.drafts or gate.verdict is not False):
+        if gate is not None and not gate.refuses:
             self.acceptance.record(1, int(right))
             self._news = True
 

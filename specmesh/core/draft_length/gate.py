@@ -42,17 +42,27 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
 
 
 # The gate alone was simulated with 1, 4 and 16 sessions (4,000 steps, drafting that loses 5 to 95 %, wins 5 to 60 %, or
-# both in turn); below, what other values lose there. SETTLE_STEPS 2: 10 % where it does both in turn
-SETTLE_STEPS = 4  # after a change, that count for no rate: drafts are in hand still, or on their way
+# both in turn, later with estimates that are too low and steps that stand still); below, what other values lose there
+# after a change, that count for no rate: drafts are in hand still, or on their way; 2: 10 % where it does both in turn.
+# A drafter that was told to stop may go on for so many seconds, on the cores of the verifier's steps
+SETTLE_STEPS, SETTLE_SECONDS = 4, 0.05
 # steps without drafts, in whose time drafting may lose as much before it is suspended, and has to earn before it goes
 # on; with n sessions the square root of n less, since what they bring varies less. Not less: 16 sessions at once have
 # 0.92 instead of 0.79 of the speed without drafts in their first 64 steps. 4: 4 to 10 % where it does both in turn
 DEBT = 8.0
-MOST_GAINED = 64.0  # of the steps that it has gained, that it may lose besides; 32: 7 %, 1000: 5 to 20 %
+# of the steps that it has gained, that it may lose besides; 32: 7 %, 1000: 5 to 20 %. As much counts of one step: a
+# drafter of the same host stops it for as long as it reads the text. 8 of one step: 1 %
+MOST_GAINED = 64.0
 EARNED = 1 / 200  # of each step without drafts, to be lost; 1/400: 3 % where drafts win by 5 %
-STEPS_WITHOUT = 16  # that tell how fast it is without drafts; 8: 10 %
-STEPS_WITH = 512  # until that is measured anew, as its first estimate may be wrong
-CLEAR_GAIN = 1.15  # times the rate without drafts, from which on nothing is withheld; never: 0.5 to 1.5 %
+# steps, and seconds, that tell how fast it is without drafts. 8: 10 %; without the seconds a target of 0.6 ms a step
+# takes every hiccup of its host for the truth
+STEPS_WITHOUT, SECONDS_WITHOUT = 16, 0.05
+# steps until that is measured anew, and for the first time: before that it is an estimate, which may be wrong. 512 for
+# the first: 0.4 %
+STEPS_WITH, FIRST_STEPS_WITH = 512, 128
+# times the rate without drafts, and times its estimate, from which on nothing is withheld; never: 0.5 to 1.5 %. 1.15 of
+# the estimate: 2 % where that is too low
+CLEAR_GAIN, CLEAR_PROMISE = 1.15, 1.5
 
 SHORTEST = 1e-9  # seconds; a step too fast to measure took some all the same
 
@@ -69,6 +79,10 @@ class _Rate:
         self.seconds += seconds
 
     @property
+    def enough(self) -> bool:
+        return self.steps >= STEPS_WITHOUT and self.seconds >= SECONDS_WITHOUT
+
+    @property
     def per_second(self) -> float:
         return self.tokens / max(self.seconds, SHORTEST)
 
@@ -83,43 +97,63 @@ class SpeculationGate:
         self.drafts = True
         self.verdict: bool | None = None
         self._budget = 0.0
-        self._rest = SETTLE_STEPS  # steps that count for no rate
+        self._rest, self._rest_seconds = SETTLE_STEPS, 0.0  # that count for no rate
+        self._stood = False  # the newest step took so long that it counts for none either, the next one will
         self._alone = 0.0  # tokens per second without drafts: the highest estimate, until it was measured
         self._without, self._with = _Rate(), _Rate()  # newest steps without drafts, and those with drafts since
+
+    @property
+    def refuses(self) -> bool:
+        """Whether drafting was found not to pay, and may not be tried again yet."""
+        return self.verdict is False and not self.drafts
 
     def stepped(self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float) -> None:
         """Learn from a step that committed so many tokens, and ended `seconds` after the one before. asked: drafts were
         asked for; had: it had some. alone: expected tokens per second without, 0 if unknown."""
-        settled, self._rest = not self._rest, max(self._rest - 1, 0)
+        settled, debt = self._rest <= 0 and self._rest_seconds <= 0.0, DEBT / sqrt(sessions)
+        self._rest, self._rest_seconds = self._rest - 1, self._rest_seconds - seconds
+        if not self._without.steps:
+            self._alone = max(self._alone, alone)
+        gained = (tokens - seconds * self._alone) / sessions
+        stood = self._stood = gained <= -DEBT and not self._stood  # the machine stood still: that says nothing
         if self.drafts and asked:
-            if not self._without.steps:
-                self._alone = max(self._alone, alone)
-            gained = (tokens - seconds * self._alone) / sessions
-            self._budget = min(self._budget + max(gained, -DEBT), MOST_GAINED)
-            if settled and gained > -DEBT:  # else the machine stood still, which says nothing of drafts
+            self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
+            if settled and not stood:
                 self._with.add(tokens, seconds)
             if settled or not self._alone:
-                self._review(DEBT / sqrt(sessions))
-        elif not self.drafts and not had and settled:  # else some of before were in hand still
-            self._without.add(tokens, seconds)
-            self._budget += EARNED
-            if self._without.steps == STEPS_WITHOUT:
-                self._alone = self._without.per_second
-                self._decide(pays=self._with.per_second >= LEAST_GAIN * self._alone)
-            if self._without.steps >= STEPS_WITHOUT and self._budget >= 0:
-                self.drafts, self._rest = True, SETTLE_STEPS
+                self._review(sessions, debt, max(self._alone, alone))
+        elif not self.drafts and not had and settled and not stood:  # else some of before were in hand still
+            self._withheld(sessions, tokens, seconds)
 
-    def _review(self, debt: float) -> None:
+    def _review(self, sessions: int, debt: float, alone: float) -> None:
         """After a step with drafts, see whether to go on."""
-        due = self._with.steps >= STEPS_WITH
-        if due and self._with.per_second >= CLEAR_GAIN * self._alone:
-            self._decide(pays=True)
-        elif due or self._budget <= -debt or not self._alone:
-            self.drafts, self._rest, self._without = False, SETTLE_STEPS, _Rate()
+        first = self.verdict is None
+        due = self._with.steps >= (FIRST_STEPS_WITH if first else STEPS_WITH)
+        if due and alone and self._with.per_second >= (CLEAR_PROMISE if first else CLEAR_GAIN) * alone:
+            self._decide(sessions, pays=True)
+        elif due or self._budget <= -debt or not alone:
+            self.drafts, self._rest, self._rest_seconds = False, SETTLE_STEPS, SETTLE_SECONDS
+            self._without = _Rate()
 
-    def _decide(self, *, pays: bool) -> None:
+    def _withheld(self, sessions: int, tokens: int, seconds: float) -> None:
+        """After a step without, see what drafting has brought, and whether it may go on."""
+        without, known = self._without, self._without.enough
+        without.add(tokens, seconds)
+        self._budget += EARNED
+        if not without.enough:
+            return
+        self._alone = without.per_second
+        measured = self._with.steps >= STEPS_WITHOUT
+        if not known and (measured or self._budget < 0):
+            self._decide(sessions, pays=measured and self._with.per_second >= LEAST_GAIN * self._alone)
+        if self._budget >= 0:
+            self.drafts, self._rest, self._rest_seconds = True, SETTLE_STEPS, 0.0
+
+    def _decide(self, sessions: int, *, pays: bool) -> None:
+        """Reckon anew what drafting has gained: the rate without it may have been another."""
+        gained = (self._with.tokens - self._with.seconds * self._alone) / sessions
         if pays:
-            self.verdict, self._budget = True, max(self._budget, 0.0)
-        elif self._budget < 0:
-            self.verdict = False
-        self._with = _Rate()
+            self._budget = min(max(self._budget, gained), MOST_GAINED)
+        else:
+            self._budget = min(self._budget, -DEBT / sqrt(sessions))
+        self.verdict, self._with = pays, _Rate()

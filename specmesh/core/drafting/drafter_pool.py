@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
+from specmesh.core.draft_length.gate import SpeculationGate
 from specmesh.core.draft_length.policy import PolicyInputs
 from specmesh.core.session_context import SessionContext
 from specmesh.core.statistics import milliseconds
@@ -103,14 +104,22 @@ class DrafterPool:
         drafter = self.drafters.get(identity)
         if drafter is None:
             return  # it has just gone
-        machine = live.machine
-        if identity != live.owner:  # that one has just got OPENED
-            opened = m.Opened(live.id, 0, machine.n_prompt, machine.params.named())
-            self._tell(vev.ToDrafter(identity, opened))
-        live.drafter, live.rounds = identity, 0
+        live.drafter, live.rounds, live.announced = identity, 0, False
         if drafter.measured is not None and drafter.unmeasured(now):
             drafter.arrivals.forget()
         drafter.silent = False
+        self._begin(live, drafter, now)
+
+    def _begin(self, live: SessionContext, drafter: RemoteDrafter, now: float) -> None:
+        """Tell a drafter of its session, unless it is refused drafts: it may need the cores that the verifier's steps
+        want."""
+        machine = live.machine
+        if machine.pacing.lone and drafter.arrivals.gate.refuses and drafter.id != live.owner:
+            return
+        live.announced = True
+        if drafter.id != live.owner:  # that one has just got OPENED
+            opened = m.Opened(live.id, 0, machine.n_prompt, machine.params.named())
+            self._tell(vev.ToDrafter(drafter.id, opened))
         self._carry_out(live, machine.attach(drafter.arrivals, drafter.acceptance))
         self.weigh()
         self.reconsider(live, now)  # by what other sessions have shown, before the first step
@@ -121,7 +130,8 @@ class DrafterPool:
         self.weigh()
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
-        self._tell(vev.ToDrafter(identity, m.Done(live.id, "moved", len(live.machine.prefix))))
+        if live.announced:
+            self._tell(vev.ToDrafter(identity, m.Done(live.id, "moved", len(live.machine.prefix))))
 
     def reconsider(self, live: SessionContext, now: float) -> None:
         """Have the policy of a session solved where what it comes of has moved."""
@@ -129,6 +139,11 @@ class DrafterPool:
         inputs = machine.pacing.unsolved(now) if machine.finished is None else None
         if inputs is not None:
             self._tell(vev.Solve(live.id, inputs, machine.pacing.policy))
+
+    def gate(self, live: SessionContext) -> SpeculationGate | None:
+        """That of a session's drafter, where the steps are the session's alone."""
+        drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
+        return drafter.arrivals.gate if drafter is not None and live.machine.pacing.lone else None
 
     # --- another drafter for a session
 
@@ -140,6 +155,10 @@ class DrafterPool:
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
         if drafter is None or live.machine.finished is not None:
             return
+        if live.announced:
+            self.reconsider(live, now)
+        else:
+            self._begin(live, drafter, now)
         if drafting:
             drafter.measured = now
         live.rounds += 1

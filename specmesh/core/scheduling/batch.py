@@ -1,14 +1,13 @@
 """The steps of the target: which sessions share the next one, with what rows, on how many CPU threads
 beside the other daemon of the host; and what each teaches about the costs of steps and about drafting."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 from specmesh.core import events as ev
-from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import StepCosts
-from specmesh.core.draft_length.gate import allocate_drafts
+from specmesh.core.draft_length.gate import SpeculationGate, allocate_drafts
 from specmesh.core.session_context import SessionContext
 from specmesh.core.verifier_events import ThreadsShared
 from specmesh.wire import messages as m
@@ -148,20 +147,19 @@ class StepMeter:
             self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
 
     def compare(
-        self, batch: Batch, first: DraftLengthController, effects: Iterable[Sequence[ev.VerifierEffect]], *, asked: bool
+        self, batch: Batch, tokens: int, lone: SpeculationGate | None, alone: float, *, asked: bool, forced: bool
     ) -> None:
-        """Hold what steps bring with drafts against what they bring without, by how many sessions share one. `first`
-        is of the first session; effects: of each; asked: some session asked for drafts."""
+        """Hold what steps bring with drafts against what they bring without, by how many sessions share one. tokens:
+        that it committed. lone, alone: the gate of a session that has it to itself, and seconds that it would take
+        without drafts, 0 if unknown. asked: some session asked for drafts; forced: a grammar had some of its own."""
         sharing = len(batch.parts)
-        gate = first.gate if sharing == 1 else self._costs.gate(sharing)
+        gate = lone if sharing == 1 else self._costs.gate(sharing)
         if gate is None or not batch.pure or self._spent is None or (gate.drafts and not asked):
             return
-        emitted = [effect for one in effects for effect in one if isinstance(effect, ev.Emit)]
-        if sharing == 1 and any(emit.forced for emit in emitted):
-            return  # a grammar's own drafts make one session's steps faster, whoever drafts
-        tokens = sum(len(emit.ids) for emit in emitted)
-        alone = 1 / first.alone if sharing == 1 and first.alone else 0.0
-        gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=alone)
+        if sharing == 1 and forced:
+            return  # they make one session's steps faster, whoever drafts
+        rate = 1 / alone if sharing == 1 and alone else 0.0
+        gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=rate)
 
 
 class CpuThreads:

@@ -59,6 +59,27 @@ def test_a_session_from_its_opening_to_its_end():
     assert (forgotten, core.next_step(0.3)) == (vev.Forgotten(SESSION), ev.Wait(np.inf))
 
 
+def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft():
+    core, _ = made()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    gate = core.drafters.drafters[DRAFTER].arrivals.gate
+    gate.drafts, gate.verdict = False, False
+    params = replace(PARAMS, draft_n=None)
+    opening = replace(OPENING, request=Request(None, PROMPT, params))
+    for session in (SESSION, SESSION + 1):
+        said = [*core.handle(opening, 0.0), *core.finish(core.next_step(0.0), [None], 0.0, 0.1)]
+        said += core.finish(core.next_step(0.1), [row(4)], 0.1, 0.2)
+        if session == SESSION:
+            said += core.handle(vev.ClientLeft(CLIENT), 0.2)
+        assert not any(isinstance(effect, vev.ToDrafter) for effect in said)
+    gate.drafts = True
+    effects = core.finish(core.next_step(0.2), [row(5)], 0.2, 0.3)
+    assert [effect for effect in effects if isinstance(effect, vev.ToDrafter)] == [
+        vev.ToDrafter(DRAFTER, m.Opened(SESSION + 1, 0, 2, params.named())),
+        vev.ToDrafter(DRAFTER, m.Sync(SESSION + 1, 0, 0, (*PROMPT, 4, 5), 4)),
+    ]
+
+
 def test_a_step_that_failed_is_no_pause():
     """However long it took, and whatever waited for it: the next step follows the one after it."""
     core, costs = made()
