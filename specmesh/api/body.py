@@ -26,9 +26,7 @@ RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
 
 MAX_CHOICES = 8
-MAX_TEXTS = 128
-"""Of one request: prompts times choices."""
-
+MAX_TEXTS = 128  # of one request: prompts times choices
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 
@@ -317,8 +315,7 @@ _CHANGING = {name: values for names, values in _NEUTRAL.items() for name in name
 """Fields of OpenAI, llama-server, vLLM and others that would change the text, or what an answer is, with the values
 besides null that change nothing."""
 
-_LONGEST_HEADER = 300
-"""Letters that a header has of the names of ignored fields."""
+_LONGEST_HEADER = 300  # letters that a header has of the names of ignored fields
 
 
 def _ignored(fields: Fields) -> tuple[str, ...]:

@@ -14,8 +14,7 @@ from specmesh.errors import Busy
 
 RETRY_AFTER_S = 0.1
 
-Texts = list[list[GeneratedText]]
-"""The texts of each client."""
+Texts = list[list[GeneratedText]]  # the texts of each client
 
 
 def run_clients(client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]) -> Texts:

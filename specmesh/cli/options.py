@@ -21,8 +21,7 @@ SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
 _PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0, min_open=True)
 
-MAX_FILE_BYTES = 2**24
-"""Maximum size of a grammar or schema that is read; a verifier takes less."""
+MAX_FILE_BYTES = 2**24  # maximum size of a grammar or schema that is read; a verifier takes less
 
 
 def print_result(result: object, lines: Iterable[str], *, as_json: bool) -> None:
