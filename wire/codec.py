@@ -20,7 +20,6 @@ Check = Callable[[object], bool]
 
 _LONG_TEXT = frozenset({"prompt", "message"})  # only MAX_BODY bounds these; every other string is a name
 
-
 _read = json.JSONDecoder(parse_constant=int).decode  # NaN and Infinity, which are no JSON, are no int either
 
 

@@ -139,16 +139,12 @@ def request_fields(options: Mapping[str, object]) -> dict[str, object]:
     if isinstance(path := body.get("grammar"), Path):
         body["grammar"] = read_text(path, MAX_FILE_BYTES, "a grammar")
     if isinstance(schema := body.get("json_schema"), str):
-        body["json_schema"] = _schema(schema)
+        text = schema if schema.lstrip().startswith("{") else read_text(Path(schema), MAX_FILE_BYTES, "a schema")
+        try:
+            body["json_schema"] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise click.UsageError(f"--json-schema is not JSON: {error}") from None
     return body
-
-
-def _schema(given: str) -> object:
-    text = given if given.lstrip().startswith("{") else read_text(Path(given), MAX_FILE_BYTES, "a schema")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--json-schema is not JSON: {error}") from None
 
 
 def sampling_options(temperature: float, max_tokens: str) -> Decorator:
