@@ -110,7 +110,6 @@ def _fields(cls: type[ControlMessage]) -> dict[str, tuple[Check, bool]]:
 
 _FIELDS = {cls: _fields(cls) for cls in get_args(ControlMessage)}
 
-
 MAGIC = b"SM"
 HEADER = struct.Struct("<2sBBIIIHBB")
 CRC = struct.Struct("<I")

@@ -200,9 +200,8 @@ class Sequences:
             rows += len(ids)
             outputs += len(ids) * span.logits
         if rows > self._n_batch or outputs > self._n_outputs:
-            raise LocalProtocolError(
-                f"a step of {rows} rows, {outputs} with logits: {self._n_batch} and {self._n_outputs} are the most"
-            )
+            most = f"{self._n_batch} and {self._n_outputs} are the most"
+            raise LocalProtocolError(f"a step of {rows} rows, {outputs} with logits: {most}")
         return outputs
 
     def check_trim(self, seq: int, length: int) -> int:
