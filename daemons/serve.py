@@ -100,9 +100,8 @@ def serve_verifier(settings: VerifierSettings) -> None:
         def made(engine: VerifyEngine, thread: ModelThread) -> VerifierLoop:
             costs = StepCosts()
             process.wait(thread.do(partial(calibrate, engine, costs)))
-            return VerifierLoop(
-                process.name, socket, engine, costs, settings, guard, thread, model_hash(settings.model)
-            )
+            file_hash = model_hash(settings.model)
+            return VerifierLoop(process.name, socket, engine, costs, settings, guard, thread, file_hash)
 
         _serve(process, "verifier", settings, load_verifier, made, keys, bind=settings.bind)
 

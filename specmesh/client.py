@@ -21,10 +21,8 @@ Json = dict[str, Any]
 START_TIMEOUT_S = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
 
-RECONNECT_TIMEOUT = 30.0
-"""Default time to wait for a daemon that went away, in seconds."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two attempts to reconnect: doubled each time."""
+RECONNECT_TIMEOUT = 30.0  # default time to wait for a daemon that went away, in seconds
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to reconnect: doubled each time
 
 _CLASSES = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpecmeshError)

@@ -134,8 +134,7 @@ def _system_folder() -> list[Check]:
 
 CONNECT_TIMEOUT_S = 2.0
 
-MACOS_NO_ROUTE = 65
-"""EHOSTUNREACH on macOS: also what a program gets that may not use the local network."""
+MACOS_NO_ROUTE = 65  # EHOSTUNREACH on macOS: also what a program gets that may not use the local network
 
 _PRIVACY = (
     "macOS keeps programs from the local network: System Settings > Privacy & Security > Local Network: allow what "

@@ -55,9 +55,7 @@ def _write(line: str) -> None:
             return
 
 
-least = logging.INFO
-"""The level from which on lines are logged."""
-
+least = logging.INFO  # the level from which on lines are logged
 _writer: LogWriter | None = None
 
 

@@ -16,9 +16,7 @@ from typing import IO
 
 from specmesh.errors import Busy, ConfigError
 
-MAX_SOCKET_PATH = 103
-"""Longest path, in bytes, that every platform's sun_path can hold (macOS: 104 with its NUL)."""
-
+MAX_SOCKET_PATH = 103  # longest path, in bytes, that every platform's sun_path can hold (macOS: 104 with its NUL)
 SYSTEM_DIR = Path("/run/specmesh" if sys.platform == "linux" else "/var/run/specmesh")
 ROLES = ("verifier", "drafter")
 

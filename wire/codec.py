@@ -20,7 +20,6 @@ Check = Callable[[object], bool]
 
 _LONG_TEXT = frozenset({"prompt", "message"})  # only MAX_BODY bounds these; every other string is a name
 
-
 _read = json.JSONDecoder(parse_constant=int).decode  # NaN and Infinity, which are no JSON, are no int either
 
 
@@ -110,7 +109,6 @@ def _fields(cls: type[ControlMessage]) -> dict[str, tuple[Check, bool]]:
 
 
 _FIELDS = {cls: _fields(cls) for cls in get_args(ControlMessage)}
-
 
 MAGIC = b"SM"
 HEADER = struct.Struct("<2sBBIIIHBB")

@@ -103,9 +103,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     @property
     def tokenizer(self) -> Tokenizer:
         where = ", ".join(one.upstream.address for one in self._links)
-        raise NotOffered(
-            f"the tokenizer and the chat template are the verifier's: ask it over HTTP, not here ({where})"
-        )
+        whose = "the tokenizer and the chat template are the verifier's"
+        raise NotOffered(f"{whose}: ask it over HTTP, not here ({where})")
 
     # --- the loop
 

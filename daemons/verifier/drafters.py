@@ -30,7 +30,6 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.verifier")
 
-
 CoreLoop = EngineLoop[vev.Happened, vev.Effect, Step, Sequence[Rows]]
 
 
@@ -153,9 +152,8 @@ class Drafters:
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
-                self._clients.cancel(
-                    lambda asked: (asked.owner, asked.ref) == (peer.identity, ref) and not asked.session
-                )
+                whose = peer.identity, ref
+                self._clients.cancel(lambda asked: (asked.owner, asked.ref) == whose and not asked.session)
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specmesh import errors
 from specmesh.api.answer import Answer
-from specmesh.api.body import Body, as_header, endless, parse_body
+from specmesh.api.body import Body, as_header, parse_body
 from specmesh.api.choices import Choice, numbered
 from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, ModelInfo, Peer, PingPeers
@@ -35,6 +35,7 @@ from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.api.tokens import apply_template, detokenize, props, tokenize
 from specmesh.config import Port
 from specmesh.core.chat import unknown_variables
+from specmesh.core.session_params import endless
 from specmesh.core.snapshot import Json, as_json
 from specmesh.engines.base import Tokenizer
 from specmesh.security import endpoint, is_loopback
@@ -131,9 +132,8 @@ class _Api:
 
     async def respond(self, http: HttpRequest) -> Response:
         chat, messages, echoed = parse_response(await _json(http), self._kept)
-        return self._answer(
-            parse_body(chat, chat=True), partial(ResponseAnswer, messages, echoed, self._kept), chat=True
-        )
+        kind = partial(ResponseAnswer, messages, echoed, self._kept)
+        return self._answer(parse_body(chat, chat=True), kind, chat=True)
 
     async def response(self, http: HttpRequest) -> Response:
         """A response that is kept, or that it no longer is."""

@@ -3,7 +3,7 @@
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -11,24 +11,14 @@ from specmesh.core.fields import Fields, are_ids
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import MAX_LOGPROBS
-from specmesh.core.sampling.sampler import FORBIDDEN
-from specmesh.core.session_params import (
-    MAX_TOKENS,
-    ChatMessage,
-    SessionParams,
-    check_biases,
-    message_of,
-    session_params,
-)
+from specmesh.core.session_params import MAX_TOKENS, ChatMessage, message_of, session_params
 from specmesh.errors import RequestError
 
 RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
 
 MAX_CHOICES = 8
-MAX_TEXTS = 128
-"""Of one request: prompts times choices."""
-
+MAX_TEXTS = 128  # of one request: prompts times choices
 _NAME = re.compile(r"(chat)?cmpl-[0-9a-f]{32}")
 
 
@@ -149,14 +139,6 @@ def _seed(fields: Fields) -> int:
     """A seed of 32 bits, which the wire carries: the lowest of a longer one; -1 is a random one."""
     seed = fields.integer("seed", -1, -(2**63), 2**64 - 1)
     return secrets.randbits(32) if seed == -1 else seed % 2**32
-
-
-def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
-    """The same of a text that does not end by itself: as llama.cpp's ignore_eos, none of these ids is ever chosen. A
-    bias does that, so the drafter learns of it, and whoever goes on with the text."""
-    others = (bias for bias in params.sampling.logit_bias if bias[0] not in end_ids)
-    biases = (*others, *((token, FORBIDDEN) for token in sorted(end_ids)))
-    return replace(params, sampling=replace(params.sampling, logit_bias=check_biases(biases)))
 
 
 def _logprobs(fields: Fields, *, chat: bool) -> int | None:
@@ -317,8 +299,7 @@ _CHANGING = {name: values for names, values in _NEUTRAL.items() for name in name
 """Fields of OpenAI, llama-server, vLLM and others that would change the text, or what an answer is, with the values
 besides null that change nothing."""
 
-_LONGEST_HEADER = 300
-"""Letters that a header has of the names of ignored fields."""
+_LONGEST_HEADER = 300  # letters that a header has of the names of ignored fields
 
 
 def _ignored(fields: Fields) -> tuple[str, ...]:

@@ -12,10 +12,8 @@ from specmesh.errors import Busy, ConfigError, DaemonUnreachable, EngineError
 from specmesh.paths import read_text
 
 WARM_UP_TOKENS = 32  # of a text that is not measured: first steps allocate memory
-PAYS = 1.02
-"""Minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %."""
-MAX_PROMPTS = 2**26
-"""Bytes of a file of prompts."""
+PAYS = 1.02  # minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %
+MAX_PROMPTS = 2**26  # bytes of a file of prompts
 
 BUILT_IN = (
     "The lighthouse keeper climbed the stairs every evening, and one night he found that",

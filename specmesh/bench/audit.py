@@ -16,8 +16,7 @@ MIN_PLACES = 16
 MAX_NOISE = 0.5
 """Kernels change the log-probability of a token by less than this; a memory that holds wrong ids may not."""
 
-TextPair = tuple[GeneratedText, GeneratedText]
-"""A prompt's text alone, and one with drafts."""
+TextPair = tuple[GeneratedText, GeneratedText]  # a prompt's text alone, and one with drafts
 
 
 def audit(

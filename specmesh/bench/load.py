@@ -14,8 +14,7 @@ from specmesh.errors import Busy
 
 RETRY_AFTER_S = 0.1
 
-Texts = list[list[GeneratedText]]
-"""The texts of each client."""
+Texts = list[list[GeneratedText]]  # the texts of each client
 
 
 def run_clients(client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]) -> Texts:
@@ -60,18 +59,15 @@ def level(clients: Texts) -> Json:
     texts = [text for own in clients for text in own]
     rates = [_rate(own) for own in clients]
     gaps = (late - early for text in texts for early, late in itertools.pairwise(text.arrivals))
-    return (
-        {"sessions": len(clients)}
-        | totals(texts)
-        | {
-            "tokens_per_second": round(_rate(texts), 3),
-            "mean": round(fmean(rates), 3),
-            "slowest": round(min(rates), 3),
-            "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
-            "first_token_ms": _percentiles(text.arrivals[0] - text.begun for text in texts if text.arrivals),
-            "inter_token_latency_ms": _percentiles(gaps),
-        }
-    )
+    counts = {"sessions": len(clients)} | totals(texts)
+    return counts | {
+        "tokens_per_second": round(_rate(texts), 3),
+        "mean": round(fmean(rates), 3),
+        "slowest": round(min(rates), 3),
+        "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
+        "first_token_ms": _percentiles(text.arrivals[0] - text.begun for text in texts if text.arrivals),
+        "inter_token_latency_ms": _percentiles(gaps),
+    }
 
 
 def _rate(texts: list[GeneratedText]) -> float:

@@ -20,8 +20,7 @@ from specmesh.machines import DRAFT_MS, STEPS_MS
 UNKNOWN = "unknown: measure with `specmesh bench run`"
 UNKNOWN_ALPHA = (0.5, 0.8)
 """Acceptance per draft that is assumed where nobody published any: from a stranger's to a good drafter's."""
-SPREAD = 0.1
-"""What is assumed of a published acceptance on either side: other prompts, templates and weights."""
+SPREAD = 0.1  # what is assumed of a published acceptance on either side: other prompts, templates and weights
 HIGHEST_ALPHA = 0.95
 PROMPT, TOKENS, PAUSE_S = 64, 256, 0.5e-3  # of simulated texts, and between two steps
 NEAR = 3.0  # targets whose sizes differ by less have steps that are worth a look

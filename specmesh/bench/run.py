@@ -14,11 +14,8 @@ from specmesh.errors import ConfigError
 ALONE = "alone"
 VARIANTS: dict[str, int | str] = {ALONE: 0, "draft_n 2": 2, "draft_n 4": 4, "draft_n 8": 8, "adaptive": "auto"}
 """The draft_n that is asked for, by name."""
-SOURCES: dict[str, int | str] = {ALONE: 0, "drafter": "auto"}
-"""The same of a suite, by where drafts are from."""
-
-Runs = dict[str, list[list[GeneratedText]]]
-"""By variant and iteration, the text of each prompt."""
+SOURCES: dict[str, int | str] = {ALONE: 0, "drafter": "auto"}  # the same of a suite, by where drafts are from
+Runs = dict[str, list[list[GeneratedText]]]  # by variant and iteration, the text of each prompt
 
 
 def measure(

@@ -15,9 +15,7 @@ from specmesh import paths
 from specmesh.cli.options import FILE, json_option, print_result
 from specmesh.errors import ConfigError
 
-MAX_SIZE = 2**20
-"""Maximum size of a settings file in bytes."""
-
+MAX_SIZE = 2**20  # maximum size of a settings file in bytes
 ROLE = click.argument("role", type=click.Choice(paths.ROLES))
 
 

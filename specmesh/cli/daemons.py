@@ -22,7 +22,6 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 ADDRESS = "tcp://127.0.0.1:7071"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
-
 _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None)
 _daemon_options = combined(
     option("--socket", FILE, "PATH", "Socket of the local API (default: in this user's runtime folder)."),

@@ -21,8 +21,7 @@ SECONDS = click.FloatRange(0.0, 86_400.0)
 COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
 _PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0, min_open=True)
 
-MAX_FILE_BYTES = 2**24
-"""Maximum size of a grammar or schema that is read; a verifier takes less."""
+MAX_FILE_BYTES = 2**24  # maximum size of a grammar or schema that is read; a verifier takes less
 
 
 def print_result(result: object, lines: Iterable[str], *, as_json: bool) -> None:
@@ -140,16 +139,12 @@ def request_fields(options: Mapping[str, object]) -> dict[str, object]:
     if isinstance(path := body.get("grammar"), Path):
         body["grammar"] = read_text(path, MAX_FILE_BYTES, "a grammar")
     if isinstance(schema := body.get("json_schema"), str):
-        body["json_schema"] = _schema(schema)
+        text = schema if schema.lstrip().startswith("{") else read_text(Path(schema), MAX_FILE_BYTES, "a schema")
+        try:
+            body["json_schema"] = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise click.UsageError(f"--json-schema is not JSON: {error}") from None
     return body
-
-
-def _schema(given: str) -> object:
-    text = given if given.lstrip().startswith("{") else read_text(Path(given), MAX_FILE_BYTES, "a schema")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--json-schema is not JSON: {error}") from None
 
 
 def sampling_options(temperature: float, max_tokens: str) -> Decorator:

@@ -122,13 +122,12 @@ def _filled(template: str, snapshot: Json) -> str:
 @click.pass_context
 def ps(ctx: click.Context, json: bool) -> None:
     """List the daemons that run here; exit code 69 if there are none."""
-    found = find()
-    daemons = [one.as_json() for one in found]
+    daemons = [one.as_json() for one in find()]
     if json:
         print_json({"schema_version": 1, "daemons": daemons})
     elif daemons:
         click.echo("\n".join(table(daemons)))
-    if not found:
+    if not daemons:
         click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
         ctx.exit(DaemonUnreachable.exit_code)
 

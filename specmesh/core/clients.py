@@ -186,8 +186,7 @@ class Clients:
         asked = self.requests.get(done.client) if done.client is not None else None
         if asked is not None:
             emit = done.emit
-            tokens = Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs)
-            asked.client.on_event(tokens)
+            asked.client.on_event(Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))
         return self.sessions.get(done.session)
 
     def ended(self, end: vev.SessionEnded) -> None:

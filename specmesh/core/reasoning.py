@@ -24,8 +24,7 @@ _STYLES = (
     Thinking("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
     Thinking("think", "<think>", "</think>"),
 )
-STYLES = {style.name: style for style in _STYLES}
-"""By their names; the most specific first."""
+STYLES = {style.name: style for style in _STYLES}  # by their names; the most specific first
 
 
 def detect(template: str) -> Thinking | None:

@@ -166,10 +166,8 @@ class DrafterRequest:
         self.move(RequestState.OPEN)
         mine = self.request.params
         if not self.request.named_only:  # the verifier alone knows how its template thinks and calls tools
-            grammar = (
-                params.grammar if mine.grammar is not None and mine.grammar.kind is GrammarKind.TOOLS else mine.grammar
-            )
-            params = replace(mine, thinking=params.thinking, grammar=grammar)
+            tools = mine.grammar is not None and mine.grammar.kind is GrammarKind.TOOLS
+            params = replace(mine, thinking=params.thinking, grammar=params.grammar if tools else mine.grammar)
         self.request = replace(self.request, params=params, named_only=False)
         self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None
 

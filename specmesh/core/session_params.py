@@ -1,7 +1,7 @@
 """What a client asked for, and what the target allows."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from specmesh.core.draft_length import MAX_DRAFTS
@@ -43,9 +43,8 @@ def message_of(value: object, where: str = "messages") -> ChatMessage:
     wrong = [name for name in names if not isinstance(fields.get(name, ""), str)]
     calls = fields.get("tool_calls", [])
     if wrong or not isinstance(calls, list):
-        raise RequestError(
-            f"{where}.{wrong[0]} must be a text" if wrong else f"{where}.tool_calls must be a list", where
-        )
+        why = f"{wrong[0]} must be a text" if wrong else "tool_calls must be a list"
+        raise RequestError(f"{where}.{why}", where)
     called = tuple(_call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls))
     role, content, name, answered, thought = map(fields.text, names)
     return ChatMessage(role, content, name, called, answered, thought)
@@ -175,6 +174,14 @@ def _bias(token: object, bias: object, largest: float) -> tuple[int, float] | No
     if not is_id(token) or isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= largest:
         return None
     return token, float(bias)
+
+
+def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
+    """The same of a text that does not end by itself: as llama.cpp's ignore_eos, none of these ids is ever chosen. A
+    bias does that, so the drafter learns of it, and whoever goes on with the text."""
+    others = (bias for bias in params.sampling.logit_bias if bias[0] not in end_ids)
+    biases = (*others, *((token, FORBIDDEN) for token in sorted(end_ids)))
+    return replace(params, sampling=replace(params.sampling, logit_bias=check_biases(biases)))
 
 
 def stops_of(value: object) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from itertools import pairwise
 from math import exp
 from typing import Annotated, NamedTuple
 
-SERVED = ("stop", "length")
-"""Reasons with which a text ends that its client has whole."""
+SERVED = ("stop", "length")  # reasons with which a text ends that its client has whole
 
 
 class MetricSpec(NamedTuple):

@@ -89,10 +89,8 @@ _FORMATS = (
     _form("llama3", 'start_header_id "parameters":', _LLAMA, around="<|python_tag|>¦", between=None, bare=True),
     _form("generic", "", _HERMES),
 )
-FORMATS = {form.name: form for form in _FORMATS}
-"""By their names; the most specific first."""
-GENERIC = FORMATS["generic"]
-"""For templates that do not show tools: `generic_prompt` does."""
+FORMATS = {form.name: form for form in _FORMATS}  # by their names; the most specific first
+GENERIC = FORMATS["generic"]  # for templates that do not show tools: `generic_prompt` does
 
 TOOL_MARKS = frozenset(
     mark

@@ -27,8 +27,7 @@ Trimming = Literal["removal", "restore"]
 """How the last ids of a sequence are taken back: they are removed; or a saved state is restored, and what is kept
 decoded again."""
 
-DEFAULT_CTX = 4096
-"""Default ids per sequence."""
+DEFAULT_CTX = 4096  # default ids per sequence
 
 
 def context_of(chosen: int | None, trained: int) -> int:
@@ -50,8 +49,7 @@ def physical_cores() -> int:
         return len(allowed)
 
 
-Progress = Callable[[float], object]
-"""Takes the share of a model that is loaded, 0.0 to 1.0."""
+Progress = Callable[[float], object]  # takes the share of a model that is loaded, 0.0 to 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +161,7 @@ class DraftEngine(Engine, Protocol):
         holds."""
 
 
-ANY_ID = 2**31
-"""`n_vocab` of an engine that knows ids only."""
+ANY_ID = 2**31  # `n_vocab` of an engine that knows ids only
 
 
 class Sequences:
@@ -203,9 +200,8 @@ class Sequences:
             rows += len(ids)
             outputs += len(ids) * span.logits
         if rows > self._n_batch or outputs > self._n_outputs:
-            raise LocalProtocolError(
-                f"a step of {rows} rows, {outputs} with logits: {self._n_batch} and {self._n_outputs} are the most"
-            )
+            most = f"{self._n_batch} and {self._n_outputs} are the most"
+            raise LocalProtocolError(f"a step of {rows} rows, {outputs} with logits: {most}")
         return outputs
 
     def check_trim(self, seq: int, length: int) -> int:

@@ -23,11 +23,8 @@ from specmesh.core.snapshot import Json
 from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 
-MAX_TEMPLATE = 2**20
-"""Bytes of a template's file."""
-
-MAX_TEXT = 2**22
-"""Characters of the longest text: twice the longest body that the API takes."""
+MAX_TEMPLATE = 2**20  # bytes of a template's file
+MAX_TEXT = 2**22  # characters of the longest text: twice the longest body that the API takes
 
 
 class ChatTemplate:

@@ -16,8 +16,7 @@ from specmesh.engines.grammar_source import LIMITS, describe
 from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, RequestError
 
-CACHED = 16
-"""Grammars that are known to compile: clients send the same one again and again."""
+CACHED = 16  # grammars that are known to compile: clients send the same one again and again
 
 START, EACH = 0.05, 0.001
 """Seconds of CPU time that one text may take, and additional seconds per id; its drafts as much again. All sessions

@@ -35,8 +35,7 @@ _UNFORCED = '%llguidance {"no_forcing": true}\n'
 _TOOL_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _quoted = json.dumps
 
-_MOST_DEEP = 100
-"""Most brackets within one another."""
+_MOST_DEEP = 100  # most brackets within one another
 
 _CHAR = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
 _CHARS, _RANGES = re.compile(_CHAR, re.DOTALL), re.compile(f"({_CHAR})(?:-({_CHAR}))?", re.DOTALL)
@@ -47,8 +46,7 @@ _TOKEN = re.compile(
     | (?P<times>[*+?]|\{[\d, ]+\}) | (?P<wrong>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_Token = re.Match[str]
-"""A part of a grammar; its kind is the group that matched."""
+_Token = re.Match[str]  # a part of a grammar; its kind is the group that matched
 
 
 def answer(request: Json) -> Json:

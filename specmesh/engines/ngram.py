@@ -10,8 +10,7 @@ import numpy as np
 
 from specmesh.engines.base import ANY_ID, Ask, EngineInfo, Sequences
 
-_SIZES = (4, 3, 2)
-"""Lengths of the suffixes that are tried."""
+_SIZES = (4, 3, 2)  # lengths of the suffixes that are tried
 
 
 class NgramDrafter:

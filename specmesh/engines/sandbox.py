@@ -23,12 +23,8 @@ from typing import IO
 from specmesh.core.snapshot import Json
 from specmesh.errors import ChildFailed
 
-STARTING = 60.0
-"""Seconds for the interpreter and its imports on a busy machine."""
-
-MAX_ANSWER = 2**26
-"""Bytes of the longest answer that is read."""
-
+STARTING = 60.0  # seconds for the interpreter and its imports on a busy machine
+MAX_ANSWER = 2**26  # bytes of the longest answer that is read
 _MOST_OF_A_LINE = 2048  # characters
 _PASSED = ("PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("PYTHON", "LC_", "LD_", "DYLD_")

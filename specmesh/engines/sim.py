@@ -15,19 +15,15 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Sequences, Tokenizer
 from specmesh.errors import ConfigError, RequestError
 
-END_ID = 255
-"""Ends a generation; a byte that UTF-8 never contains, so no text encodes to it."""
-
+END_ID = 255  # ends a generation; a byte that UTF-8 never contains, so no text encodes to it
 PERIOD = 300
 _PRINTABLE = range(32, 127)
 _LOGIT = 20.0
-_AWAKE = 3e-4
-"""Seconds before its end from which on a simulated step polls."""
+_AWAKE = 3e-4  # seconds before its end from which on a simulated step polls
 
 _U64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_NEXT, _LUCK, _WRONG = 1, 2, 3
-"""Purposes of a hash."""
+_NEXT, _LUCK, _WRONG = 1, 2, 3  # purposes of a hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,8 @@ def check_files(path: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if missing:
-        raise ConfigError(
-            f"{path}: {', '.join(missing[:3])} is missing, or no file: name a .gguf file that has all parts"
-        )
+        lacking = ", ".join(missing[:3])
+        raise ConfigError(f"{path}: {lacking} is missing, or no file: name a .gguf file that has all parts")
 
 
 def resolve(value: str, root: Path) -> str:

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.noise import NoiseStream, derived, gumbel, reaching
 
-Logits = NDArray[np.float32]
-"""One row: float32, shape (n_vocab,)."""
-
+Logits = NDArray[np.float32]  # one row: float32, shape (n_vocab,)
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

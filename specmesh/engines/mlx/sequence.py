@@ -22,8 +22,7 @@ from specmesh.errors import EngineError
 STRIDE = 4
 REACH = 48
 
-_TOGETHER = 8
-"""Most ids of one pass with logits; of more, all but the last run without: the output layer is wide."""
+_TOGETHER = 8  # most ids of one pass with logits; of more, all but the last run without: the output layer is wide
 
 
 @dataclass(frozen=True, slots=True)
