@@ -57,9 +57,9 @@ EARNED = 1 / 200  # of each step without drafts, to be lost; 1/400: 3 % where dr
 # steps, and seconds, that tell how fast it is without drafts. 8: 10 %; without the seconds a target of 0.6 ms a step
 # takes every hiccup of its host for the truth
 STEPS_WITHOUT, SECONDS_WITHOUT = 16, 0.05
-# steps until that is measured anew, and for the first time: before that it is an estimate, which may be wrong. 512 for
-# the first: 0.4 %
-STEPS_WITH, FIRST_STEPS_WITH = 512, 128
+# steps until that is measured anew, and for the first time: before that it is an estimate, which may be wrong; 128 for
+# the first: 1 % where drafting does both in turn
+STEPS_WITH, FIRST_STEPS_WITH = 512, 256
 # times the rate without drafts, and times its estimate, from which on nothing is withheld; never: 0.5 to 1.5 %. 1.15 of
 # the estimate: 2 % where that is too low
 CLEAR_GAIN, CLEAR_PROMISE = 1.15, 1.5

@@ -71,7 +71,7 @@ def test_what_a_drafter_needs_to_begin_is_paid_for():
 
 def test_texts_for_which_drafts_pay_and_others_in_turn():
     """What drafting loses with some texts is bounded by what it has gained, and by a share of what comes without it."""
-    for tokens, least in (((3.0, 1.0), 1.08), ((1.8, 1.2), 0.985), ((1.0, 1.0), 0.985)):
+    for tokens, least in (((3.0, 1.0), 1.1), ((1.8, 1.2), 0.985), ((1.0, 1.0), 0.985)):
         gate, now, said = SpeculationGate(), 0.0, 0
         luck = random.Random(3)
         for step in range(20_000):
@@ -115,7 +115,7 @@ def test_a_first_estimate_that_is_too_low_promises_nothing(estimate: float):
         spent = 2.5 if gate.drafts else 1.0
         lost += spent - (2 if gate.drafts else 1)
         gate.stepped(1, 1 + gate.drafts, spent, asked=gate.drafts, had=gate.drafts, alone=estimate)
-    assert lost < 70
+    assert lost < 140
 
 
 def test_no_drafts_no_verdict():
