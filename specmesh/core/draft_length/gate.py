@@ -57,9 +57,7 @@ EARNED = 1 / 200  # of each step without drafts, to be lost; 1/400: 3 % where dr
 # steps, and seconds, that tell how fast it is without drafts. 8: 10 %; without the seconds a target of 0.6 ms a step
 # takes every hiccup of its host for the truth
 STEPS_WITHOUT, SECONDS_WITHOUT = 16, 0.05
-# steps until that is measured anew, and for the first time: before that it is an estimate, which may be wrong; 128 for
-# the first: 1 % where drafting does both in turn
-STEPS_WITH, FIRST_STEPS_WITH = 512, 256
+STEPS_WITH = 512  # until that is measured anew, as its first estimate may be wrong; 128 at first: 1 %
 # times the rate without drafts, and times its estimate, from which on nothing is withheld; never: 0.5 to 1.5 %. 1.15 of
 # the estimate: 2 % where that is too low
 CLEAR_GAIN, CLEAR_PROMISE = 1.15, 1.5
@@ -128,7 +126,7 @@ class SpeculationGate:
     def _review(self, sessions: int, debt: float, alone: float) -> None:
         """After a step with drafts, see whether to go on."""
         first = self.verdict is None
-        due = self._with.steps >= (FIRST_STEPS_WITH if first else STEPS_WITH)
+        due = self._with.steps >= STEPS_WITH
         if due and alone and self._with.per_second >= (CLEAR_PROMISE if first else CLEAR_GAIN) * alone:
             self._decide(sessions, pays=True)
         elif due or self._budget <= -debt or not alone:
