@@ -207,6 +207,11 @@ class StepCosts:
         """Costs of steps while nothing is drafted, which may compute with more CPU threads."""
         return self._alone or self
 
+    @property
+    def shared(self) -> bool:
+        """Whether steps beside a drafter of this host are measured apart."""
+        return self._alone is not None
+
     def split(self) -> None:
         """Measure steps beside a drafter of this host apart: they may take another time from now on."""
         if self._alone is None:

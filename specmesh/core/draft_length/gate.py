@@ -58,9 +58,9 @@ EARNED = 1 / 200  # of each step without drafts, to be lost; 1/400: 3 % where dr
 # takes every hiccup of its host for the truth
 STEPS_WITHOUT, SECONDS_WITHOUT = 16, 0.05
 STEPS_WITH = 512  # until that is measured anew, as its first estimate may be wrong; 128 at first: 1 %
-# times the rate without drafts, and times its estimate, from which on nothing is withheld; never: 0.5 to 1.5 %. 1.15 of
-# the estimate: 2 % where that is too low
-CLEAR_GAIN, CLEAR_PROMISE = 1.15, 1.5
+# times the rate without drafts, once that was measured, from which on nothing is withheld; never: 0.5 to 1.5 %. By an
+# estimate alone: 25 % of starts beside a drafter of the same host
+CLEAR_GAIN = 1.15
 
 SHORTEST = 1e-9  # seconds; a step too fast to measure took some all the same
 
@@ -105,33 +105,41 @@ class SpeculationGate:
         """Whether drafting was found not to pay, and may not be tried again yet."""
         return self.verdict is False and not self.drafts
 
-    def stepped(self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float) -> None:
+    def stepped(
+        self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float, shared: bool = False
+    ) -> None:
         """Learn from a step that committed so many tokens, and ended `seconds` after the one before. asked: drafts were
-        asked for; had: it had some. alone: expected tokens per second without, 0 if unknown."""
-        settled, debt = self._rest <= 0 and self._rest_seconds <= 0.0, DEBT / sqrt(sessions)
+        asked for; had: it had some. alone: expected tokens per second without, 0 if unknown. shared: the drafter uses
+        the same cores, and did while that was estimated: it is measured before anything is drafted."""
+        settled = self._rest <= 0 and self._rest_seconds <= 0.0
         self._rest, self._rest_seconds = self._rest - 1, self._rest_seconds - seconds
         if not self._without.steps:
             self._alone = max(self._alone, alone)
         gained = (tokens - seconds * self._alone) / sessions
         stood = self._stood = gained <= -DEBT and not self._stood  # the machine stood still: that says nothing
-        if self.drafts and asked:
+        if not self.drafts:
+            if settled and not (had or stood):  # had: some of before were in hand still
+                self._withheld(sessions, tokens, seconds)
+        elif asked and (not self._alone or (shared and not self._without.enough)):
+            self._withhold()
+        elif asked:
             self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
             if settled and not stood:
                 self._with.add(tokens, seconds)
-            if settled or not self._alone:
-                self._review(sessions, debt, max(self._alone, alone))
-        elif not self.drafts and not had and settled and not stood:  # else some of before were in hand still
-            self._withheld(sessions, tokens, seconds)
+            if settled:
+                self._review(sessions, max(self._alone, alone))
 
-    def _review(self, sessions: int, debt: float, alone: float) -> None:
+    def _review(self, sessions: int, alone: float) -> None:
         """After a step with drafts, see whether to go on."""
-        first = self.verdict is None
         due = self._with.steps >= STEPS_WITH
-        if due and alone and self._with.per_second >= (CLEAR_PROMISE if first else CLEAR_GAIN) * alone:
+        if due and self.verdict is not None and self._with.per_second >= CLEAR_GAIN * alone:
             self._decide(sessions, pays=True)
-        elif due or self._budget <= -debt or not alone:
-            self.drafts, self._rest, self._rest_seconds = False, SETTLE_STEPS, SETTLE_SECONDS
-            self._without = _Rate()
+        elif due or self._budget <= -DEBT / sqrt(sessions):
+            self._withhold()
+
+    def _withhold(self) -> None:
+        self.drafts, self._rest, self._rest_seconds = False, SETTLE_STEPS, SETTLE_SECONDS
+        self._without = _Rate()
 
     def _withheld(self, sessions: int, tokens: int, seconds: float) -> None:
         """After a step without, see what drafting has brought, and whether it may go on."""

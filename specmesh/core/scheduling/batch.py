@@ -159,7 +159,8 @@ class StepMeter:
         if sharing == 1 and forced:
             return  # they make one session's steps faster, whoever drafts
         rate = 1 / alone if sharing == 1 and alone else 0.0
-        gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=rate)
+        shared = self._costs.shared
+        gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=rate, shared=shared)
 
 
 class CpuThreads:
