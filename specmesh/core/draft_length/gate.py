@@ -109,8 +109,8 @@ class SpeculationGate:
         self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float, shared: bool = False
     ) -> None:
         """Learn from a step that committed so many tokens, and ended `seconds` after the one before. asked: drafts were
-        asked for; had: it had some. alone: expected tokens per second without, 0 if unknown. shared: the drafter uses
-        the same cores, and did while that was estimated: it is measured before anything is drafted."""
+        asked for; had: it had some. alone: expected tokens per second without, 0 if unknown. shared: with a drafter
+        on this host, which slows steps down: the rate without drafts is then measured before anything is drafted."""
         settled = self._rest <= 0 and self._rest_seconds <= 0.0
         self._rest, self._rest_seconds = self._rest - 1, self._rest_seconds - seconds
         if not self._without.steps:

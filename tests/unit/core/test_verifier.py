@@ -4,6 +4,7 @@ tests/properties."""
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
@@ -78,6 +79,22 @@ def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft():
         vev.ToDrafter(DRAFTER, m.Opened(SESSION + 1, 0, 2, params.named())),
         vev.ToDrafter(DRAFTER, m.Sync(SESSION + 1, 0, 0, (*PROMPT, 4, 5), 4)),
     ]
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_beside_a_drafter_of_its_host_the_first_steps_are_measured_without_drafts(host: bool):
+    core, costs = made()
+    costs.record(1, 0.01)
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    if host:
+        core.handle(vev.ThreadsShared(2, 1, frozenset({DRAFTER})), 0.0)
+    request = Request(None, PROMPT, replace(PARAMS, draft_n=None))
+    core.handle(replace(OPENING, request=request), 0.0)
+    core.finish(core.next_step(0.0), [None], 0.0, 0.01)
+    for begun in (0.01, 0.02, 0.03):
+        effects = core.finish(core.next_step(begun), [row(4)], begun, begun + 0.01)
+    (asked,) = [effect.draft_n for effect in effects if isinstance(effect, vev.Committed)]
+    assert (asked == 0) == host
 
 
 def test_a_step_that_failed_is_no_pause():
