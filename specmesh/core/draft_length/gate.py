@@ -41,24 +41,24 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
     return counts
 
 
-# The gate alone was simulated with 1, 4 and 16 sessions (4,000 steps, drafting that loses 5 to 95 %, wins 5 to 60 %, or
-# both in turn, later with estimates that are too low and steps that stand still); below, what other values lose there
-# after a change, that count for no rate: drafts are in hand still, or on their way; 2: 10 % where it does both in turn.
+# In brackets: what other values change in the mean of bench/gate.py, whose steps differ less than a real host's. Where it
+# likes another one as much, the value is what fewer hiccups of a host are taken for the truth with.
+# after a change, that count for no rate: drafts are in hand still, or on their way (2: 0.1 %, but it has none of these).
 # A drafter that was told to stop may go on for so many seconds, on the cores of the verifier's steps
 SETTLE_STEPS, SETTLE_SECONDS = 4, 0.05
 # steps without drafts, in whose time drafting may lose as much before it is suspended, and has to earn before it goes
 # on; with n sessions the square root of n less, since what they bring varies less. Not less: 16 sessions at once have
-# 0.92 instead of 0.79 of the speed without drafts in their first 64 steps. bench/gate.py: 16 loses 3 %, 4 wins 1.4 %
+# 0.92 instead of 0.79 of the speed without drafts in their first 64 steps (16: -3 %, 4: 1.4 %)
 DEBT = 8.0
-# of the steps that it has gained, that it may lose besides; 32: 7 %, 1000: 5 to 20 %. As much counts of one step: a
-# drafter of the same host stops it for as long as it reads the text. 8 of one step: 1 %
+# of the steps that it has gained, that it may lose besides (32: -0.6 %, 1000: 0.6 %, and no bound). As much counts of
+# one step: a drafter of the same host stops it for as long as it reads the text
 MOST_GAINED = 64.0
-EARNED = 1 / 200  # of each step without drafts, to be lost; 1/400: 3 % where drafts win by 5 %
-# steps, and seconds, that tell how fast it is without drafts. 8: 10 %; without the seconds a target of 0.6 ms a step
+EARNED = 1 / 200  # of each step without drafts, to be lost (1/400: -3 %)
+# steps, and seconds, that tell how fast it is without drafts (8: 0.6 %). Without the seconds a target of 0.6 ms a step
 # takes every hiccup of its host for the truth
 STEPS_WITHOUT, SECONDS_WITHOUT = 16, 0.05
-STEPS_WITH = 512  # until that is measured anew, as its first estimate may be wrong; 128 at first: 1 %
-# times the rate without drafts, once that was measured, from which on nothing is withheld; never: 0.5 to 1.5 %. By an
+STEPS_WITH = 512  # until that is measured anew (128: -1.7 %, but 0.96 instead of 0.93 at worst)
+# times the rate without drafts, once that was measured, from which on nothing is withheld (never: -0.3 %). By an
 # estimate alone two of five starts beside a drafter of the same host had 0.74 and 0.84 of the speed without drafts
 CLEAR_GAIN = 1.15
 
