@@ -41,9 +41,9 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
     return counts
 
 
-# In brackets: what other values change in the mean of bench/gate.py, whose steps differ less than a real host's. Where it
-# likes another one as much, the value is what fewer hiccups of a host are taken for the truth with.
-# after a change, that count for no rate: drafts are in hand still, or on their way (2: 0.1 %, but it has none of these).
+# In brackets: what other values change in the mean of bench/gate.py, where fewer steps stand still than on a real host,
+# and no drafts are in hand.
+# after a change, that count for no rate: drafts are in hand still, or on their way (2: 0.1 %).
 # A drafter that was told to stop may go on for so many seconds, on the cores of the verifier's steps
 SETTLE_STEPS, SETTLE_SECONDS = 4, 0.05
 # steps without drafts, in whose time drafting may lose as much before it is suspended, and has to earn before it goes
