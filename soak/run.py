@@ -37,12 +37,14 @@ LAST_TOKENS = 50
 PAIRS = {"shaken": KILLS, "steady": NO_KILLS}
 """What befalls a pair: memory is watched in the one whose processes stay."""
 
-CLIENTS, EARLY_CLIENTS = 3, 6
-"""The latter ask besides until shortly before memory is watched. A process keeps what its busiest moment needed: with
-no more clients than later such moments would still come, ever fewer and ever busier, for hours."""
+CLIENTS, EARLY_CLIENTS, EARLY_TOKENS = 3, 6, 8
+"""The latter ask besides, for so few tokens, until shortly before memory is watched. A process keeps what its busiest
+moment needed: with no more clients than later such moments would still come, ever fewer and ever busier, for hours.
+CPython fills caches of its own with each generation, however short: 4,096 names of attributes and more."""
 
-WARM_UP, EARLY = 1 / 3, 1 / 4
-"""Shares of the time after which memory is watched, and after which those ask for no more."""
+WARM_UP, EARLY, CALM = 1 / 3, 1 / 4, 1 / 8
+"""Shares of the time after which memory is watched, after which those ask for no more, and until which the pair whose
+memory is watched has no faults: with them it would make a tenth of the generations."""
 
 
 def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
@@ -93,25 +95,28 @@ class _Running:
 
     def __init__(self, pair: Pair, seconds: float, seed: int, known: list[Text]) -> None:
         self.pair, self._known = pair, known
-        self._watched = PAIRS[pair.name] is NO_KILLS and Path("/proc/self/smaps_rollup").exists()
+        steady = PAIRS[pair.name] is NO_KILLS
+        self._watched = steady and Path("/proc/self/smaps_rollup").exists()
         self._warm_up = WARM_UP * seconds
         self._samples: dict[Lane, list[Sample]] = {Lane.VERIFIER: [], Lane.DRAFTER: []}
         self._report = PairReport(pair.name)
         schedule = faults(f"{seed} {pair.name}", seconds, PAIRS[pair.name])
+        schedule = [fault for fault in schedule if fault.at >= CALM * seconds * steady]
         ends = [(fault.until, 1, fault) for fault in schedule]
         self._due = sorted([*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2])
         self._begun: dict[Fault, float] = {}
         everyone = range(CLIENTS + EARLY_CLIENTS)
         wanted = [orders(f"{seed} {pair.name} {n}", len(known), pair.models.longest) for n in everyone]
-        wanted[CLIENTS:] = [self._until(EARLY * seconds, early) for early in wanted[CLIENTS:]]
+        wanted[CLIENTS:] = [self._early(EARLY * seconds, early) for early in wanted[CLIENTS:]]
         self._started = time.monotonic()
         self.clients = Clients(pair, known, self.clock, wanted)
 
     def clock(self) -> float:
         return time.monotonic() - self._started
 
-    def _until(self, end: float, wanted: Iterator[Order]) -> Iterator[Order]:
-        return takewhile(lambda _: self.clock() < end, wanted)
+    def _early(self, end: float, wanted: Iterator[Order]) -> Iterator[Order]:
+        short = (replace(one, max_tokens=min(one.max_tokens, EARLY_TOKENS), pause_s=0.0) for one in wanted)
+        return takewhile(lambda _: self.clock() < end, short)
 
     def turn(self) -> None:
         while self._due and self._due[0][0] <= self.clock():
