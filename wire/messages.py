@@ -6,7 +6,7 @@ enforces each field's annotation.
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 PROTOCOL_VERSION = 2
 
@@ -156,9 +156,21 @@ class Close:
     ref: int = 0
 
 
+class FinishReason(StrEnum):
+    """Why a session is over."""
+
+    STOP = "stop"  # an end token, a stop string or its grammar
+    LENGTH = "length"
+    CANCELLED = "cancelled"  # nobody wants it any more
+    ERROR = "error"  # its own request broke it, or the engine failed
+    SHUTDOWN = "shutdown"  # its verifier stops: it may be resumed
+    MOVED = "moved"  # over for this drafter: another has it now
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Verifier to drafter: the session has ended with `length` ids in all; `report` is for its client."""
+    """Verifier to drafter: the session has ended with `length` ids in all; `report` is for its client. `finish_reason`
+    is a FinishReason's; a peer's other word goes to the client as it is."""
 
     session: int
     finish_reason: str

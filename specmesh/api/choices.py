@@ -11,6 +11,7 @@ from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.wire.messages import FinishReason
 
 
 def numbered(requests: Sequence[Request], count: int, *, chat: bool) -> list[Request]:
@@ -175,7 +176,7 @@ class Choice:
         """Why the text has ended, if it has: a call of tools is a reason of its own."""
         called = self._deltas is not None and self._deltas.called
         reason = self.end.reason if self.end is not None else None
-        return "tool_calls" if called and reason == "stop" else reason
+        return "tool_calls" if called and reason == FinishReason.STOP else reason
 
     def whole(self) -> Json:
         assert self.end is not None

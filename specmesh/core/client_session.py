@@ -99,7 +99,7 @@ class ClientSession:
 
     def cancelled(self) -> None:
         if self.pending is not None:
-            self._finish(self.pending, Finished("cancelled", self._prompt_ids, {}))
+            self._finish(self.pending, Finished(m.FinishReason.CANCELLED, self._prompt_ids, {}))
 
     def failed(self, error: SpecmeshError) -> None:
         pending, self.pending = self.pending, None

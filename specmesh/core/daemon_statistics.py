@@ -1,7 +1,9 @@
 """What the daemons count, and the snapshots made of it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import fields
 from typing import TypedDict, Unpack
 
 from specmesh.core import events as ev
@@ -44,7 +46,7 @@ class VerifierStats(DaemonStats):
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         own = self._first_tokens, self._between, self._latencies
         super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), *own))
-        self._ended, self.throughput = snapshot.Ended(), Throughput()
+        self._ended, self.throughput = Counter[str](), Throughput()
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
     def began(self, began: vev.Began) -> None:
@@ -64,7 +66,7 @@ class VerifierStats(DaemonStats):
             self._between.record((done.at - last) / tokens, tokens)
 
     def ended(self, end: vev.SessionEnded) -> None:
-        setattr(self._ended, end.reason, getattr(self._ended, end.reason) + 1)
+        self._ended[end.reason] += 1
         if end.reason in SERVED:
             self._latencies.record(end.seconds)
 
@@ -104,7 +106,7 @@ class VerifierStats(DaemonStats):
                 kept=core.kept,
                 queued=queued,
                 rows=core.sessions,
-                ended=deepcopy(self._ended),
+                ended=snapshot.Ended(**{one.name: self._ended[one.name] for one in fields(snapshot.Ended)}),
             ),
             acceptance={
                 "total": round(totals.acceptance_rate, 4) if totals.drafted else None,

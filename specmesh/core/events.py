@@ -51,7 +51,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    reason: str  # stop, length or that of its cancellation
+    reason: m.FinishReason
     error: SpecmeshError | None = None  # where its own request broke it
 
 

@@ -9,15 +9,7 @@ from typing import Protocol
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.errors import (
-    Busy,
-    EngineError,
-    LocalProtocolError,
-    NoSuchText,
-    PromptTooLong,
-    RequestError,
-    SpecmeshError,
-)
+from specmesh.errors import Busy, EngineError, InvalidTransition, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple
@@ -86,7 +78,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    reason: str
+    reason: str  # a FinishReason's, or what a verifier calls it
     prompt_ids: tuple[int, ...]
     report: dict[str, object]
 
@@ -156,9 +148,9 @@ class DrafterRequest:
         return self.verifier if self.started or self.request.generated else None
 
     def move(self, to: RequestState) -> None:
-        """Change its state; raise LocalProtocolError, and change nothing, where `TRANSITIONS` does not have it."""
+        """Change its state; raise InvalidTransition, and change nothing, where `TRANSITIONS` does not have it."""
         if to not in TRANSITIONS[self.state]:
-            raise LocalProtocolError(f"a request that is {self.state.value} cannot become {to.value}")
+            raise InvalidTransition("request", self.state, to)
         self.state = to
 
     def opened(self, params: SessionParams, by: m.Welcome | None, address: str) -> None:

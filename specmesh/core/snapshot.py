@@ -36,7 +36,7 @@ class LoadingSnapshot(Snapshot):
 
 @dataclass(slots=True)
 class Ended:
-    """Sessions that are over, by reason."""
+    """Sessions that are over, by FinishReason; one that was MOVED is not."""
 
     stop: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "stop"})] = 0
     length: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "length"})] = 0

@@ -66,8 +66,9 @@ class Upstream:
 
     @property
     def trouble(self) -> str:
-        silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
-        return self.refusal or silent
+        return (
+            self.refusal or f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
+        )
 
     # --- whether it is there
 
@@ -202,7 +203,7 @@ class Upstream:
         live = self.live.get(done.session)
         if live is None:
             return  # closed from this side
-        if done.finish_reason == "moved":
+        if done.finish_reason == m.FinishReason.MOVED:
             self._taken_over(live, now)
         else:
             self._end(live, done, now)
@@ -241,7 +242,7 @@ class Upstream:
     def _ended(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
         if isinstance(why, SpecmeshError):
             self._interrupt(live, why, now)
-        elif why.finish_reason == "shutdown":
+        elif why.finish_reason == m.FinishReason.SHUTDOWN:
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
         elif live.pending is not None and live.n_truth < why.length:
@@ -251,7 +252,7 @@ class Upstream:
         else:
             self._out.close(live.id)
             self._note("session_finished", session=live.id, reason=why.finish_reason, drafted=live.drafted)
-            if why.finish_reason == "error":
+            if why.finish_reason == m.FinishReason.ERROR:
                 live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
             live.done(why.finish_reason, why.report)
             self._forget(live, now)

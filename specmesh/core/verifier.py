@@ -208,7 +208,7 @@ class VerifierCore:
         for live in [live for live in self.sessions.values() if live.seq in doubtful]:
             if live.client is not None:
                 self._tell(vev.RequestRefused(live.client, error))
-            self._cancel(live, "error")
+            self._cancel(live, m.FinishReason.ERROR)
 
     # --- a session begins
 
@@ -321,7 +321,7 @@ class VerifierCore:
 
     # --- a session ends
 
-    def _cancel(self, live: SessionContext, reason: str = "cancelled") -> None:
+    def _cancel(self, live: SessionContext, reason: m.FinishReason = m.FinishReason.CANCELLED) -> None:
         self._carry_out(live, live.machine.cancel(reason))
 
     def _drop(self, live: SessionContext) -> None:
@@ -367,12 +367,12 @@ class VerifierCore:
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))
 
-    def _finish(self, live: SessionContext, reason: str, error: SpecmeshError | None, now: float) -> None:
+    def _finish(self, live: SessionContext, reason: m.FinishReason, error: SpecmeshError | None, now: float) -> None:
         """Free a session's sequence, and tell its client and its drafters."""
         if self.sessions.pop(live.id, None) is None:
             return
         machine, drafter = live.machine, live.drafter
-        self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
+        self._slots.release(live.seq, NO_CONTENTS if machine.finished is m.FinishReason.ERROR else machine.memory)
         self._over.add(machine.counts)
         self.drafters.weigh()
         report = session_report(machine, self._costs, self.drafters.name(drafter), now)

@@ -145,7 +145,7 @@ class SessionEnded:
 
     session: int
     client: int | None
-    reason: str
+    reason: m.FinishReason
     error: SpecmeshError | None
     prompt_ids: tuple[int, ...]
     report: dict[str, object]

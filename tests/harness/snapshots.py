@@ -30,9 +30,12 @@ def peer(name="mac:7"):
     return one
 
 
-def verifier(sessions=1, drafters=1, now=152.0):
-    """A verifier with so many drafters, and so many sessions that all have said the same."""
+def verifier(sessions=1, drafters=1, now=152.0, ended=()):
+    """A verifier with so many drafters, and so many sessions that all have said the same; others ended for these
+    reasons."""
     stats, traffic = VerifierStats(0.0), WireSection()
+    for reason in ended:
+        stats.ended(vev.SessionEnded(1, 1, reason, None, (), {}, 2.0))
     traffic.rejected["magic"] += 1
     traffic.handshake_failures["hello"] += 1
     machine = session(range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset()))

@@ -131,7 +131,7 @@ class DrafterPool:
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
         if live.announced:
-            self._tell(vev.ToDrafter(identity, m.Done(live.id, "moved", len(live.machine.prefix))))
+            self._tell(vev.ToDrafter(identity, m.Done(live.id, m.FinishReason.MOVED, len(live.machine.prefix))))
 
     def reconsider(self, live: SessionContext, now: float) -> None:
         """Have the policy of a session solved where what it comes of has moved."""

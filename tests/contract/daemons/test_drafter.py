@@ -8,6 +8,7 @@ from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welc
 
 from specmesh import errors
 from specmesh.core import link
+from specmesh.core.requests import Finished
 from specmesh.daemons.link.dealer import Dealer
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.wire import messages as m
@@ -119,6 +120,17 @@ def test_why_a_text_ends_in_an_error(bench: Bench):
     router.say(begun, m.Error("request", "too much", order.ref), m.Done(4, "error", 0, {}))
     broken = client.error()
     assert (type(broken), str(broken)) == (errors.RequestError, "too much")
+
+
+def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench: Bench):
+    """The client gets the word that DONE has."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(m.Opened(4, order.ref, len(PROMPT), {"temperature": 0}), m.Done(4, "of_tomorrow", 0, {}))
+    end = client.end()
+    assert isinstance(end, Finished)
+    assert end.reason == "of_tomorrow"
 
 
 @pytest.mark.parametrize(

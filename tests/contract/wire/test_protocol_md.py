@@ -115,6 +115,11 @@ def test_reasons_are_the_errors():
     assert f"one of {', '.join(reasons)} and" in " ".join(FrameError.__doc__.split())
 
 
+def test_finish_reasons_are_the_enum():
+    described = {name: meaning for name, *_, meaning in table(section("DONE"))}["finish_reason"]
+    assert re.findall(r"[a-z]+", described.replace(" or ", " ")) == list(m.FinishReason)
+
+
 def test_error_codes_are_the_messages():
     described = table(section("ERROR"))[0][3]
     assert m.Error.__doc__

@@ -15,7 +15,7 @@ from specmesh.core.requests import TRANSITIONS, DrafterRequest, Request, Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import STATES, SessionState
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.errors import LocalProtocolError
+from specmesh.errors import InvalidTransition, LocalProtocolError
 from specmesh.wire import messages as m
 
 PROMPT = (1, 2, 3)
@@ -29,7 +29,7 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
     if state is not SessionState.PREFILLING:
         made.prefilled(len(PROMPT) - 1)
     if state is SessionState.ENDED:
-        made.cancel("cancelled")
+        made.cancel(m.FinishReason.CANCELLED)
         assert made.heard(m.Draft(1, 0, 0, (1,)), 1.0) == made.heard(m.Nack(1, 0, 0), 1.0) == made.cancel("again") == []
     assert made.state is state
     before = deepcopy((made.prefix.ids, made.counts, made.finished))
@@ -65,8 +65,9 @@ def test_what_moves_as_listed(state: SessionState | RequestState, to: SessionSta
         made.move(to)
         assert made.state is to
         return
-    with pytest.raises(LocalProtocolError, match=f"that is {state.value} cannot become {to.value}"):
+    with pytest.raises(InvalidTransition, match=f"that is {state.value} cannot become {to.value}") as refused:
         made.fail(LocalProtocolError(), to) if made is request else made.move(to)
+    assert (refused.value.state, refused.value.to) == (state, to)
     assert (made.state, told) == (state, [])
 
 
