@@ -24,11 +24,16 @@ START_TIMEOUT_S = 300.0
 RECONNECT_TIMEOUT = 30.0  # default time to wait for a daemon that went away, in seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to reconnect: doubled each time
 
-_CLASSES = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpecmeshError)
+_CLASSES: dict[str, type[SpecmeshError]] = {
+    kind.__name__: kind
+    for kind in (
+        *(errors.ConfigError, errors.InsecureKeys, errors.EngineError, errors.ChildFailed),
+        *(errors.RequestError, errors.PromptTooLong, errors.NoSuchModel, errors.NoSuchText, errors.NotOffered),
+        *(errors.DaemonUnreachable, errors.WentAway, errors.Refused, errors.Busy, errors.Starting, errors.PullError),
+        *(errors.InternalError, errors.LocalProtocolError, errors.RemoteProtocolError, errors.EndLost),
+    )
 }
-"""The errors that a daemon's answer may name."""
-del _CLASSES["FrameError"]  # it is made of more than a sentence
+"""The errors that a daemon's answer may name: those made of a sentence."""
 
 
 class Client:
@@ -221,9 +226,12 @@ def _json(raw: bytes) -> Json:
 
 
 def _error(answer: Json) -> SpecmeshError:
-    """The error that an answer tells, of the class that the daemon names."""
+    """The error that an answer tells, of the class that the daemon names and about the field that it names."""
     message = at(answer, "error.message") or "the daemon refused without a reason"
-    return _CLASSES.get(at(answer, "error.specmesh.error"), SpecmeshError)(message)
+    error = _CLASSES.get(at(answer, "error.specmesh.error"), SpecmeshError)(message)
+    if isinstance(error, errors.RequestError):
+        error.param = at(answer, "error.param")
+    return error
 
 
 def at(snapshot: Json, path: str) -> Any:
