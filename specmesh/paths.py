@@ -115,7 +115,7 @@ def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int
             file.flush()
             os.fsync(number)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException:  # an interrupt, too, leaves no part behind
         Path(name).unlink(missing_ok=True)
         raise
 

@@ -133,7 +133,7 @@ class EngineLoop(Generic[E, F, S, R]):
     def _serve(self) -> None:
         try:
             self._turn_until_closed()
-        except BaseException as error:
+        except BaseException as error:  # whatever ends this thread, the loop that waits for it hears it
             self._deliver(error)
             raise
 

@@ -50,7 +50,7 @@ class LlamaEngine:
         self._model = LlamaModel(settings, progress)
         try:
             self._reserve(settings, n_batch, rollback)
-        except BaseException:
+        except BaseException:  # nobody has what would close it, whatever interrupted this
             self._model.close()
             raise
 

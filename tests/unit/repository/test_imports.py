@@ -3,6 +3,7 @@ imported."""
 
 import ast
 import platform
+import re
 import runpy
 import sys
 from functools import cache
@@ -112,6 +113,16 @@ def test_no_circle():
         known = {one if one in files else one.rpartition(".")[0] for one in imports(path, everywhere=False)}
         graph[name] = (known & files.keys()) - {name}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+def test_broad_excepts_say_why():
+    found = {
+        f"{named(path)}:{number}": re.sub(r"noqa: \w+", "", line.partition("#")[2])
+        for path in sources("specmesh", "wire", "daemons")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.match(r"\s*except( \(?(Base)?Exception\b.*)?:", line)
+    }
+    assert [place for place, why in found.items() if not re.search(r"\w+ \w+", why)] == []
 
 
 WALL = {"time.time", "time.time_ns", "datetime.datetime", "datetime.datetime.now", "datetime.date", "time.localtime"}
