@@ -169,11 +169,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Verifier to drafter: the session has ended with `length` ids in all; `report` is for its client. `finish_reason`
-    is a FinishReason's; a peer's other word goes to the client as it is."""
+    """Verifier to drafter: the session has ended with `length` ids in all; `report` is for its client."""
 
     session: int
-    finish_reason: str
+    finish_reason: str  # a FinishReason's; any other word of a peer goes to the client as it is
     length: int
     report: dict[str, object] = field(default_factory=dict)
 
