@@ -178,10 +178,7 @@ class UpstreamLink:
             self._greet(now)
         elif now >= self.link.next_ping:
             self.dealer.send(m.Ping(self.link.ping(now), self._stats.busy.share(now)))
-        if self.introduction.engine is None:
-            self.introduction.settle()
-            if self.upstream.info is not None:
-                self.introduction.ask_again(now)
+        self.introduction.look(now, there=self.upstream.info is not None)
         self._tell_vocabulary(now)
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
