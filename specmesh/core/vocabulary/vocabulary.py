@@ -81,7 +81,7 @@ class VocabularyExchange:
         self._theirs = ("", 0), frozenset[int]()  # what of a verifier decides how its ids are translated
         self._pieces = list[bytes]()  # that came
         self._size = 0  # in base64
-        self._asked = 0.0
+        self._sent_at = 0.0
 
     def move(self, to: VocabularyState) -> None:
         """Change its state; raise LocalProtocolError, and change nothing, where VOCABULARY_STATES does not have it."""
@@ -127,10 +127,10 @@ class VocabularyExchange:
 
     def late(self, now: float) -> Vocab | None:
         """Ask again where an answer does not come."""
-        return self._ask(now) if self.state is VocabularyState.FETCHING and now - self._asked > RETRY else None
+        return self._ask(now) if self.state is VocabularyState.FETCHING and now - self._sent_at > RETRY else None
 
     def _ask(self, now: float) -> Vocab:
-        self._asked = now
+        self._sent_at = now
         return Vocab(len(self._pieces))
 
 
