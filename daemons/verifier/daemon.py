@@ -15,12 +15,11 @@ from specmesh import logs
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.config import VerifierSettings
 from specmesh.core import verifier_events as vev
-from specmesh.core.chat import for_template, with_format
+from specmesh.core.chat import Tokenizer, prompt_of
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.requests import Request
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
@@ -30,7 +29,7 @@ from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
-from specmesh.engines.base import OffloadEngine, Tokenizer, VerifyEngine, limits_of, run_step
+from specmesh.engines.base import OffloadEngine, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import Busy, EngineError, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
@@ -239,10 +238,6 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
     return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
 
 
-TAIL = 16  # ids at the end of a prompt, in which it may begin a thought
-CHAT = "chatcmpl-"  # what names of chats begin with
-
-
 class PromptEncoder:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
     have another thread: compiling holds up no others."""
@@ -266,31 +261,13 @@ class PromptEncoder:
         return not under_way
 
     def _encoded(self, opening: vev.Opening) -> Encoded:
-        request, tokenizer = opening.request, self._tokenizer
         try:
-            ids, tail = prompt_of(tokenizer, request)
-            if request.messages or request.id.startswith(CHAT):
-                request = replace(request, params=with_format(request.params, tokenizer.texts, tail))
-            grammar = request.params.grammar
-            constraint = self._grammars.compile(grammar) if grammar is not None else None
+            ids, params = prompt_of(opening.request, self._tokenizer)
+            constraint = self._grammars.compile(params.grammar) if params.grammar is not None else None
         except SpecmeshError as error:
             return vev.RequestRefused(opening.client, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
             reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
             return vev.RequestRefused(opening.client, EngineError(reason))
+        request = replace(opening.request, params=params)
         return replace(opening, request=request, ids=ids, n_prompt=len(ids), constraint=constraint)
-
-
-def prompt_of(tokenizer: Tokenizer, request: Request) -> tuple[tuple[int, ...], str]:
-    """Return the ids to continue, by the target's tokenizer and chat template, and the text that they end with; safe
-    from any thread. An empty text, where the target begins none with a token of its own, is what ends others, as at
-    OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the target has no template."""
-    if request.prompt_ids is not None:
-        pieces = tokenizer.vocabulary.pieces
-        tail = b"".join(pieces[one] for one in request.prompt_ids[-TAIL:] if one < len(pieces))
-        return request.prompt_ids, tail.decode("utf-8", "replace")
-    text = request.prompt or ""
-    if request.messages:
-        messages, variables = for_template(request, tokenizer.texts)
-        text = tokenizer.chat_text(messages, variables, continued=request.continued)
-    return tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1]), text

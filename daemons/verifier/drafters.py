@@ -15,16 +15,16 @@ from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens, refusal_of
+from specmesh.core.requests import ClientEvent, Failed, Finished, Scored, Started, Tokens, refusal_of, requested
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.scheduling.batch import ThreadShare
-from specmesh.core.session_params import TargetLimits, message_of, wire_params
+from specmesh.core.session_params import TargetLimits
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import VerifyEngine
-from specmesh.errors import Busy, RequestError, SpecmeshError
+from specmesh.errors import Busy, SpecmeshError
 from specmesh.security.curve import TcpConnection
 from specmesh.wire import messages as m
 
@@ -245,26 +245,6 @@ class Drafters:
             client.on_event(Failed(error))
             return
         self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity])
-
-
-def requested(order: m.Open) -> Request:
-    if order.n_prompt > len(order.ids):
-        raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
-    params = wire_params(order.options)
-    if params.grammar is None and order.options.get("grammar_kind"):
-        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
-    n_prompt = order.n_prompt or len(order.ids)
-    return Request(
-        order.prompt,
-        tuple(order.ids[:n_prompt]) or None,
-        params,
-        messages=tuple(map(message_of, order.messages)),
-        continued=order.continued,
-        template=order.template,
-        id=order.name,
-        generated=tuple(order.ids[n_prompt:]),
-        named_only=order.adopt,
-    )
 
 
 class RemoteClient:

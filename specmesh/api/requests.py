@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from specmesh.core.chat import Tokenizer
 from specmesh.core.requests import EventSink, Request
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Tokenizer
 from specmesh.errors import SpecmeshError
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from starlette.responses import JSONResponse
 
 from specmesh import __version__, errors
+from specmesh.core.requests import CHAT
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -121,7 +122,7 @@ class Shape:
 
 def new_id(chat: bool) -> str:
     """Return a request's name, which cannot be guessed: who has it can have the text."""
-    return ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
+    return (CHAT if chat else "cmpl-") + secrets.token_hex(16)
 
 
 def server_sent(value: Json) -> str:

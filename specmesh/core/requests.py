@@ -8,11 +8,12 @@ from typing import Protocol
 
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.session_params import ChatMessage, SessionParams, message_of, wire_params
 from specmesh.errors import Busy, EngineError, InvalidTransition, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple
+CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class Request:
     named_only: bool = False  # resume that text, never start one
     target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
     choice: int = 0  # index among the completions of one prompt
+
+    @property
+    def chat(self) -> bool:
+        """Whether the answer has a chat's form. Of a text that is resumed by its ids the name alone says so."""
+        return bool(self.messages) or self.id.startswith(CHAT)
 
     @property
     def size(self) -> int:
@@ -207,3 +213,42 @@ def error_of(code: str, message: str, param: str) -> SpecmeshError:
     if isinstance(error, RequestError) and param:
         error.param = param
     return error
+
+
+def open_of(pending: DrafterRequest, ref: int) -> m.Open:
+    """Return what asks a verifier for it."""
+    request = pending.request
+    prompt = request.prompt_ids or ()
+    return m.Open(
+        ref,
+        request.prompt or "",
+        request.params.named(),
+        ids=[*prompt, *request.generated],
+        messages=[message.fields() for message in request.messages],
+        name=request.id,
+        n_prompt=len(prompt),
+        adopt=request.named_only,
+        continued=request.continued,
+        template=dict(request.template),
+    )
+
+
+def requested(order: m.Open) -> Request:
+    """Return what a drafter's client asks for; raises RequestError where that contradicts itself."""
+    if order.n_prompt > len(order.ids):
+        raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
+    params = wire_params(order.options)
+    if params.grammar is None and order.options.get("grammar_kind"):
+        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
+    n_prompt = order.n_prompt or len(order.ids)
+    return Request(
+        order.prompt,
+        tuple(order.ids[:n_prompt]) or None,
+        params,
+        messages=tuple(map(message_of, order.messages)),
+        continued=order.continued,
+        template=order.template,
+        id=order.name,
+        generated=tuple(order.ids[n_prompt:]),
+        named_only=order.adopt,
+    )

@@ -14,12 +14,12 @@ from typing import Literal, Protocol, assert_never, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.events import Rows, Span, Step
+from specmesh.core.events import DraftRow, DraftStep, Guesses, Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOffload, KVReuse
-from specmesh.core.session_params import ChatMessage, TargetLimits
-from specmesh.core.snapshot import Json
+from specmesh.core.session_params import TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError
 
@@ -85,26 +85,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
-
-
-class Tokenizer(Protocol):
-    """A target model's texts as ids. Every member is safe from any thread."""
-
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        """By llama-server's names: chat_template, where there is one, bos_token and eos_token; tool_format, by which
-        it calls tools."""
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
-
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
-        """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
-        variables: the template's, besides those that every template has. Raises RequestError where there is no template
-        or it refuses the messages, EngineError where it fails."""
 
 
 class VerifyEngine(Engine, Protocol):
@@ -248,3 +228,31 @@ def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
             case _:
                 assert_never(order)
     return engine.decode(step.spans)
+
+
+def run_draft_step(engine: DraftEngine, speaking: Mapping[int, DraftEngine], step: DraftStep) -> Guesses:
+    """Carry a step out but for rows that the memory cannot follow; each guesses until it has enough, or the model has
+    none. speaking: the engine as each upstream's ids have it."""
+    if step.threads is not None and isinstance(engine, CpuEngine):
+        engine.use_threads(step.threads)
+    held, asks = dict[int, int](), list[Ask]()
+    for cut in step.cuts:
+        held[cut.seq] = engine.trim(cut.seq, cut.length)
+    for seq in step.offloads:
+        assert isinstance(engine, OffloadEngine)
+        engine.offload(seq)
+    rows, tokens = dict[int, DraftRow](), dict[int, list[int]]()
+    for row in step.rows:
+        rows[row.seq], tokens[row.seq] = row, []
+        if held.get(row.seq, row.position) == row.position:
+            asks.append(Ask(row.seq, row.ids, row.sampler))
+    while asks:
+        guesses, following = speaking[step.upstream].predict(asks), list[Ask]()
+        for ask, guess in zip(asks, guesses, strict=True):
+            if guess is not None:
+                made = tokens[ask.seq]
+                made.append(guess)
+                if len(made) < rows[ask.seq].drafts:
+                    following.append(Ask(ask.seq, (guess,), ask.sampler))
+        asks = following
+    return Guesses(held, list(tokens.values()))

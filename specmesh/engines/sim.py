@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.chat import Tokenizer
 from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, EngineInfo, Sequences, Tokenizer
+from specmesh.engines.base import Ask, EngineInfo, Sequences
 from specmesh.errors import ConfigError, RequestError
 
 END_ID = 255  # ends a generation; a byte that UTF-8 never contains, so no text encodes to it

@@ -9,7 +9,7 @@ from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welc
 from specmesh import errors
 from specmesh.core import link
 from specmesh.core.requests import Finished
-from specmesh.daemons.link.dealer import Dealer
+from specmesh.daemons.link.dealer import ConnectionState, Dealer
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
@@ -181,7 +181,8 @@ def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     send = Dealer.send
 
     def without_room(dealer: Dealer, message: m.Message) -> int:
-        dealer.cut |= isinstance(message, m.Close)
+        if isinstance(message, m.Close):
+            dealer.move(ConnectionState.CUT)
         return 0 if dealer.cut else send(dealer, message)
 
     monkeypatch.setattr(Dealer, "send", without_room)
