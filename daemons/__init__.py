@@ -4,7 +4,7 @@ Branches here ask what came, whether it is time, or what a library answered. The
 
 link/sockets.py      `objection`: what a frame is refused for, before it is decoded; limits are core/peer_limits.py's
                      PAUSE, MAX_..._PER_TURN: a flood must not keep the loop from its other sockets
-link/sockets.py, dealer.py  `_undecoded`: who speaks another version, or may have lost what nobody repeats, is told
+link/sockets.py, dealer.py  `_undecoded`: who speaks another version, or may have lost what nobody repeats, is answered
 link/dealer.py       `look`: when a connection is opened anew, as libzmq's monitor tells how its handshake ended
                      `send`: no room for a CLOSE, which nobody repeats, ends the connection
 link/vocabulary_handshake.py  whether VOCAB is asked for, or the model's own vocabulary is the verifier's;
@@ -14,8 +14,8 @@ verifier/daemon.py   `_encoded`, `prompt_of`: what is encoded, and whether the t
                      `core_of`, and DrafterLoop's KV slots: how much is kept, as engines and verifiers allow
                      `__init__`: FAST_ON_CPU where steps need the cores; `_tick`: no pause counts without sessions,
                      and nothing is progress while strangers are not kept out
-                     `_carry_out`: the end of a session that is told again counts once
-verifier/drafters.py `_message`: bytes count for a session that this drafter was told of
+                     `_carry_out`: the end of a session that is sent again counts once
+verifier/drafters.py `_message`: bytes count for a session that this drafter has heard of
                      `_hello`: the same one again is answered again; `receive`: no frame counts before HELLO
                      `_welcome`: a host's name is for who knows it; `requested`: an OPEN must not contradict itself
 drafter/upstream_link.py  `DraftGrammars`: one set for a vocabulary; an engine of ids alone needs none

@@ -79,7 +79,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _begin(self) -> None:
         self._router.inlet.listen(partial(self._turn, self._drafters.receive))
         self._core.start()
-        self._tell(vev.Signal.REPORT_ASKED)  # what drafters, and whoever asks during a step, are told at first
+        self._tell(vev.Signal.REPORT_ASKED)  # what drafters, and whoever asks during a step, get at first
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():

@@ -67,7 +67,7 @@ class DrafterPeer:
 class Drafters:
     """Attached drafters by identity, the oldest first: what they say becomes events of the core, what that says of
     their sessions becomes frames. While a step hangs PINGs and their answers stop. step_s: seconds of a step of one
-    row, as told to them."""
+    row, as sent to them."""
 
     def __init__(
         self,

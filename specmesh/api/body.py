@@ -35,7 +35,7 @@ class Body:
     stream: bool
     tells_usage: bool  # in a chunk of its own
     ignored: tuple[str, ...]  # names of fields that nobody reads
-    splits: bool  # thoughts are told apart from the answer
+    splits: bool  # thoughts are kept apart from the answer
 
 
 def parse_body(value: object, *, chat: bool) -> Body:
@@ -142,7 +142,7 @@ def _seed(fields: Fields) -> int:
 
 
 def _logprobs(fields: Fields, *, chat: bool) -> int | None:
-    """How many of the likeliest tokens are told with each one, None where no log-probability is."""
+    """How many of the likeliest tokens are shown with each one, None where no log-probability is."""
     if not chat:
         return None if fields.get("logprobs", False) is False else fields.integer("logprobs", 0, 0, MAX_LOGPROBS)
     wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_LOGPROBS)

@@ -47,7 +47,7 @@ def known() -> Json:
 
 
 def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]:
-    """Return a target's family and what told it: its file's metadata, else its name; None where neither is known."""
+    """Return a target's family and what gave it: its file's metadata, else its name; None where neither is known."""
     families: list[Json] = known()["families"]
     architecture, pre = (metadata.get(key) for key in ("general.architecture", "tokenizer.ggml.pre"))
     for family in families:
@@ -88,7 +88,7 @@ def tables(size: float | None) -> list[StepTimes]:
 
 
 def given(step_ms: float) -> StepTimes:
-    """Return step times of which the user told one row's; more rows cost in proportion what they do on the machine
+    """Return step times of which the user gave one row's; more rows cost in proportion what they do on the machine
     whose step is nearest."""
     like = min(STEPS_MS, key=lambda name: abs(STEPS_MS[name][1] - step_ms))
     scale = step_ms / STEPS_MS[like][1]

@@ -6,9 +6,9 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.session_context import SessionContext
 from specmesh.errors import Busy
 
-MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise
+MAX_QUEUE = 256  # requests that wait for a free session, unless set otherwise
 MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
-GRACE = 30.0  # seconds for which a session is kept, unless told otherwise
+GRACE = 30.0  # seconds for which a session is kept, unless set otherwise
 MAX_KEPT = 64  # most sessions kept, ended ones included: the oldest give way
 
 

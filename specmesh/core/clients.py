@@ -28,7 +28,7 @@ class ClientRequest:
 
 @dataclass(slots=True)
 class SessionTraffic:
-    """What is counted here of a session. sent_at: time of its last round. drafters: those that were told of it."""
+    """What is counted here of a session. sent_at: time of its last round. drafters: those that have heard of it."""
 
     opened: float
     name: str

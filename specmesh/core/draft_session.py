@@ -48,7 +48,7 @@ class DrafterSession:
     def __init__(self, asked: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
         self.asked, self._limits = asked, limits
         self.seq: int | None = None
-        self.grammar = asked.grammar  # until others are told to compile it
+        self.grammar = asked.grammar  # until others are asked to compile it
         self.guided: DraftConstraint | None = None
         self.undraftable = self.alone = False
         self._sampler = Sampler(asked.params)
@@ -228,7 +228,7 @@ class DrafterSession:
         self.draft_seconds += now - started
         interval = (now - started) / len(tokens)
         self._interval += (interval - self._interval) / 8 if self._interval else interval
-        self.held, new = self.fed, made[agreed:]  # without what was told meanwhile
+        self.held, new = self.fed, made[agreed:]  # without what was learned meanwhile
         if new and isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
             self._proposals[len(self._ids)] = row.sampler.proposal
         self.known.extend(new)

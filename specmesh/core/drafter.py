@@ -15,7 +15,7 @@ from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KV
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
-REPORT_INTERVAL = 0.25  # seconds until it is told again what was done, while nothing is over
+REPORT_INTERVAL = 0.25  # seconds until it is reported again what was done, while nothing is over
 
 
 class DrafterCore:
@@ -29,7 +29,7 @@ class DrafterCore:
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
         self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
         self._threads: int | None = None  # of the next step, where that changes
-        self._work = ev.Worked()  # that nobody was told of
+        self._work = ev.Worked()  # that is not reported yet
         self._reported_at = 0.0
         self._slots_changed = False
 

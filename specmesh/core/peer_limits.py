@@ -1,6 +1,6 @@
 """What a verifier takes from one peer: how much of what, how fast, and what becomes of a peer that sends more.
 
-A bucket per cost, which fills by time and, for what drafting needs, with each TRUTH that the peer is told: so much may
+A bucket per cost, which fills by time and, for what drafting needs, with each TRUTH that the peer is sent: so much may
 come as rounds can use, however fast the rounds are. A peer over a limit is slowed, as what it sends is dropped unread;
 one that goes on like that, or sends invalid frames again and again, is to be cut off.
 """
@@ -37,7 +37,7 @@ class FrameAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So much per second, `burst` at once, `earned` more for each TRUTH or SYNC that the peer is told, and `asked` more
+    """So much per second, `burst` at once, `earned` more for each TRUTH or SYNC that the peer is sent, and `asked` more
     for each draft that it is asked for there."""
 
     per_second: float
@@ -114,7 +114,7 @@ class PeerLimits:
         return True
 
     def earn(self, drafts: int = 0) -> None:
-        """Note that the peer was told a TRUTH or SYNC which asks for so many drafts."""
+        """Note that the peer was sent a TRUTH or SYNC which asks for so many drafts."""
         for cost in (_FRAMES, _IDS):
             rate = self._rates[cost]
             self._levels[cost] = min(self._levels[cost] + rate.earned + rate.asked * drafts, rate.burst)

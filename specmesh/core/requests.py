@@ -109,7 +109,7 @@ class RequestState(Enum):
     ASKED = "asked"  # a verifier was sent an OPEN for it
     OPEN = "open"  # has a session of that verifier
     WAITING = "waiting"  # no verifier is there, or takes it now
-    GIVEN_UP = "given up"  # its client was told so, and may resume it by its id
+    GIVEN_UP = "given up"  # its client was answered so, and may resume it by its id
     OVER = "over"
 
 
@@ -201,7 +201,7 @@ def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:
 
 
 def error_of(code: str, message: str, param: str) -> SpecmeshError:
-    """Return the error that a verifier has told."""
+    """Return the error that a verifier has sent."""
     said = f"the verifier's engine failed: {message}" if code == "engine" else message
     error = _REFUSALS.get(code, RequestError)(said)
     if isinstance(error, RequestError) and param:

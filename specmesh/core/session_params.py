@@ -68,7 +68,7 @@ class SessionParams:
     max_tokens: int
     draft_n: int | None = None  # None adapts, 0 never drafts, N takes N drafts in every step
     stop: tuple[str, ...] = ()  # texts with which the text ends
-    logprobs: int | None = None  # alternatives told with each id; None for no log-probabilities
+    logprobs: int | None = None  # alternatives shown with each id; None for no log-probabilities
     grammar: Grammar | None = None  # what the text must be; max_tokens may cut it
     cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
     thinking: str = ""  # how the text thinks, as the target's template has it: see core.reasoning

@@ -234,7 +234,7 @@ class Upstream:
         return False
 
     def _end(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
-        """End a session once all is learned that it was told before."""
+        """End a session once all is learned that it was sent before."""
         del self.live[live.id]
         self._out.tell(ev.Aside(live.key, why), now)
         self._out.tell(ev.Dropped(live.key), now)

@@ -141,7 +141,7 @@ class ToClient:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """A session is over; its drafter has been told, and may tell its own part of the report."""
+    """A session is over; its drafter knows, and may tell its own part of the report."""
 
     session: int
     client: int | None

@@ -62,7 +62,7 @@ PROBE_INTERVAL, LONGEST_PROBE_INTERVAL = 32, 256
 
 class Arrivals:
     """When one drafter's drafts arrive, by this side's clock. round_trip: median of answered PINGs in seconds, 0 while
-    unknown. restart: seconds from telling a recovered token to the first draft on it, None while unknown. load: how
+    unknown. restart: seconds from sending a recovered token to the first draft on it, None while unknown. load: how
     many sessions it drafts for at once; each draft of a session is taken to need as many times as long. Intervals are
     learned while the drafter is certainly busy, until then bounded by restarts: an estimate must not be optimistic."""
 
@@ -171,7 +171,7 @@ class ArrivalEstimate:
             self._anchor = (now, end)
 
     def moved(self, frontier: int, asked: int, now: float, *, flushed: bool) -> None:
-        """Note the new frontier before the drafter is told, and what to expect then. flushed: no draft is left beyond
+        """Note the new frontier before it is sent, and what to expect then. flushed: no draft is left beyond
         it."""
         self._arrived = None
         if not asked:

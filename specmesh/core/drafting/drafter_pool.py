@@ -100,7 +100,7 @@ class DrafterPool:
             self.attach(live, (unmeasured or self._best(live, fitting)).id, now)
 
     def attach(self, live: SessionContext, identity: vev.DrafterId, now: float) -> None:
-        """Let a drafter draft for a session. The one before must have been told that it does no more."""
+        """Let a drafter draft for a session. The one before must know that it does no more."""
         drafter = self.drafters.get(identity)
         if drafter is None:
             return  # it has just gone

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Logits, largest
 
-MAX_LOGPROBS = 20  # most alternatives that are told of a token: OpenAI's
+MAX_LOGPROBS = 20  # most alternatives that are shown of a token: OpenAI's
 LEAST = -9999.0  # what stands for anything less: OpenAI's, as JSON knows no infinity
 _HUGE = 1e30  # stands for logits that are no finite numbers
 
@@ -50,7 +50,7 @@ def unflattened(flat: Flat) -> list[Logprob]:
 
 
 def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
-    """Of a token chosen from this row, with the `top` likeliest; to six decimals, the same wherever they are told."""
+    """Of a token chosen from this row, with the `top` likeliest; to six decimals, the same wherever they are shown."""
     logits = np.nan_to_num(logits, nan=-_HUGE, posinf=_HUGE, neginf=-_HUGE)
     scores = logits.astype(np.float64)
     scores -= scores.max()

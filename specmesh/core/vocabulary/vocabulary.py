@@ -46,7 +46,7 @@ def chunk(vocabulary: Vocabulary, start: int) -> list[str]:
 
 
 class VocabularyFetch:
-    """A vocabulary that comes in chunks from a peer, which has told what it will be. `start` is the id to ask for next.
+    """A vocabulary that comes in chunks from a peer, which has said what it will be. `start` is the id to ask for next.
     Every call raises RemoteProtocolError for what nobody can have."""
 
     def __init__(self, fingerprint: str, n_vocab: int, end_ids: Iterable[int]) -> None:
