@@ -68,7 +68,7 @@ class VerifierLoop(DaemonLoop[Order]):
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, settings.max_queue, self._tell)
+        self._clients = Clients(self._prompts.add, limits, engine.info.max_sessions, settings.max_queue, self._tell)
         cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
             name, engine, limits, self._router, self._clients, self.stats, self._core, model_hash, cores
@@ -108,7 +108,9 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def served(self, _: str) -> ModelInfo:
         info, tokenizer = self._engine.info, self.tokenizer
-        return ModelInfo(info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, n_seq=info.n_seq, texts=tokenizer.texts)
+        return ModelInfo(
+            info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, max_sessions=info.max_sessions, texts=tokenizer.texts
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -154,7 +156,7 @@ class VerifierLoop(DaemonLoop[Order]):
         info = self._engine.info
         model = info.named() | {"reproducible": info.width is not None, "model_hash": self._model_hash or None}
         return self.stats.snapshot(
-            info.n_seq,
+            info.max_sessions,
             self._report,
             {identity: peer.describe() for identity, peer in self._drafters.peers.items()},
             self._router.traffic,
@@ -232,11 +234,11 @@ def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
 
 def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:
     info = engine.info
-    room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
+    room = info.n_ctx * (1 if info.reuse == "whole" else info.max_sessions)
     part = PREFILL_ROWS if info.width is not None else None
-    slots = KVSlots(info.n_seq, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
+    slots = KVSlots(info.max_sessions, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
-    return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
+    return VerifierCore(limits, costs, slots, info.n_batch, max_sessions=info.max_sessions, first=first, grace=grace)
 
 
 TAIL = 16  # ids at the end of a prompt, in which it may begin a thought

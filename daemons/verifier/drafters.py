@@ -218,7 +218,7 @@ class Drafters:
     def _state(self, now: float) -> tuple[float, int, int, int, float]:
         """What PING and PONG tell after their number."""
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return self._stats.busy.share(now), sessions, queued, self._info.n_seq, round(self.step_s * 1e3, 4)
+        return self._stats.busy.share(now), sessions, queued, self._info.max_sessions, round(self.step_s * 1e3, 4)
 
     def _peer_gone(self, identity: bytes, reason: Departure, now: float) -> None:
         """Let a drafter go, if it is one, with a connection that its own end may never end. One without a way to it

@@ -42,7 +42,7 @@ class SessionTraffic:
 class Clients:
     """Requests by number, sessions by id. tell: hands events to the core. encode: begins to make ids of a prompt and a
     constraint of a grammar, which come back by `encoded`, or why not by `refuse`; returns what cancels that. Beside
-    those that find one of `n_seq` sessions free `most` requests may wait; the core decides who is next. A drafter's own
+    those that find one of `max_sessions` free `most` requests may wait; the core decides who is next. A drafter's own
     clients get half of these places and three quarters of the sessions, so that it can keep nobody else out. A prompt
     that takes long to encode holds up nobody either: those that are ready overtake it."""
 
@@ -50,11 +50,12 @@ class Clients:
         self,
         encode: Callable[[vev.Opening], Callable[[], object]],
         limits: TargetLimits,
-        n_seq: int,
+        max_sessions: int,
         most: int,
         tell: Callable[[vev.Happened], None],
     ) -> None:
-        self._encode, self._limits, self._n_seq, self._most, self._tell = encode, limits, n_seq, most, tell
+        self._encode, self._limits, self._tell = encode, limits, tell
+        self._max_sessions, self._most = max_sessions, most
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self.requests: dict[int, ClientRequest] = {}
@@ -102,11 +103,11 @@ class Clients:
         """Raise Busy where too many wait already."""
         waiting, owners = self.waiting, self.owners()
         hint = "try again, or start the verifier with a larger --max-queue"
-        full = f"all {self._n_seq} sessions are taken and {len(waiting)} requests wait: {hint}"
-        sizes, free = [one.request.size for one in waiting], self._n_seq - len(owners)
+        full = f"all {self._max_sessions} sessions are taken and {len(waiting)} requests wait: {hint}"
+        sizes, free = [one.request.size for one in waiting], self._max_sessions - len(owners)
         check_queue(sizes, asked.request.size, self._most + free, full)
         theirs = owners.count(asked.owner) + sum(one.owner == asked.owner for one in waiting)
-        if asked.owner is not None and theirs >= most_sessions(self._n_seq) + (self._most + 1) // 2:
+        if asked.owner is not None and theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
             raise Busy(f"{theirs} requests of this drafter run or wait: {hint}")
 
     def encoded(self, opening: vev.Opening) -> None:

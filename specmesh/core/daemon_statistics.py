@@ -79,7 +79,7 @@ class VerifierStats(DaemonStats):
 
     def snapshot(
         self,
-        n_seq: int,
+        max_sessions: int,
         core: vev.CoreReport,
         peers: dict[vev.DrafterId, snapshot.Json],
         traffic: snapshot.WireSection,
@@ -101,7 +101,7 @@ class VerifierStats(DaemonStats):
             sessions=snapshot.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
-                max=n_seq,
+                max=max_sessions,
                 live=live,
                 kept=core.kept,
                 queued=queued,
@@ -150,7 +150,7 @@ class DrafterStats(DaemonStats):
 
     def snapshot(
         self,
-        n_seq: int,
+        max_sessions: int,
         asked: Sequence[int],
         traffic: snapshot.WireSection,
         now: float,
@@ -169,7 +169,7 @@ class DrafterStats(DaemonStats):
             role="drafter",
             verifiers=verifiers,
             sessions=snapshot.SessionsSection(
-                opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
+                opened=self.opened, resumed=self.resumed, max=max_sessions, live=len(asked), interrupted=interrupted
             ),
             draft_n=asked[-1] if asked else None,
             totals=deepcopy(self._totals),

@@ -106,7 +106,7 @@ class Simulation:
         most = MAX_DRAFTS if policy is None else len(policy(texts.prompt).inputs.steps) - 1
         limits = TargetLimits(ENDLESS, VOCABULARY, frozenset(), most)
         costs, slots = deepcopy(site.known or site.costs), KVSlots(users, "whole", 0)
-        self._verifier = VerifierCore(limits, costs, slots, N_BATCH, n_seq=users)
+        self._verifier = VerifierCore(limits, costs, slots, N_BATCH, max_sessions=users)
         self._drafters = {name: self._join(name) for name in (b"%d" % n for n in range(site.drafters or users))}
         self._stepping = False
         self._wake: float | None = None

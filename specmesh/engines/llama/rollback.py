@@ -84,7 +84,7 @@ class Restore(LlamaCache):
         # Attention's part stays where it is: `remove` cuts it.
         self._state_flags = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._ahead = ahead
-        self._tracks = [_Track() for _ in range(sizes.n_seq)]
+        self._tracks = [_Track() for _ in range(sizes.max_sessions)]
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         logits = super().run(self._prepared(spans), outputs)
@@ -157,7 +157,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
         )
     cache: LlamaCache
     if recurrent:
-        cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq), ahead=drafter)
+        cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.max_sessions), ahead=drafter)
     else:
         cache = (LlamaCache if sizes.width is None else FixedWidth)(model, sizes)
     try:

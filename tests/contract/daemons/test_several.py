@@ -173,7 +173,7 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
 
 def test_what_a_verifier_tells_a_drafter(bench: Bench):
     """Its load, with PONG."""
-    verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=3, step_ms=2))), bench.dealer()
+    verifier, peer = bench.verifier(Flaky(SimSettings(max_sessions=3, step_ms=2))), bench.dealer()
     client = verifier.ask(request(8000))
     client.next()
     peer.say(m.Ping(5))
