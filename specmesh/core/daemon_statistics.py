@@ -101,7 +101,7 @@ class VerifierStats(DaemonStats):
             sessions=snapshot.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
-                max=max_sessions,
+                max_sessions=max_sessions,
                 live=live,
                 kept=core.kept,
                 queued=queued,
@@ -169,7 +169,11 @@ class DrafterStats(DaemonStats):
             role="drafter",
             verifiers=verifiers,
             sessions=snapshot.SessionsSection(
-                opened=self.opened, resumed=self.resumed, max=max_sessions, live=len(asked), interrupted=interrupted
+                opened=self.opened,
+                resumed=self.resumed,
+                max_sessions=max_sessions,
+                live=len(asked),
+                interrupted=interrupted,
             ),
             draft_n=asked[-1] if asked else None,
             totals=deepcopy(self._totals),

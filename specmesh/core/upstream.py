@@ -111,10 +111,10 @@ class Upstream:
 
     @property
     def token_seconds(self) -> float:
-        """Seconds per token that one more text can expect: a step's, more the more places are taken or waited for."""
+        """Seconds per token that one more text can expect: a step's, more the more of its sessions are taken or waited for."""
         load = self.load
         others = max(load.sessions + load.queued, self.own)  # own requests may be newer than the load
-        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (1 + others / (load.places or 1))
+        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (1 + others / (load.max_sessions or 1))
 
     # --- requests of clients here
 
