@@ -34,7 +34,7 @@ class VocabularyHandshake:
         self._cores = cores
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
         self._comparing: Future[tuple[Vocabulary, DraftEngine, VocabularyMatch]] | None = None
-        self._asked = 0.0
+        self._sent_at = 0.0
 
     def hello(self, drafter: str) -> Hello:
         info, vocabulary = self._own.info, self._own.vocabulary
@@ -77,11 +77,11 @@ class VocabularyHandshake:
 
     def ask_again(self, now: float) -> None:
         """Ask again where an answer does not come."""
-        if now - self._asked > RETRY:
+        if now - self._sent_at > RETRY:
             self._ask(now)
 
     def _ask(self, now: float) -> None:
-        self._asked = now
+        self._sent_at = now
         if self._fetch is not None:
             self._send(Vocab(self._fetch.start))
 

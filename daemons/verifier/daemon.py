@@ -63,7 +63,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._prompts = PromptEncoder(engine.tokenizer, self.mailbox.put)
         self.stats = VerifierStats(time.monotonic())
         self._report = vev.CoreReport()
-        self._asked: list[tuple[float, AskStats]] = []  # until when they wait
+        self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
@@ -79,7 +79,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _begin(self) -> None:
         self._router.inlet.listen(partial(self._turn, self._drafters.receive))
         self._core.start()
-        self._tell(vev.Signal.REPORT_ASKED)  # what drafters, and whoever asks during a step, get at first
+        self._tell(vev.Signal.REPORT_WANTED)  # what drafters, and whoever asks during a step, get at first
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():
@@ -89,8 +89,8 @@ class VerifierLoop(DaemonLoop[Order]):
     def _leave(self) -> None:
         self._router.inlet.close()
         self._clients.end(WentAway("the verifier is stopping: the text ends here"))
-        for _, asked in self._asked:
-            self._late(asked)
+        for _, order in self._stats_orders:
+            self._late(order)
         self._drafters.leave()
 
     def _close(self) -> bool:
@@ -133,12 +133,12 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error)
             case Cancel(client):
-                self._clients.cancel(lambda asked: asked.client is client)
+                self._clients.cancel(lambda entry: entry.client is client)
             case PingPeers():
                 self._drafters.probe(order, now)
             case AskStats():
-                self._asked.append((now + REPORT_PATIENCE, order))
-                self._core.put(vev.Signal.REPORT_ASKED, now)
+                self._stats_orders.append((now + REPORT_PATIENCE, order))
+                self._core.put(vev.Signal.REPORT_WANTED, now)
             case BaseException():
                 raise order
             case _:
@@ -149,8 +149,8 @@ class VerifierLoop(DaemonLoop[Order]):
         self._drafters.look(now)
         if not self._clients.live:
             self.stats.throughput.idle()
-        while self._asked and now >= self._asked[0][0]:
-            self._asked.pop(0)[1].tell(self.snapshot(now))
+        while self._stats_orders and now >= self._stats_orders[0][0]:
+            self._stats_orders.pop(0)[1].tell(self.snapshot(now))
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
@@ -203,8 +203,8 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s
-                if self._asked:
-                    self._asked.pop(0)[1].tell(self.snapshot(now))
+                if self._stats_orders:
+                    self._stats_orders.pop(0)[1].tell(self.snapshot(now))
             case vev.Noted():
                 note(effect)
             case _:

@@ -100,7 +100,7 @@ class Drafters:
         for peer in due:
             self._ping(peer, now)
         if due:
-            self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
+            self._core.put(vev.Signal.REPORT_WANTED, now)  # what the next ones tell
 
     def send(self, order: vev.ToDrafter) -> None:
         traffic, peer = self._clients.sessions.get(order.what.session), self.peers.get(order.drafter)
@@ -153,7 +153,7 @@ class Drafters:
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
                 whose = peer.identity, ref
-                self._clients.cancel(lambda asked: (asked.owner, asked.ref) == whose and not asked.session)
+                self._clients.cancel(lambda entry: (entry.owner, entry.ref) == whose and not entry.session)
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):

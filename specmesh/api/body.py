@@ -161,10 +161,10 @@ def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
         why = "add_generation_prompt begins an answer, continue_final_message goes on with one: choose"
         raise RequestError(why, "continue_final_message")
     own = messages[-1].role == "assistant" and not messages[-1].tool_calls
-    asked = fields.flag("continue_final_message", own)
-    if asked and not own:
+    continued = fields.flag("continue_final_message", own)
+    if continued and not own:
         raise RequestError("only an assistant's message at the end can be continued", "messages")
-    wanted = own and not fields.flag("add_generation_prompt", not asked)
+    wanted = own and not fields.flag("add_generation_prompt", not continued)
     if wanted and "assistant" in [message.role for message in messages[-2:-1]]:
         raise RequestError("two assistant messages at the end cannot be continued: join them", "messages")
     return wanted
@@ -206,10 +206,10 @@ def _grammar(fields: Fields, *, chat: bool) -> Grammar | None:
     schema, gbnf = fields.get("json_schema"), fields.text("grammar")
     own = None if schema is None else _schema(schema, "json_schema")
     formed = _format(fields.get("response_format"))
-    asked = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
-    if len(asked) > 1:
-        raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
-    tools, form = _tools(fields) if chat else None, asked[0] if asked else None
+    given = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
+    if len(given) > 1:
+        raise RequestError("give one of response_format, json_schema and grammar", given[1].field)
+    tools, form = _tools(fields) if chat else None, given[0] if given else None
     if form is not None and tools is not None:
         raise RequestError(f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools")
     return tools or form

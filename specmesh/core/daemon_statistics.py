@@ -151,15 +151,15 @@ class DrafterStats(DaemonStats):
     def snapshot(
         self,
         max_sessions: int,
-        asked: Sequence[int],
+        draft_ns: Sequence[int],
         traffic: snapshot.WireSection,
         now: float,
         verifiers: list[snapshot.Json],
         interrupted: int = 0,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:
-        """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
-        wait for a verifier."""
+        """Return `specmesh stats --json`; draft_ns: of each session, the newest last; interrupted: requests that wait for
+        a verifier."""
         return snapshot.DrafterSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
@@ -172,10 +172,10 @@ class DrafterStats(DaemonStats):
                 opened=self.opened,
                 resumed=self.resumed,
                 max_sessions=max_sessions,
-                live=len(asked),
+                live=len(draft_ns),
                 interrupted=interrupted,
             ),
-            draft_n=asked[-1] if asked else None,
+            draft_n=draft_ns[-1] if draft_ns else None,
             totals=deepcopy(self._totals),
             draft_ms=self._draft_seconds.percentiles_ms(50)["p50"],
             wire=deepcopy(traffic),

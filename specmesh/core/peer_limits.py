@@ -37,20 +37,20 @@ class FrameAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So much per second, `burst` at once, `earned` more for each TRUTH or SYNC that the peer is sent, and `asked` more
-    for each draft that it is asked for there."""
+    """So much per second, `burst` at once, `earned` more for each TRUTH or SYNC that the peer is sent, and
+    `per_draft` more for each draft that it is asked for there."""
 
     per_second: float
     burst: float
     earned: float = 0.0
-    asked: float = 0.0
+    per_draft: float = 0.0
 
 
 # No honest drafter comes near them: one draft in a millisecond, the chain of 48 and a step's 25 rows for each TRUTH, a
 # frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s for each of some sessions, one PING
 # in 10 ms.
 RATES: Mapping[Cost, Rate] = {
-    Cost.FRAMES: Rate(1000, 2000, earned=4, asked=2),
+    Cost.FRAMES: Rate(1000, 2000, earned=4, per_draft=2),
     Cost.BYTES: Rate(2 * 2**20, 16 * 2**20),
     Cost.IDS: Rate(100, 4096, earned=96),
     Cost.NACKS: Rate(100, 100),
@@ -117,7 +117,7 @@ class PeerLimits:
         """Note that the peer was sent a TRUTH or SYNC which asks for so many drafts."""
         for cost in (_FRAMES, _IDS):
             rate = self._rates[cost]
-            self._levels[cost] = min(self._levels[cost] + rate.earned + rate.asked * drafts, rate.burst)
+            self._levels[cost] = min(self._levels[cost] + rate.earned + rate.per_draft * drafts, rate.burst)
 
 
 class PeerGate:

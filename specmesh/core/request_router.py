@@ -88,7 +88,7 @@ class RequestRouter:
         for one in self.requests:
             if one.client is not client or one.state is RequestState.GIVEN_UP:
                 continue
-            if one.state in (RequestState.ASKED, RequestState.OPEN):
+            if one.state in (RequestState.OPENING, RequestState.OPEN):
                 for upstream in self.upstreams:
                     upstream.cancel(one, now)
             elif one.state is not RequestState.OVER:
@@ -128,7 +128,7 @@ class RequestRouter:
     def _place(self, one: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, let it wait or fail."""
         while found := self._candidates(one):
-            if len(found[0].asked) >= AHEAD:
+            if len(found[0].opening) >= AHEAD:
                 return  # until it has begun some
             if one.began is not None and found[0].address != one.home:
                 where: dict[str, object] = {"request": one.request.label, "verifier": found[0].address}

@@ -30,7 +30,7 @@ class SessionContext:
     kept_until: float = 0.0
     announced: bool = False
     rounds: int = 0
-    asked: bool = False
+    counted: bool = False
 
     @property
     def id(self) -> int:

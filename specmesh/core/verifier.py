@@ -90,7 +90,7 @@ class VerifierCore:
     def _change(self, event: vev.Change, now: float) -> None:
         match event:
             case vev.Opening():
-                self._asked(event, now)
+                self._resume_or_wait(event, now)
             case vev.Solved(session, policy):
                 if (live := self.sessions.get(session)) is not None:
                     live.machine.pacing.solved(policy)
@@ -112,7 +112,7 @@ class VerifierCore:
                 self.kept.grace = 0.0
                 while (kept := self.kept.running()) is not None:
                     self._drop(kept)
-            case vev.Signal.REPORT_ASKED:
+            case vev.Signal.REPORT_WANTED:
                 self._tell(self._report(now))
             case vev.Signal.TIME_UP:
                 pass
@@ -212,7 +212,7 @@ class VerifierCore:
 
     # --- a session begins
 
-    def _asked(self, opening: vev.Opening, now: float) -> None:
+    def _resume_or_wait(self, opening: vev.Opening, now: float) -> None:
         """Resume the session that a request names, else let it wait for a sequence."""
         if self._resumed(opening, now):
             return

@@ -79,7 +79,7 @@ def test_a_verifier_is_asked_for_so_many_at_once():
     upstream.cancel(router.requests[0], 1.0)
     router.look(1.0)
     assert len(wire.asked) == AHEAD + 1
-    assert [one.request.known for one in router.in_state(RequestState.ASKED)] == list(range(1, AHEAD + 1))
+    assert [one.request.known for one in router.in_state(RequestState.OPENING)] == list(range(1, AHEAD + 1))
 
 
 def test_a_verifier_that_knows_no_recovery():
