@@ -10,11 +10,11 @@ from urllib.parse import quote
 from specmesh.core.fields import Fields, are_ids
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
-from specmesh.core.sampling.logprobs import MAX_LOGPROBS
-from specmesh.core.session_params import MAX_TOKENS, ChatMessage, message_of, session_params
+from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
+from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage, message_of, session_params
 from specmesh.errors import RequestError
 
-RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
+VERIFIER_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
 
 MAX_CHOICES = 8
@@ -69,7 +69,7 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
     logprobs, grammar = _logprobs(fields, chat=chat), _grammar(fields, chat=chat)
     params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar)
-    patience = fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT)
+    patience = fields.number("reconnect_timeout", VERIFIER_TIMEOUT, 0.0, LONGEST_TIMEOUT)
     request = Request(None, None, params, fields.flag("rounds"), reconnect_timeout=patience)
     resume, said = fields.get("resume"), fields.get("messages" if chat else "prompt")
     if params.echo and (chat or resume is not None):
@@ -129,10 +129,10 @@ def _splits(fields: Fields) -> bool:
 
 
 def _max_tokens(fields: Fields, *, chat: bool) -> int:
-    most = fields.integer("max_tokens", MAX_TOKENS if chat else 128, -1, MAX_TOKENS)
+    most = fields.integer("max_tokens", LARGEST_MAX_TOKENS if chat else 128, -1, LARGEST_MAX_TOKENS)
     if chat:
-        most = fields.integer("max_completion_tokens", most, -1, MAX_TOKENS)
-    return MAX_TOKENS if most < 0 else most
+        most = fields.integer("max_completion_tokens", most, -1, LARGEST_MAX_TOKENS)
+    return LARGEST_MAX_TOKENS if most < 0 else most
 
 
 def _seed(fields: Fields) -> int:
@@ -144,8 +144,8 @@ def _seed(fields: Fields) -> int:
 def _logprobs(fields: Fields, *, chat: bool) -> int | None:
     """How many of the likeliest tokens are shown with each one, None where no log-probability is."""
     if not chat:
-        return None if fields.get("logprobs", False) is False else fields.integer("logprobs", 0, 0, MAX_LOGPROBS)
-    wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_LOGPROBS)
+        return None if fields.get("logprobs", False) is False else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES)
+    wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None

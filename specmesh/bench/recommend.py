@@ -23,7 +23,7 @@ UNKNOWN_ALPHA = (0.5, 0.8)
 SPREAD = 0.1  # what is assumed of a published acceptance on either side: other prompts, templates and weights
 HIGHEST_ALPHA = 0.95
 PROMPT, TOKENS, PAUSE_S = 64, 256, 0.5e-3  # of simulated texts, and between two steps
-NEAR = 3.0  # targets whose sizes differ by less have steps that are worth a look
+NEAR_SIZE = 3.0  # targets whose sizes differ by less have steps that are worth a look
 SAME_SIZE = 1.5  # a drafter up to so many times as large as the one timed on a chip is taken to be as fast
 
 
@@ -79,7 +79,7 @@ def pairs_for(family: Json, size: float | None) -> list[Json]:
 def tables(size: float | None) -> list[StepTimes]:
     """Return the step times of known machines with targets of about this size; of all where there are none."""
     facts: dict[str, Json] = known()["machines"]
-    near = [name for name, fact in facts.items() if size and 1 / NEAR < fact["b"] / size < NEAR]
+    near = [name for name, fact in facts.items() if size and 1 / NEAR_SIZE < fact["b"] / size < NEAR_SIZE]
     return [
         StepTimes(costs_of({0: STEPS_MS[name]}), "table", f"of another target, {fact['kind']}: {source_of(fact)}")
         for name, fact in facts.items()

@@ -158,8 +158,8 @@ class DrafterStats(DaemonStats):
         interrupted: int = 0,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:
-        """Return `specmesh stats --json`; draft_ns: of each session, the newest last; interrupted: requests that wait for
-        a verifier."""
+        """Return `specmesh stats --json`; draft_ns: of each session, the newest last; interrupted: requests that wait
+        for a verifier."""
         return snapshot.DrafterSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),

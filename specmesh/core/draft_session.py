@@ -23,7 +23,7 @@ MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
 BURST = 1e-3
 # Seconds between two frames of drafts that are asked for, and of those ahead of them: a frame costs more than ids, a
 # slow link has room for few, and a verifier has limits. With 1e-3 a busy machine's texts took 130 bytes a token.
-ASKED, AHEAD = 1.5e-3, 2.5e-3
+FRAME_INTERVAL, AHEAD_INTERVAL = 1.5e-3, 2.5e-3
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
 PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them that stood
 KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
@@ -236,11 +236,11 @@ class DrafterSession:
         return self._send(now)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:
-        """Send what is not sent: at once where it is all that the next step wants, else once in ASKED, or in AHEAD
-        where it is beyond that."""
+        """Send what is not sent: at once where it is all that the next step wants, else once in FRAME_INTERVAL,
+        or in AHEAD_INTERVAL where it is beyond that."""
         base, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
         more = end < self._most and not self._stuck and not base < wanted <= end
-        if base >= end or (more and now - self._sent_at < (ASKED if base < wanted else AHEAD)):
+        if base >= end or (more and now - self._sent_at < (FRAME_INTERVAL if base < wanted else AHEAD_INTERVAL)):
             return []
         self._sent, self._sent_at = end, now
         place = self.opened.session, base, self.known.crc_at(base), tuple(self._ids[base:end])

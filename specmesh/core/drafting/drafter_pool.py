@@ -20,7 +20,7 @@ from specmesh.wire import messages as m
 # from one comparison of a session's drafter with the others to the next. Three drafters as in bench/pool.py, in virtual
 # time: of the best alone 0.96 where two are killed, 32: 0.92, 8: 0.95; in a text of 300 tokens 0.90, 32: 0.84
 LOOK_ROUNDS = 16
-CLEAR_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
+SWITCH_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
 MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
 DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
 CERTAIN = 0.999  # no chain of drafts stands more surely than this
@@ -184,7 +184,7 @@ class DrafterPool:
             self._move(live, present, unmeasured, now)
         else:
             best = self._best(live, others)
-            if self._rate(live, best) > CLEAR_GAIN * self._rate(live, present):
+            if self._rate(live, best) > SWITCH_GAIN * self._rate(live, present):
                 self._move(live, present, best, now, why="better")
 
     def _move(

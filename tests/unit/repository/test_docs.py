@@ -182,6 +182,21 @@ def test_words_of_the_code_are_the_fields():
     assert found == []
 
 
+def test_a_name_means_one_thing():
+    """No public constant or class of the product has the name of another module's."""
+    homes = dict[str, set[str]]()
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            named = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                stored = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+                named = [part.id for part in stored if isinstance(part.ctx, ast.Store) and part.id.isupper()]
+            for name in named:
+                homes.setdefault(name, set()).add(path.name)
+    shared = {"T"}  # a type variable
+    assert {name for name, found in homes.items() if len(found) > 1 and name[0] != "_"} == shared
+
+
 def test_promises_are_shown_by_tests_that_exist():
     """Each row of SECURITY's table of promises names tests, and they are there."""
     table = section((ROOT / "SECURITY.md").read_text(encoding="utf-8"), "Tests that show it")
