@@ -192,7 +192,7 @@ def test_a_name_means_one_thing():
                 stored = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
                 named = [part.id for part in stored if isinstance(part.ctx, ast.Store) and part.id.isupper()]
             for name in named:
-                homes.setdefault(name, set()).add(path.name)
+                homes.setdefault(name, set()).add(str(path))
     shared = {"T"}  # a type variable
     assert {name for name, found in homes.items() if len(found) > 1 and name[0] != "_"} == shared
 
