@@ -138,7 +138,7 @@ def test_options_are_those_of_a_session():
     assert sorted(row.id for row in option_rows()) == sorted(wire_params({}).named())
 
 
-@pytest.mark.parametrize(("name", "kind", "default", "limits"), option_rows())
+@pytest.mark.parametrize(("name", "kind", "default", "limits"), list(option_rows()))
 def test_option_table_is_what_a_session_takes(name, kind, default, limits):
     """A default is what a missing option and null are; the limits are taken, and what is beyond them is refused."""
     assert wire_params({}).named()[name] == wire_params({name: None}).named()[name] == default
