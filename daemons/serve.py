@@ -113,7 +113,7 @@ def serve_drafter(settings: DrafterSettings) -> None:
         keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         for route in routes:
-            close_dealer(route.open())  # a bad address, or bad keys, are told before loading
+            close_dealer(route.open())  # a bad address, or bad keys, end it before loading
 
         def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
             return DrafterLoop(process.name, routes, engine, settings, thread)

@@ -194,7 +194,7 @@ class _Heartbeat:
     busy: float = 0.0
     sessions: int = 0
     queued: int = 0
-    places: int = 0
+    max_sessions: int = 0
     step_ms: float = 0.0
 
 

@@ -48,10 +48,10 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
-        room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
+        room = info.n_ctx * (info.max_sessions if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
         room, offloads = room if len(routes) == 1 else 0, isinstance(engine, OffloadEngine)
-        slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads)
+        slots = KVSlots(info.max_sessions, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads)
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)
@@ -151,7 +151,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def snapshot(self, now: float) -> DrafterSnapshot:
         first, info = self._links[self._router.first.number], self._engine.info
         return self.stats.snapshot(
-            info.n_seq,
+            info.max_sessions,
             [live.draft_n for one in self._router.upstreams for live in one.live.values()],
             self._traffic,
             now,

@@ -81,7 +81,7 @@ class UpstreamLink:
             "round_trip_ms": link.round_trips.percentiles_ms(50, 99),
             "busy": round(link.busy, 3),
             "sessions": {"live": len(upstream.live), "own": upstream.own},
-            "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
+            "load": {"sessions": load.sessions, "queued": load.queued, "max_sessions": load.max_sessions or None},
         }
 
     # --- frames that come

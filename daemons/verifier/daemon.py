@@ -62,12 +62,12 @@ class VerifierLoop(DaemonLoop[Order]):
         self._prompts = PromptEncoder(engine.tokenizer, self.mailbox.put)
         self.stats = VerifierStats(time.monotonic())
         self._report = vev.CoreReport()
-        self._asked: list[tuple[float, AskStats]] = []  # until when they wait
+        self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, settings.max_queue, self._tell)
+        self._clients = Clients(self._prompts.add, limits, engine.info.max_sessions, settings.max_queue, self._tell)
         cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
             name, engine, limits, self._router, self._clients, self.stats, self._core, model_hash, cores
@@ -78,7 +78,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _begin(self) -> None:
         self._router.inlet.listen(partial(self._turn, self._drafters.receive))
         self._core.start()
-        self._tell(vev.Signal.REPORT_ASKED)  # what drafters, and whoever asks during a step, are told at first
+        self._tell(vev.Signal.REPORT_WANTED)  # what drafters, and whoever asks during a step, get at first
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():
@@ -88,8 +88,8 @@ class VerifierLoop(DaemonLoop[Order]):
     def _leave(self) -> None:
         self._router.inlet.close()
         self._clients.end(WentAway("the verifier is stopping: the text ends here"))
-        for _, asked in self._asked:
-            self._late(asked)
+        for _, order in self._stats_orders:
+            self._late(order)
         self._drafters.leave()
 
     def _close(self) -> bool:
@@ -107,7 +107,9 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def served(self, _: str) -> ModelInfo:
         info, tokenizer = self._engine.info, self.tokenizer
-        return ModelInfo(info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, n_seq=info.n_seq, texts=tokenizer.texts)
+        return ModelInfo(
+            info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, max_sessions=info.max_sessions, texts=tokenizer.texts
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -130,12 +132,12 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error)
             case Cancel(client):
-                self._clients.cancel(lambda asked: asked.client is client)
+                self._clients.cancel(lambda entry: entry.client is client)
             case PingPeers():
                 self._drafters.probe(order, now)
             case AskStats():
-                self._asked.append((now + REPORT_PATIENCE, order))
-                self._core.put(vev.Signal.REPORT_ASKED, now)
+                self._stats_orders.append((now + REPORT_PATIENCE, order))
+                self._core.put(vev.Signal.REPORT_WANTED, now)
             case BaseException():
                 raise order
             case _:
@@ -146,14 +148,14 @@ class VerifierLoop(DaemonLoop[Order]):
         self._drafters.look(now)
         if not self._clients.live:
             self.stats.throughput.idle()
-        while self._asked and now >= self._asked[0][0]:
-            self._asked.pop(0)[1].tell(self.snapshot(now))
+        while self._stats_orders and now >= self._stats_orders[0][0]:
+            self._stats_orders.pop(0)[1].tell(self.snapshot(now))
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
         model = info.named() | {"reproducible": info.width is not None, "model_hash": self._model_hash or None}
         return self.stats.snapshot(
-            info.n_seq,
+            info.max_sessions,
             self._report,
             {identity: peer.describe() for identity, peer in self._drafters.peers.items()},
             self._router.traffic,
@@ -200,8 +202,8 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s
-                if self._asked:
-                    self._asked.pop(0)[1].tell(self.snapshot(now))
+                if self._stats_orders:
+                    self._stats_orders.pop(0)[1].tell(self.snapshot(now))
             case vev.Noted():
                 note(effect)
             case _:
@@ -231,11 +233,11 @@ def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
 
 def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:
     info = engine.info
-    room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
+    room = info.n_ctx * (1 if info.reuse == "whole" else info.max_sessions)
     part = PREFILL_ROWS if info.width is not None else None
-    slots = KVSlots(info.n_seq, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
+    slots = KVSlots(info.max_sessions, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
-    return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
+    return VerifierCore(limits, costs, slots, info.n_batch, max_sessions=info.max_sessions, first=first, grace=grace)
 
 
 class PromptEncoder:

@@ -67,7 +67,7 @@ class DrafterPeer:
 class Drafters:
     """Attached drafters by identity, the oldest first: what they say becomes events of the core, what that says of
     their sessions becomes frames. While a step hangs PINGs and their answers stop. step_s: seconds of a step of one
-    row, as told to them."""
+    row, as sent to them."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Drafters:
         for peer in due:
             self._ping(peer, now)
         if due:
-            self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
+            self._core.put(vev.Signal.REPORT_WANTED, now)  # what the next ones tell
 
     def send(self, order: vev.ToDrafter) -> None:
         traffic, peer = self._clients.sessions.get(order.what.session), self.peers.get(order.drafter)
@@ -153,7 +153,7 @@ class Drafters:
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
                 whose = peer.identity, ref
-                self._clients.cancel(lambda asked: (asked.owner, asked.ref) == whose and not asked.session)
+                self._clients.cancel(lambda entry: (entry.owner, entry.ref) == whose and not entry.session)
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
@@ -218,7 +218,7 @@ class Drafters:
     def _state(self, now: float) -> tuple[float, int, int, int, float]:
         """What PING and PONG tell after their number."""
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return self._stats.busy.share(now), sessions, queued, self._info.n_seq, round(self.step_s * 1e3, 4)
+        return self._stats.busy.share(now), sessions, queued, self._info.max_sessions, round(self.step_s * 1e3, 4)
 
     def _peer_gone(self, identity: bytes, reason: Departure, now: float) -> None:
         """Let a drafter go, if it is one, with a connection that its own end may never end. One without a way to it

@@ -153,11 +153,11 @@ class _Api:
         if body.ignore_eos:
             params = endless(params, served.vocabulary.end_ids)
         name = first.id or new_id(chat)
-        asked = [replace(one, params=params, id=name, target=served.target) for one in body.requests]
+        requests = [replace(one, params=params, id=name, target=served.target) for one in body.requests]
         shape = Shape(chat, name, int(time.time()), served.model)
         choices = [
             Choice(replace(shape, index=index), one, served.vocabulary, resumable=body.resumable, splits=body.splits)
-            for index, one in enumerate(numbered(asked, body.choices, chat=chat))
+            for index, one in enumerate(numbered(requests, body.choices, chat=chat))
         ]
         headers = {"X-Request-Id": name}
         if ignored := as_header((*body.ignored, *unknown_variables(first, served.texts))):

@@ -30,7 +30,7 @@ def nothing() -> None:
 
 
 class Choice:
-    """A choice of an answer: what its client has not been told yet of the events of its request. The text begins after
+    """A choice of an answer: what its client has not been sent yet of the events of its request. The text begins after
     what the client knows, and ends before a stop string. heard: called once events have come. resumable: also say what
     is needed to go on with the text. end: the last event, once it came."""
 
@@ -47,7 +47,7 @@ class Choice:
         self._text, self._accepted = "", 0
         self._ids: list[int] = []
         self._tokens: list[AnswerToken] = []  # where log-probabilities are wanted
-        self._echoed: tuple[int, ...] = ()  # ids of the prompt, until it is told
+        self._echoed: tuple[int, ...] = ()  # ids of the prompt, until it is sent
         self._offset = 0  # characters of the prompt before the text
         self._extra: Json = {}
         self._begin(request.params)

@@ -63,7 +63,7 @@ def props(info: ModelInfo) -> Json:
     """What a drafter does not know of its verifier is null."""
     return {
         "default_generation_settings": {"n_ctx": info.n_ctx},
-        "total_slots": info.n_seq,
+        "total_slots": info.max_sessions,
         "model_alias": info.model,
         "model_path": info.model,
         "modalities": {"vision": False, "audio": False},

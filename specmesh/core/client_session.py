@@ -27,7 +27,7 @@ class CommittedIds:
 @dataclass(slots=True)
 class ClientSession:
     """A session and, where a client here asked for it, its request. key: in the core. ref: of the OPEN that asked for
-    it, or 0. draft_n: as last told. n_truth: ids learned, which are kept for a client. broken: the verifier's ERROR
+    it, or 0. draft_n: as last sent. n_truth: ids learned, which are kept for a client. broken: the verifier's ERROR
     about it."""
 
     id: int

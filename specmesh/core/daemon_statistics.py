@@ -79,7 +79,7 @@ class VerifierStats(DaemonStats):
 
     def snapshot(
         self,
-        n_seq: int,
+        max_sessions: int,
         core: vev.CoreReport,
         peers: dict[vev.DrafterId, snapshot.Json],
         traffic: snapshot.WireSection,
@@ -101,7 +101,7 @@ class VerifierStats(DaemonStats):
             sessions=snapshot.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
-                max=n_seq,
+                max_sessions=max_sessions,
                 live=live,
                 kept=core.kept,
                 queued=queued,
@@ -150,16 +150,16 @@ class DrafterStats(DaemonStats):
 
     def snapshot(
         self,
-        n_seq: int,
-        asked: Sequence[int],
+        max_sessions: int,
+        draft_ns: Sequence[int],
         traffic: snapshot.WireSection,
         now: float,
         verifiers: list[snapshot.Json],
         interrupted: int = 0,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:
-        """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
-        wait for a verifier."""
+        """Return `specmesh stats --json`; draft_ns: of each session, the newest last; interrupted: requests that wait
+        for a verifier."""
         return snapshot.DrafterSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
@@ -169,9 +169,13 @@ class DrafterStats(DaemonStats):
             role="drafter",
             verifiers=verifiers,
             sessions=snapshot.SessionsSection(
-                opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
+                opened=self.opened,
+                resumed=self.resumed,
+                max_sessions=max_sessions,
+                live=len(draft_ns),
+                interrupted=interrupted,
             ),
-            draft_n=asked[-1] if asked else None,
+            draft_n=draft_ns[-1] if draft_ns else None,
             totals=deepcopy(self._totals),
             draft_ms=self._draft_seconds.percentiles_ms(50)["p50"],
             wire=deepcopy(traffic),

@@ -112,18 +112,18 @@ class RequestState(Enum):
     """Of a request of a drafter's client."""
 
     UNPLACED = "unplaced"  # is new, or its verifier has refused or lost it: one is to be found
-    ASKED = "asked"  # a verifier was sent an OPEN for it
+    OPENING = "opening"  # a verifier was sent an OPEN for it
     OPEN = "open"  # has a session of that verifier
     WAITING = "waiting"  # no verifier is there, or takes it now
-    GIVEN_UP = "given up"  # its client was told so, and may resume it by its id
+    GIVEN_UP = "given up"  # its client was answered so, and may resume it by its id
     OVER = "over"
 
 
 TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
-    RequestState.UNPLACED: {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
-    RequestState.ASKED: {RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER},
+    RequestState.UNPLACED: {RequestState.OPENING, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.OPENING: {RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER},
     RequestState.OPEN: {RequestState.UNPLACED, RequestState.OVER},
-    RequestState.WAITING: {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.WAITING: {RequestState.OPENING, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
     RequestState.GIVEN_UP: {RequestState.OVER},
     RequestState.OVER: set(),
 }
@@ -207,7 +207,7 @@ def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:
 
 
 def error_of(code: str, message: str, param: str) -> SpecmeshError:
-    """Return the error that a verifier has told."""
+    """Return the error that a verifier has sent."""
     said = f"the verifier's engine failed: {message}" if code == "engine" else message
     error = _REFUSALS.get(code, RequestError)(said)
     if isinstance(error, RequestError) and param:

@@ -91,7 +91,7 @@ class VerifierSession:
         self.counts = RoundCounts(prompt_tokens=self.n_prompt)
         self.times = SessionTimes(now)
         self.finished: m.FinishReason | None = None
-        self.followed = False  # somebody at the drafter reads along, and every round is told at once
+        self.followed = False  # somebody at the drafter reads along, and every round is sent at once
         self._limits = limits
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
         self.truth = TruthSender(session, self.prefix, self.pacing)
@@ -144,7 +144,7 @@ class VerifierSession:
         return [self._finish(reason)] if self.finished is None else []
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[ev.VerifierEffect]:
-        """Hand the session to a drafter, which is told all of it. `acceptance` is where its rounds are recorded. Where
+        """Hand the session to a drafter, which is sent all of it. `acceptance` is where its rounds are recorded. Where
         drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):
             self.drafts.forget()

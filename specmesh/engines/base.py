@@ -1,6 +1,6 @@
 """The protocols of target and draft models, and what their engines share.
 
-Sequences are numbered 0 .. n_seq - 1; the daemon allots them. An engine is used from one thread.
+Sequences are numbered 0 .. max_sessions - 1; the daemon allots them. An engine is used from one thread.
 """
 
 import functools
@@ -57,7 +57,7 @@ class EngineInfo:
     model: str
     n_ctx: int  # ids per sequence
     n_batch: int  # most rows of one step, over all spans
-    n_seq: int  # sequences held at once
+    max_sessions: int  # each has a sequence
     trimming: Trimming
     backend: str  # where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers")
     # Rows in which every span with logits is computed, and most that it may have, so that its logits do not depend on
@@ -145,11 +145,11 @@ ANY_ID = 2**31  # `n_vocab` of an engine that knows ids only
 
 
 class Sequences:
-    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing. n_batch: most
-    rows of a step; n_outputs: most of them with logits."""
+    """Lengths of all sequences; every check raises LocalProtocolError and changes nothing. n_batch: most rows of a
+    step; n_outputs: most of them with logits."""
 
-    def __init__(self, n_seq: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
-        self.lengths = [0] * n_seq
+    def __init__(self, max_sessions: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
+        self.lengths = [0] * max_sessions
         self._n_ctx, self._n_vocab = n_ctx, n_vocab
         self._n_batch, self._n_outputs = n_batch, n_batch if n_outputs is None else n_outputs
 
