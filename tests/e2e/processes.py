@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Self, TypeVar
 
+import harness
 from harness import PATIENCE
 from harness.ports import free_port
 from harness.truth import simulated
@@ -43,18 +44,15 @@ def few_descriptors(count: int) -> list[str]:
 
 def until(condition: Callable[[], T], what: str) -> T:
     """Poll until `condition()` is true and return it; errors of the daemons count as not yet, unless one has died."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            value = condition()
-        except SpecmeshError:
-            value = None
-            for daemon in STARTED:
-                daemon.check()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
-        time.sleep(0.005)
+
+    def holds() -> T | None:
+        with suppress(SpecmeshError):
+            return condition()
+        for daemon in STARTED:
+            daemon.check()
+        return None
+
+    return harness.until(holds, what)
 
 
 @dataclass(frozen=True, slots=True)
