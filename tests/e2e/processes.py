@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import harness
-from harness import PATIENCE
+from harness import PATIENCE, T
 from harness.ports import free_port
 from harness.truth import simulated
 from warm import Forked
@@ -28,8 +28,6 @@ FORKED = None if sys.platform == "linux" else SPECMESH
 
 STARTED: "list[Daemon]" = []
 """Every daemon of the tests that run, for showing logs, and for seeing one that died."""
-
-T = TypeVar("T")
 
 
 def edited(*lines: str) -> list[str]:

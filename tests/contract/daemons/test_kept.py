@@ -159,8 +159,7 @@ def test_kept_sessions_are_bounded():
     store = KeptSessions(30.0)
     for number in range(1000):
         store.add(SimpleNamespace(id=number), float(number))
-    excess, rest = store.expire(5.0), list(store)
-    assert excess
-    assert rest
+    excess = store.expire(5.0)
+    assert 0 < len(excess) < 1000
     assert [live.id for live in (*excess, *store.expire(9000.0))] == list(range(1000))
     assert len(store) == 0

@@ -118,9 +118,9 @@ def test_nobody_need_read_its_warnings(make: Callable[..., Child]):
 
 @pytest.mark.parametrize("do", ["spin", "sleep"])
 def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do: str):
-    child = make(seconds=0.2)
+    child = make(seconds=1.0)
     before = pid(child)
-    assert failure(child, do=do) == "it took more than 0.2 s"
+    assert failure(child, do=do) == "it took more than 1 s"
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
     assert pid(child) != before
@@ -136,7 +136,6 @@ def test_it_knows_no_secrets(make: Callable[..., Child], monkeypatch: pytest.Mon
 
 
 def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
-    """Nobody has the pipe open for writing any more."""
     os.mkfifo(pipe := tmp_path / "pipe")
     program = (
         "import os, sys; from specmesh.engines.sandbox import *; child = Child('under_test', memory=2**28, seconds=60);"
@@ -146,6 +145,6 @@ def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
     end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     ran = subprocess.run([sys.executable, "-c", program, str(pipe)], timeout=PATIENCE, check=False)
     assert ran.returncode == -9
-    assert select.select([end], [], [], PATIENCE)[0]
+    assert select.select([end], [], [], PATIENCE)[0], "it still has the pipe open"
     assert os.read(end, 1) == b""
     os.close(end)
