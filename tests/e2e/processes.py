@@ -5,14 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from harness import PATIENCE
+import harness
+from harness import PATIENCE, T
 from harness.ports import free_port
 from harness.truth import simulated
 from warm import Forked
@@ -28,8 +29,6 @@ FORKED = None if sys.platform == "linux" else SPECMESH
 STARTED: "list[Daemon]" = []
 """Every daemon of the tests that run, for showing logs, and for seeing one that died."""
 
-T = TypeVar("T")
-
 
 def edited(*lines: str) -> list[str]:
     """`specmesh` that runs these lines of Python first."""
@@ -43,18 +42,15 @@ def few_descriptors(count: int) -> list[str]:
 
 def until(condition: Callable[[], T], what: str) -> T:
     """Poll until `condition()` is true and return it; errors of the daemons count as not yet, unless one has died."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            value = condition()
-        except SpecmeshError:
-            value = None
-            for daemon in STARTED:
-                daemon.check()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
-        time.sleep(0.005)
+
+    def holds() -> T | None:
+        with suppress(SpecmeshError):
+            return condition()
+        for daemon in STARTED:
+            daemon.check()
+        return None
+
+    return harness.until(holds, what)
 
 
 @dataclass(frozen=True, slots=True)

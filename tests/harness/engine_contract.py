@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, DraftEngine, VerifyEngine
 from specmesh.engines.mlx import MlxDrafter
 from specmesh.engines.sim import SimSettings
@@ -49,6 +50,13 @@ def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
 
 def model_params(*names: str) -> list[object]:
     return [pytest.param(name, marks=pytest.mark.models) for name in (*names, *(path.stem for path in BUNDLED))]
+
+
+def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:
+    """The same tokens in another order, and for each id the one it was."""
+    order = [int(i) for i in np.random.default_rng(7).permutation(len(vocabulary))]
+    ends = frozenset(i for i, was in enumerate(order) if was in vocabulary.end_ids)
+    return Vocabulary(tuple(vocabulary.pieces[i] for i in order), ends), order
 
 
 def text_ids(length: int, seed: int = 0) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 import zmq
 
-from harness import PATIENCE
+from harness import PATIENCE, until
 from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
@@ -41,7 +41,6 @@ from specmesh.wire.codec import decode, encode
 
 PROMPT = tuple(b"to be or not")
 MODEL = ModelSettings("sim", "step_ms=1")
-T = TypeVar("T")
 M = TypeVar("M", bound=m.Message)
 
 
@@ -121,14 +120,6 @@ def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 
 def request(max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT) -> Request:
     return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n))
-
-
-def until(condition: Callable[[], T], what: str) -> T:
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
-    return value
 
 
 class Bench:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.accept import Acceptance, VerifiedRows, accept, strategy_of, uses_proposals
-from specmesh.core.sampling.proposal import HEAVIEST, MASS, MAX_PROPOSAL, Proposal, ProposalSampler, SampledDraft
+from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, ProposalSampler, SampledDraft
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
 
 HOT = SamplingParams(1.0, seed=3)
@@ -135,8 +135,8 @@ def test_a_proposal_is_the_likeliest_of_the_distribution(scores, top_k, temperat
     assert made.weights[0] == HEAVIEST
     ids, shares = made.shares()
     carried = probs[ids].sum()
-    assert carried >= MASS - MAX_PROPOSAL / HEAVIEST or len(ids) == MAX_PROPOSAL
-    assert carried - probs[ids[-1]] < MASS
+    assert carried > 0.9 or len(ids) == MAX_PROPOSAL
+    assert carried - probs[ids[-1]] < 0.99, "less would have been enough"
     assert np.abs(shares - probs[ids] / carried).max() < 2 / HEAVIEST
 
 

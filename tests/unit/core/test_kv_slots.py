@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specmesh.core.scheduling.kv_slots import MIN_REUSED_IDS, NO_CONTENTS, KVContents, KVCopy, KVOffload, KVSlots
+from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCopy, KVOffload, KVSlots
 
 ROOM = 10_000
 
@@ -20,49 +20,50 @@ def had(made, ids, prompt=0, live=()):
 
 def test_the_least_recently_used_goes():
     made = KVSlots(2, "copied", ROOM)
-    chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
+    chats = [tuple(range(start, start + 500)) for start in (0, 1000, 2000)]
     first, second = had(made, chats[0]), had(made, chats[1])
     assert first != second
     assert had(made, (*chats[0], 5)) == first
     assert had(made, chats[2]) == second
     made = KVSlots(3, "copied", ROOM)
     first, second = had(made, chats[0]), had(made, chats[1])
-    assert had(made, (*chats[0][:40], 5)) not in (first, second), "it has a copy, which is a use of the first"
+    assert had(made, (*chats[0][:400], 5)) not in (first, second), "it has a copy, which is a use of the first"
     assert had(made, chats[2]) == second
 
 
 def test_room():
-    made = KVSlots(4, "copied", 100)
-    seqs = [had(made, tuple(range(start, start + 40))) for start in (0, 100, 200)]
-    assert made.snapshot().kept_tokens == 80
-    assert made.acquire((*range(40), 1), 0)[1] == 0
-    assert made.acquire((*range(200, 240), 1), 0) == (seqs[2], 40)
+    made = KVSlots(4, "copied", 1000)
+    seqs = [had(made, tuple(range(start, start + 400))) for start in (0, 1000, 2000)]
+    assert made.snapshot().kept_tokens == 800
+    assert made.acquire((*range(400), 1), 0)[1] == 0
+    assert made.acquire((2000, 2001, *range(400)), 0)[1] == 0, "any two prompts may begin alike"
+    assert made.acquire((*range(2000, 2400), 1), 0) == (seqs[2], 400)
 
 
 def test_what_others_left_is_offloaded_before_the_first_session_begins():
     made = KVSlots(4, "copied", ROOM, offloads=True)
-    chats = [tuple(range(start, start + 50)) for start in (0, 100, 200)]
+    chats = [tuple(range(start, start + 500)) for start in (0, 1000, 2000)]
     first = had(made, chats[0])
     second, _ = made.acquire((*chats[1], 1), 0)
     assert made.orders() == (KVOffload(first),)
-    third, _ = made.acquire((*chats[0][:40], 5), 0)
-    assert made.orders() == (KVCopy(third, first, 40),), "its cells and those of others lie among each other"
-    fourth, _ = made.acquire((*chats[0][:40], 6), 0, [(third, KVContents(chats[0][:40], 0))])
-    assert made.orders() == (KVCopy(fourth, third, 40),), "not of one that was offloaded"
+    third, _ = made.acquire((*chats[0][:400], 5), 0)
+    assert made.orders() == (KVCopy(third, first, 400),), "its cells and those of others lie among each other"
+    fourth, _ = made.acquire((*chats[0][:400], 6), 0, [(third, KVContents(chats[0][:400], 0))])
+    assert made.orders() == (KVCopy(fourth, third, 400),), "not of one that was offloaded"
     for seq, ids in ((second, chats[1]), (third, chats[2]), (fourth, ())):
         made.release(seq, KVContents(ids, 0) if ids else NO_CONTENTS)
     made.orders()
-    assert [made.acquire((*chats[chat], 1), 0) for chat in (0, 2)] == [(first, 50), (third, 50)]
+    assert [made.acquire((*chats[chat], 1), 0) for chat in (0, 2)] == [(first, 500), (third, 500)]
     assert made.orders() == (KVOffload(second),), "no other of those that begin together"
-    for length, kinds in ((40, [KVCopy]), (20, [KVCopy, KVOffload])):  # most of its cells are in use, or few
+    for length, kinds in ((400, [KVCopy]), (200, [KVCopy, KVOffload])):  # most of its cells are in use, or few
         made = KVSlots(2, "copied", ROOM, offloads=True)
         first = had(made, chats[0])
         assert made.acquire((*chats[0][:length], 5), 0) == (1 - first, length)
         assert [type(order) for order in made.orders()] == kinds
 
 
-PART = 2 * MIN_REUSED_IDS
-LONG = tuple(range(1000, 1000 + 4 * PART))
+PART = 512
+LONG = tuple(range(4 * PART))
 
 
 @pytest.mark.parametrize(
@@ -86,13 +87,13 @@ def test_the_same_bits(held, prompt, ids, begins, found):
 
 
 IDS = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4)
-BLOCK = MIN_REUSED_IDS // 2
+BLOCK = 8
 
 
 class Machine(RuleBasedStateMachine):
     """Places beside an engine that carries the orders out; its steps may fail."""
 
-    room = 6 * MIN_REUSED_IDS
+    room = 12 * BLOCK
 
     def __init__(self):
         super().__init__()

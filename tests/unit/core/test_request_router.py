@@ -8,10 +8,10 @@ import pytest
 
 from specmesh.core import admission
 from specmesh.core import verifier_events as vev
-from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.request_router import MAX_OPENING, RequestRouter
+from specmesh.core.peer_limits import RATES, Cost
+from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import ClientEvent, Failed, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -51,6 +51,17 @@ def one_verifier() -> tuple[Wire, Upstream, RequestRouter]:
     return wire, upstream, RequestRouter([upstream], print, 0.0)
 
 
+def fill(router: RequestRouter) -> int:
+    """Ask, with `known` as a number, until a request is refused; return how many were not."""
+    heard = list[ClientEvent]()
+    for asked in range(10_000):
+        router.ask(replace(REQUEST, known=asked), SimpleNamespace(on_event=heard.append), 1.0)
+        if heard:
+            break
+    assert [type(event.error) for event in heard] == [Busy]
+    return asked
+
+
 def test_a_wire_that_takes_nothing():
     """The next verifier gets the request; where none takes it the client hears so."""
     wires, heard = (Wire(full=True), Wire(full=False)), list[ClientEvent]()
@@ -69,17 +80,16 @@ def test_a_wire_that_takes_nothing():
 
 def test_a_verifier_is_asked_for_so_many_at_once():
     """What comes too fast it drops: the others wait here, the first first; too many are refused."""
-    (wire, upstream, router), heard = one_verifier(), list[ClientEvent]()
-    client = SimpleNamespace(on_event=heard.append)
-    for number in range(MAX_OPENING + MAX_QUEUE + 1):
-        router.ask(replace(REQUEST, known=number), client, 1.0)
-    assert (len(wire.asked), len(router.in_state(RequestState.UNPLACED)), len(heard)) == (MAX_OPENING, MAX_QUEUE, 1)
+    wire, upstream, router = one_verifier()
+    taken, ahead = fill(router), len(wire.asked)
+    assert 0 < ahead < min(taken, RATES[Cost.OPENS].burst)
+    assert len(router.in_state(RequestState.UNPLACED)) == taken - ahead
     router.look(1.0)
-    assert len(wire.asked) == MAX_OPENING
+    assert len(wire.asked) == ahead
     upstream.cancel(router.requests[0], 1.0)
     router.look(1.0)
-    assert len(wire.asked) == MAX_OPENING + 1
-    assert [one.request.known for one in router.in_state(RequestState.OPENING)] == list(range(1, MAX_OPENING + 1))
+    assert len(wire.asked) == ahead + 1
+    assert [one.request.known for one in router.in_state(RequestState.OPENING)] == list(range(1, ahead + 1))
 
 
 def test_a_verifier_that_knows_no_recovery():
@@ -99,8 +109,7 @@ def test_who_is_refused_takes_no_text():
     first, second = list[ClientEvent](), list[ClientEvent]()
     router.ask(replace(REQUEST, id="x" * 36), SimpleNamespace(on_event=first.append), 1.0)
     upstream.opened(7, wire.asked[0], 3, REQUEST.params, 1.0)
-    for _ in range(MAX_OPENING + MAX_QUEUE):
-        router.ask(REQUEST, SimpleNamespace(on_event=print), 1.0)
+    fill(router)
     router.ask(replace(REQUEST, id="x" * 36), SimpleNamespace(on_event=second.append), 1.0)
     assert [type(event.error) for event in second] == [Busy]
     assert first == []

@@ -28,9 +28,9 @@ def row(*tokens: int):
     return np.eye(8, dtype=np.float32)[list(tokens)]
 
 
-def made() -> tuple[VerifierCore, StepCosts]:
+def made(n_ctx: int = 64) -> tuple[VerifierCore, StepCosts]:
     costs, slots = StepCosts(), KVSlots(2, "cut", 64)
-    return VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), costs, slots, 8, max_sessions=2), costs
+    return VerifierCore(TargetLimits(n_ctx, 8, frozenset({7}), 4), costs, slots, 8, max_sessions=2), costs
 
 
 def test_a_session_from_its_opening_to_its_end():
@@ -61,24 +61,41 @@ def test_a_session_from_its_opening_to_its_end():
 
 
 def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft():
-    core, _ = made()
-    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
-    gate = core.drafters.drafters[DRAFTER].arrivals.gate
-    gate.drafts, gate.verdict = False, False
-    params = replace(PARAMS, draft_n=None)
+    """Its drafts cost more than they bring, until it is off: it hears nothing of what begins then, and all of a text
+    once it is tried again."""
+    (core, costs), now, params = made(9000), 0.0, SessionParams(SamplingParams(), 9000)
+    costs.record(1, 0.01)
     opening = replace(OPENING, request=Request(None, PROMPT, params))
-    for session in (SESSION, SESSION + 1):
-        said = [*core.handle(opening, 0.0), *core.finish(core.next_step(0.0), [None], 0.0, 0.1)]
-        said += core.finish(core.next_step(0.1), [row(4)], 0.1, 0.2)
-        if session == SESSION:
-            said += core.handle(vev.ClientLeft(CLIENT), 0.2)
-        assert not any(isinstance(effect, vev.ToDrafter) for effect in said)
-    gate.drafts = True
-    effects = core.finish(core.next_step(0.2), [row(5)], 0.2, 0.3)
-    assert [effect for effect in effects if isinstance(effect, vev.ToDrafter)] == [
-        vev.ToDrafter(DRAFTER, m.Opened(SESSION + 1, 0, 2, params.named())),
-        vev.ToDrafter(DRAFTER, m.Sync(SESSION + 1, 0, 0, (*PROMPT, 4, 5), 4)),
-    ]
+
+    def told(effects: list[vev.Effect]) -> list[m.Message]:
+        """What it hears; it drafts at once where it shall, and wrong."""
+        said = [effect.what for effect in effects if isinstance(effect, vev.ToDrafter)]
+        for one in said:
+            if isinstance(one, m.Sync | m.Truth) and one.draft_n:
+                known = (*PROMPT, *[4] * (one.base + len(one.ids) - 2))
+                core.handle(vev.FromDrafter(DRAFTER, m.Draft(one.session, len(known), Prefix(known).crc, (5, 5))), now)
+        return said
+
+    def step() -> list[m.Message]:
+        nonlocal now
+        begun, step = now, core.next_step(now)
+        [span] = step.spans
+        now += 0.01 if len(span.ids) == 1 else 0.03
+        return told(core.finish(step, [row(*[4] * len(span.ids)) if span.logits else None], begun, now))
+
+    core.handle(vev.DrafterJoined(DRAFTER, 9000), now)
+    told(core.handle(opening, now))
+    for _ in range(200):
+        step()
+    assert 2.05 < now < 4, "some of the steps had drafts, less than half"
+    core.handle(vev.ClientLeft(CLIENT), now)
+    for session in (SESSION + 1, SESSION + 2):
+        assert told(core.handle(opening, now)) == [] == step() == step()
+        assert session > SESSION + 1 or told(core.handle(vev.ClientLeft(CLIENT), now)) == []
+    count = 2
+    while not (said := step()):
+        count += 1
+    assert said == [m.Opened(session, 0, 2, params.named()), m.Sync(session, 0, 0, (*PROMPT, *[4] * count), 4)]
 
 
 @pytest.mark.parametrize("host", [False, True])

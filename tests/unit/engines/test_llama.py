@@ -96,14 +96,10 @@ class TestModels:
         expected = straight[8:].copy()
         engine.trim(0, 0)
         engine.decode([Span(seq, 0, ids[:8], logits=False) for seq in (0, 1)])
-        decode = engine._cache.lib.llama_decode
-
-        def failing(*arguments: object) -> int:
-            decode(*arguments)
-            return code
-
+        lib = llama_library.library()
+        decode = lib.llama_decode
         with monkeypatch.context() as patch:
-            patch.setattr(engine._cache.lib, "llama_decode", failing)
+            patch.setattr(lib, "llama_decode", lambda *arguments: (decode(*arguments), code)[1])
             with pytest.raises(EngineError, match=named):
                 engine.decode([Span(0, 8, (90, 91), logits=True)])
         for seq, held in ((0, 0), (1, 8)):
@@ -112,6 +108,35 @@ class TestModels:
             assert again is not None
             assert np.allclose(again[8 - held :], expected, atol=1e-3)
         engine.close()
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_what_is_offloaded_has_no_cells(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool) -> None:
+    """Each step goes through all that there are. On a GPU, where a copy takes long, others must have stepped for a
+    while, and each use of it begins that anew."""
+    monkeypatch.setattr("specmesh.engines.llama.model.gpu_devices", lambda: ("a GPU",))
+    lib, made = llama_library.library(), list[object]()
+    memory_of = lib.llama_get_memory
+    monkeypatch.setattr(lib, "llama_get_memory", lambda context: made.append(memory_of(context)) or made[-1])
+    engine = LlamaVerifier(settings(tiny_gguf, gpu_layers=-gpu))
+
+    def idles(position: int, most: int = 10_000) -> int:
+        """Steps of another one from a use of it until it has no cells, at most so many."""
+        engine.decode([Span(0, position, (40,), logits=False)])
+        assert lib.llama_memory_seq_pos_max(made[-1], 0) == position
+        for steps in range(most):
+            engine.offload(0)
+            if lib.llama_memory_seq_pos_max(made[-1], 0) < 0:
+                return steps
+            engine.trim(1, 0)
+            engine.decode([Span(1, 0, (40,), logits=False)])
+        return most
+
+    first = idles(0)
+    assert idles(1, first // 2) == first // 2
+    assert idles(2) == first
+    assert (first > 1) == gpu
+    engine.close()
 
 
 def test_calls_after_the_end(tiny_gguf: Path) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
-from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
+from specmesh.engines.llama import LlamaDrafter, LlamaVerifier, library
 from specmesh.engines.llama.rollback import Restore
 from specmesh.errors import ConfigError, EngineError
 
@@ -76,7 +76,7 @@ class TestRestore:
         engine.decode([Span(0, 8, IDS[8:12], logits=True)])
         engine.trim(0, 10)
         with monkeypatch.context() as patch:
-            patch.setattr(engine._cache.lib, "llama_state_seq_set_data_ext", lambda *_: 0)
+            patch.setattr(library.library(), "llama_state_seq_set_data_ext", lambda *_: 0)
             with pytest.raises(EngineError, match="did not restore"):
                 engine.decode([Span(0, 10, IDS[10:12], logits=True)])
         after = last_row(engine, Span(1, 8, IDS[8:9], logits=True))
