@@ -14,7 +14,7 @@ PATIENCE = 120.0
 """Most seconds anything is waited for: only a hang reaches them, on a busy machine too."""
 
 
-def until(condition: Callable[[], T], what: str) -> T:
+def until(condition: Callable[[], T | None], what: str) -> T:
     """Poll until `condition()` is true and return it."""
     deadline = time.monotonic() + PATIENCE
     while not (value := condition()):
