@@ -7,9 +7,8 @@ from specmesh.api.answer import Answer
 from specmesh.api.choices import Choice, usage_of, whole
 from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
-from specmesh.core.fields import Fields
+from specmesh.core.fields import Fields, Json
 from specmesh.core.session_params import MAX_TOKENS
-from specmesh.core.snapshot import Json
 from specmesh.errors import RequestError, SpecmeshError
 
 _REFUSED = ("background", "conversation", "messages", "n", "prompt", "response_format", "resumable", "resume", "rounds")

@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 from specmesh.core import events as ev
 from specmesh.core import snapshot
 from specmesh.core import verifier_events as vev
+from specmesh.core.fields import Json
 from specmesh.core.statistics import LONG, SERVED, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
 
 UNMEASURED = {"draft_interval_ms": None, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
@@ -17,7 +18,7 @@ class DaemonFacts(TypedDict):
 
     version: str
     pid: int
-    model: snapshot.Json
+    model: Json
     address: str
     encrypted: bool
 
@@ -79,7 +80,7 @@ class VerifierStats(DaemonStats):
         self,
         n_seq: int,
         core: vev.CoreReport,
-        peers: dict[vev.DrafterId, snapshot.Json],
+        peers: dict[vev.DrafterId, Json],
         traffic: snapshot.WireSection,
         now: float,
         live: int,
@@ -152,7 +153,7 @@ class DrafterStats(DaemonStats):
         asked: Sequence[int],
         traffic: snapshot.WireSection,
         now: float,
-        verifiers: list[snapshot.Json],
+        verifiers: list[Json],
         interrupted: int = 0,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:

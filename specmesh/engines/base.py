@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.events import Rows, Span, Step
+from specmesh.core.fields import Json
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOffload, KVReuse
 from specmesh.core.session_params import ChatMessage, TargetLimits
-from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError
 

@@ -17,7 +17,7 @@ from harness.ports import free_port
 from harness.truth import simulated
 from warm import Forked
 
-from specmesh.client import Client, Json
+from specmesh.client import Client
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.errors import SpecmeshError
 
@@ -28,6 +28,7 @@ FORKED = None if sys.platform == "linux" else SPECMESH
 STARTED: "list[Daemon]" = []
 """Every daemon of the tests that run, for showing logs, and for seeing one that died."""
 
+Json = dict[str, Any]  # of a daemon or a command: what is not as a test reads it fails the test
 T = TypeVar("T")
 
 

@@ -114,6 +114,12 @@ def test_no_circle():
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
 
 
+def test_only_engines_use_any():
+    """What a library without types answers is their matter; all else says what it takes and returns."""
+    files = [path for path in sources("specmesh", "wire", "daemons") if "engines" not in path.parts]
+    assert [named(path) for path in files if imports(path) & {"typing", "typing.Any"}] == []
+
+
 WALL = {"time.time", "time.time_ns", "datetime.datetime", "datetime.datetime.now", "datetime.date", "time.localtime"}
 SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/chat_template.py"]
 
