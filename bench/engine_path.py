@@ -122,7 +122,7 @@ def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
     for seq in range(N_SEQ):
         engine.trim(seq, 0)
     limits = TargetLimits(N_CTX, len(engine.vocabulary), frozenset(), pieces=engine.vocabulary.pieces)
-    core = VerifierCore(limits, StepCosts(), KVSlots(N_SEQ, "copied", 0), 512, n_seq=N_SEQ)
+    core = VerifierCore(limits, StepCosts(), KVSlots(N_SEQ, "copied", 0), 512, max_sessions=N_SEQ)
     params = SessionParams(SamplingParams(), max_tokens=FULL, cache_prompt=False)
 
     def turn() -> float:

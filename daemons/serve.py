@@ -15,6 +15,7 @@ from specmesh import __version__
 from specmesh.api.requests import AskStats, ClientOrder, ModelInfo
 from specmesh.api.server import serving_api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
+from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.snapshot import LoadingSnapshot, Snapshot
 from specmesh.daemons.drafter.daemon import DrafterLoop
@@ -23,7 +24,7 @@ from specmesh.daemons.link.sockets import bind_router
 from specmesh.daemons.runtime.loops import ModelThread
 from specmesh.daemons.runtime.process import DaemonProcess
 from specmesh.daemons.verifier.daemon import VerifierLoop
-from specmesh.engines.base import DraftEngine, Progress, Tokenizer, VerifyEngine
+from specmesh.engines.base import DraftEngine, Progress, VerifyEngine
 from specmesh.engines.load import calibrate, load_drafter, load_verifier
 from specmesh.errors import SpecmeshError, Starting
 from specmesh.security.curve import ZapGuard
@@ -112,7 +113,7 @@ def serve_drafter(settings: DrafterSettings) -> None:
         keys = _keys(settings)
         routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
         for route in routes:
-            close_dealer(route.open())  # a bad address, or bad keys, are told before loading
+            close_dealer(route.open())  # a bad address, or bad keys, end it before loading
 
         def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
             return DrafterLoop(process.name, routes, engine, settings, thread)

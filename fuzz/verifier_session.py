@@ -78,7 +78,7 @@ class _World:
             case 14:
                 self.decide()
             case _:
-                self.perform(self.session.cancel("cancelled")) if self.tape.byte() == 0 else None
+                self.perform(self.session.cancel(m.FinishReason.CANCELLED)) if self.tape.byte() == 0 else None
 
     def attach(self) -> None:
         arrivals = Arrivals()

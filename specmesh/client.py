@@ -22,11 +22,16 @@ START_TIMEOUT_S = 300.0
 RECONNECT_TIMEOUT = 30.0  # default time to wait for a daemon that went away, in seconds
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to reconnect: doubled each time
 
-_CLASSES = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, SpecmeshError)
+_CLASSES: dict[str, type[SpecmeshError]] = {
+    kind.__name__: kind
+    for kind in (
+        *(errors.ConfigError, errors.InsecureKeys, errors.EngineError, errors.ChildFailed),
+        *(errors.RequestError, errors.PromptTooLong, errors.NoSuchModel, errors.NoSuchText, errors.NotOffered),
+        *(errors.DaemonUnreachable, errors.WentAway, errors.Refused, errors.Busy, errors.Starting, errors.PullError),
+        *(errors.InternalError, errors.LocalProtocolError, errors.RemoteProtocolError, errors.EndLost),
+    )
 }
-"""The errors that a daemon's answer may name."""
-del _CLASSES["FrameError"]  # it is made of more than a sentence
+"""The errors that a daemon's answer may name: those made of a sentence."""
 
 
 class Client:
@@ -221,9 +226,13 @@ def _json(raw: bytes) -> Json:
 
 
 def _error(answer: Json) -> SpecmeshError:
-    """The error that an answer tells, of the class that the daemon names."""
+    """The error that an answer tells, of the class that the daemon names and about the field that it names."""
     message = at(answer, "error.message") or "the daemon refused without a reason"
-    return _CLASSES.get(str(at(answer, "error.specmesh.error")), SpecmeshError)(message)
+    error = _CLASSES.get(str(at(answer, "error.specmesh.error")), SpecmeshError)(message)
+    param = at(answer, "error.param")
+    if isinstance(error, errors.RequestError) and isinstance(param, str):
+        error.param = param
+    return error
 
 
 def printable(text: str) -> str:

@@ -9,7 +9,7 @@ from specmesh.errors import ConfigError
 from specmesh.paths import read_text
 from specmesh.security import check_rpc, endpoint, is_loopback
 
-MAX_KEY_FILE_BYTES = 64 * 1024
+MAX_API_KEYS_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
 
 def read_keys(path: Path) -> tuple[str, ...]:
     """The keys in a file, one per line; raises ConfigError where it has none, or others may read it."""
-    lines = read_text(path, MAX_KEY_FILE_BYTES, "a file of keys").splitlines()
+    lines = read_text(path, MAX_API_KEYS_BYTES, "a file of keys").splitlines()
     if path.stat().st_mode & stat.S_IRWXO:
         raise ConfigError(f"{path}: everybody on this machine can read the keys: chmod 600 {path}")
     keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))

@@ -1,8 +1,32 @@
-"""Every error specmesh raises on purpose. `exit_code` is what the command line leaves with.
+"""Every error specmesh raises on purpose, and whose fault it is: of this side, of who asks, of a peer, or nobody's.
 
-Where code needs what an error is about, that is a field, and the sentence is derived from it.
+    SpecmeshError
+        ConfigError             ours: settings, model files, addresses
+            InsecureKeys        ours: keys that others can read or change
+        EngineError             ours: a model's library failed
+            ChildFailed         ours: a process that was to look at something
+        RequestError            who asks: this can never be served
+            PromptTooLong       who asks: no room for one token
+            NoSuchModel         who asks: nobody serves it
+            NoSuchText          who asks: it is gone, or another's
+            NotOffered          who asks: another daemon may do it
+        DaemonUnreachable       peer: does not answer
+            WentAway            peer: may be back
+        Refused                 who asks: must not
+        Busy                    nobody: has no room, for now
+            Starting            nobody: is not ready yet
+        PullError               peer: a hub or the way to it
+        InternalError           ours: a defect, met while answering
+        LocalProtocolError      ours: a defect, met before it was sent
+            InvalidTransition   ours: no table of states has it
+        RemoteProtocolError     peer: broke the protocol
+            FrameError          peer: bytes that are no frame
+            EndLost             peer: said too little, or some was lost
+
+`exit_code` is what the command line leaves with. What code needs of an error is a field, its sentence made of that.
 """
 
+from enum import Enum
 from typing import ClassVar
 
 
@@ -136,6 +160,14 @@ class InternalError(SpecmeshError):
 
 class LocalProtocolError(SpecmeshError):
     """This side was about to break the protocol: a defect of specmesh."""
+
+
+class InvalidTransition(LocalProtocolError):
+    """`what` is in `state` and was to become `to`, which its table of states does not have."""
+
+    def __init__(self, what: str, state: Enum, to: Enum) -> None:
+        super().__init__(f"a {what} that is {state.value} cannot become {to.value}")
+        self.what, self.state, self.to = what, state, to
 
 
 class RemoteProtocolError(SpecmeshError):

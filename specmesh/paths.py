@@ -115,12 +115,12 @@ def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int
             file.flush()
             os.fsync(number)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException:  # an interrupt, too, leaves no part behind
         Path(name).unlink(missing_ok=True)
         raise
 
 
-TRIES, PAUSE = 5, 0.02  # and seconds between them: a client that looks for a daemon holds the lock for a moment too
+TRIES, TRY_PAUSE = 5, 0.02  # and seconds between them: a client that looks for a daemon holds the lock for a moment too
 
 
 @contextmanager
@@ -159,5 +159,5 @@ def _flocked(file: IO[str]) -> bool:
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        time.sleep(PAUSE)
+        time.sleep(TRY_PAUSE)
     return False

@@ -16,7 +16,7 @@ U32_MAX = 2**32 - 1
 MAX_NAME = 1024
 MAX_DEPTH = 16  # objects and arrays within each other, in a field that is one: json writes less deep than it reads
 M = TypeVar("M", bound=ControlMessage)
-Check = Callable[[object], bool]
+FieldCheck = Callable[[object], bool]
 
 _LONG_TEXT = frozenset({"prompt", "message"})  # only MAX_BODY bounds these; every other string is a name
 
@@ -79,11 +79,11 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict) and _is_json(value, MAX_DEPTH + 1)
 
 
-def _each(check: Check) -> Check:
+def _each(check: FieldCheck) -> FieldCheck:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
-_CHECKS: dict[object, Check] = {
+_CHECKS: dict[object, FieldCheck] = {
     int: _is_u32,
     float: _is_number,
     str: lambda value: isinstance(value, str) and len(value) <= MAX_NAME,
@@ -96,7 +96,7 @@ _CHECKS: dict[object, Check] = {
 }
 
 
-def _fields(cls: type[ControlMessage]) -> dict[str, tuple[Check, bool]]:
+def _fields(cls: type[ControlMessage]) -> dict[str, tuple[FieldCheck, bool]]:
     """For each field of a message: its check, and whether it must be present."""
     hints = get_type_hints(cls)
     return {

@@ -6,7 +6,7 @@ enforces each field's annotation.
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 PROTOCOL_VERSION = 2
 
@@ -156,12 +156,23 @@ class Close:
     ref: int = 0
 
 
+class FinishReason(StrEnum):
+    """Why a session is over."""
+
+    STOP = "stop"  # an end token, a stop string or its grammar
+    LENGTH = "length"
+    CANCELLED = "cancelled"  # nobody wants it any more
+    ERROR = "error"  # its own request broke it, or the engine failed
+    SHUTDOWN = "shutdown"  # its verifier stops: it may be resumed
+    MOVED = "moved"  # over for this drafter: another has it now
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """Verifier to drafter: the session has ended with `length` ids in all; `report` is for its client."""
 
     session: int
-    finish_reason: str
+    finish_reason: str  # a FinishReason's; any other word of a peer goes to the client as it is
     length: int
     report: dict[str, object] = field(default_factory=dict)
 
@@ -183,7 +194,7 @@ class _Heartbeat:
     busy: float = 0.0
     sessions: int = 0
     queued: int = 0
-    places: int = 0
+    max_sessions: int = 0
     step_ms: float = 0.0
 
 

@@ -10,6 +10,7 @@ import structlog
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.config import DrafterSettings
 from specmesh.core import events as ev
+from specmesh.core.chat import Tokenizer
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.draft_session import DraftLimits
 from specmesh.core.drafter import DrafterCore
@@ -21,43 +22,10 @@ from specmesh.daemons.drafter.upstream_link import CoreLoop, UpstreamLink
 from specmesh.daemons.link.dealer import Route
 from specmesh.daemons.runtime.loops import CLOSING, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
-from specmesh.engines.base import Ask, CpuEngine, DraftEngine, OffloadEngine, Tokenizer
+from specmesh.engines.base import DraftEngine, OffloadEngine, run_draft_step
 from specmesh.errors import ConfigError, NotOffered, RemoteProtocolError, WentAway
 
 log = structlog.get_logger("specmesh.drafter")
-
-
-class DraftModel:
-    """Takes steps on the engine's thread. speaking: the engine as each verifier's ids have it."""
-
-    def __init__(self, engine: DraftEngine) -> None:
-        self._engine = engine
-        self.speaking: dict[int, DraftEngine] = {}
-
-    def step(self, step: ev.DraftStep) -> ev.Guesses:
-        if step.threads is not None and isinstance(self._engine, CpuEngine):
-            self._engine.use_threads(step.threads)
-        held, asks = dict[int, int](), list[Ask]()
-        for cut in step.cuts:
-            held[cut.seq] = self._engine.trim(cut.seq, cut.length)
-        for seq in step.offloads:
-            assert isinstance(self._engine, OffloadEngine)
-            self._engine.offload(seq)
-        rows, tokens = dict[int, ev.DraftRow](), dict[int, list[int]]()
-        for row in step.rows:
-            rows[row.seq], tokens[row.seq] = row, []
-            if held.get(row.seq, row.position) == row.position:
-                asks.append(Ask(row.seq, row.ids, row.sampler))
-        while asks:
-            guesses, following = self.speaking[step.upstream].predict(asks), list[Ask]()
-            for ask, guess in zip(asks, guesses, strict=True):
-                if guess is not None:
-                    made = tokens[ask.seq]
-                    made.append(guess)
-                    if len(made) < rows[ask.seq].drafts:
-                        following.append(Ask(ask.seq, (guess,), ask.sampler))
-            asks = following
-        return ev.Guesses(held, list(tokens.values()))
 
 
 DraftOrder = ClientOrder | list[ev.CoreEffect] | BaseException
@@ -80,14 +48,15 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
-        room = info.n_ctx * (info.n_seq if info.reuse == "copied" else 1)
+        room = info.n_ctx * (info.max_sessions if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
         room, offloads = room if len(routes) == 1 else 0, isinstance(engine, OffloadEngine)
-        slots = KVSlots(info.n_seq, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads)
+        slots = KVSlots(info.max_sessions, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads)
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
-        self._model = DraftModel(engine)
-        self._core = CoreLoop(core, self._model.step, None, self.mailbox.put, thread or ModelThread())
-        shared = engine, self._cores, self.stats, self._traffic, self._model.speaking, self._core
+        speaking = dict[int, DraftEngine]()
+        run = partial(run_draft_step, engine, speaking)
+        self._core = CoreLoop(core, run, None, self.mailbox.put, thread or ModelThread())
+        shared = engine, self._cores, self.stats, self._traffic, speaking, self._core
         self._links = tuple(UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes))
         self._router = RequestRouter([one.upstream for one in self._links], note, time.monotonic())
         self._active = list(self._links)
@@ -182,7 +151,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     def snapshot(self, now: float) -> DrafterSnapshot:
         first, info = self._links[self._router.first.number], self._engine.info
         return self.stats.snapshot(
-            info.n_seq,
+            info.max_sessions,
             [live.draft_n for one in self._router.upstreams for live in one.live.values()],
             self._traffic,
             now,

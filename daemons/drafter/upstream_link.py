@@ -12,7 +12,7 @@ from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.fields import Json
 from specmesh.core.link import Greeting, Link
-from specmesh.core.requests import DrafterRequest, error_of
+from specmesh.core.requests import DrafterRequest, error_of, open_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import wire_params
@@ -82,7 +82,7 @@ class UpstreamLink:
             "round_trip_ms": link.round_trips.percentiles_ms(50, 99),
             "busy": round(link.busy, 3),
             "sessions": {"live": len(upstream.live), "own": upstream.own},
-            "load": {"sessions": load.sessions, "queued": load.queued, "max": load.places or None},
+            "load": {"sessions": load.sessions, "queued": load.queued, "max_sessions": load.max_sessions or None},
         }
 
     # --- frames that come
@@ -179,10 +179,7 @@ class UpstreamLink:
             self._greet(now)
         elif now >= self.link.next_ping:
             self.dealer.send(m.Ping(self.link.ping(now), self._stats.busy.share(now)))
-        if self.introduction.engine is None:
-            self.introduction.settle()
-            if self.upstream.info is not None:
-                self.introduction.ask_again(now)
+        self.introduction.look(now, there=self.upstream.info is not None)
         self._tell_vocabulary(now)
 
     def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
@@ -283,20 +280,3 @@ class DraftGrammars:
             log.warning("grammar_unknown", session=key, error=str(error), meaning="its drafts go without")
         else:
             self._core.put(ev.CompiledGrammar(key, compiled), time.monotonic())
-
-
-def open_of(pending: DrafterRequest, ref: int) -> m.Open:
-    request = pending.request
-    prompt = request.prompt_ids or ()
-    return m.Open(
-        ref,
-        request.prompt or "",
-        request.params.named(),
-        ids=[*prompt, *request.generated],
-        messages=[message.fields() for message in request.messages],
-        name=request.id,
-        n_prompt=len(prompt),
-        adopt=request.named_only,
-        continued=request.continued,
-        template=dict(request.template),
-    )

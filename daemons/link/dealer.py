@@ -1,13 +1,14 @@
 """The drafter's end of the wire: messages to and from the one verifier it is connected to."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 
 import zmq
 
 from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.sockets import MAX_FRAMES_PER_TURN, OPTIONS, Inlet, open_socket
-from specmesh.errors import ConfigError, FrameError
+from specmesh.errors import ConfigError, FrameError, InvalidTransition
 from specmesh.security import check_connect
 from specmesh.security.curve import Context, Handshake, Socket, next_handshake, protect_client, unwatch, watch
 from specmesh.security.keys import KeyFolder, Listing
@@ -77,10 +78,25 @@ def close_dealer(socket: Socket, linger: int = 0) -> None:
     socket.close(linger=linger)
 
 
+class ConnectionState(Enum):
+    """Of a drafter's connection to its verifier."""
+
+    HELD = "held"  # libzmq has it, or begins it
+    CUT = "cut"  # it had ended at the last look, or had no room for a CLOSE, which nobody repeats
+    LEFT = "left"  # ended here; the next look begins another
+
+
+CONNECTION_STATES: Mapping[ConnectionState, set[ConnectionState]] = {
+    ConnectionState.HELD: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
+    ConnectionState.CUT: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
+    ConnectionState.LEFT: {ConnectionState.HELD, ConnectionState.LEFT},
+}
+"""What each may become. Where it was cut libzmq makes another, over which the verifier does not know who this is."""
+
+
 class Dealer:
     """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
-    traffic: where frames are counted. cut: the connection had ended at the last look, and libzmq makes another, over
-    which the verifier does not know who this is; or it had no room for a CLOSE, which nobody repeats."""
+    traffic: where frames are counted. refusal: why this drafter is kept out, by the verifier or our own keys."""
 
     def __init__(self, route: Route, traffic: WireSection | None = None) -> None:
         self._route = route
@@ -88,10 +104,20 @@ class Dealer:
         self.inlet = Inlet(self.socket)
         self._heard: Callable[[], None] | None = None
         self.traffic = traffic or WireSection()
+        self.state = ConnectionState.HELD  # changed by `move` only
         self.refusal: str | None = None
-        self.cut = False
         self.next_look = 0.0
-        self._left = False
+
+    def move(self, to: ConnectionState) -> None:
+        """Change its state; raise InvalidTransition, and change nothing, where CONNECTION_STATES does not have it."""
+        if to not in CONNECTION_STATES[self.state]:
+            raise InvalidTransition("connection", self.state, to)
+        self.state = to
+
+    @property
+    def cut(self) -> bool:
+        """Over this connection the verifier hears nobody, or not who this is."""
+        return self.state is not ConnectionState.HELD
 
     @property
     def encrypted(self) -> bool:
@@ -112,7 +138,7 @@ class Dealer:
         if self._route.changed():
             self.reconnect()
             return f"the key known for the verifier at {self._route.address} was changed or revoked here"
-        if self._left:
+        if self.state is ConnectionState.LEFT:
             self.reconnect()
             return None
         ended = self._newest_handshake()
@@ -133,7 +159,8 @@ class Dealer:
         try:
             self.socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
-            self.cut |= isinstance(message, m.Close)
+            if isinstance(message, m.Close) and self.state is ConnectionState.HELD:
+                self.move(ConnectionState.CUT)
             return 0
         self.traffic.frames_sent += 1
         self.traffic.bytes_sent += len(frame)
@@ -169,7 +196,7 @@ class Dealer:
         self.socket, self.inlet = fresh, Inlet(fresh)
         if self._heard is not None:
             self.inlet.listen(self._heard)
-        self._left = self.cut = False
+        self.move(ConnectionState.HELD)
 
     def close(self, linger: int = 100) -> None:
         """Close the connection; what is on its way has `linger` milliseconds to leave."""
@@ -178,15 +205,15 @@ class Dealer:
 
     def _leave(self) -> None:
         """End the connection, until the next look begins another."""
-        self._left = True
+        self.move(ConnectionState.LEFT)
         with contextlib.suppress(zmq.ZMQError):
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
     def _newest_handshake(self) -> Handshake | None:
-        """How the newest handshake since the last call ended; sets `cut` if the connection has ended after it."""
+        """How the newest handshake since the last call ended; the connection is cut if it has ended after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
         while (ended := next_handshake(monitor)) is not None:
-            self.cut = ended is Handshake.DISCONNECTED
+            self.move(ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD)
             if not self.cut:
                 newest = ended
         return newest

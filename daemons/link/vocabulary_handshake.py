@@ -7,7 +7,7 @@ import structlog
 
 from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.vocabulary.match import MatchKind, VocabularyMatch, compare
-from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyFetch
+from specmesh.core.vocabulary.vocabulary import Vocabulary, VocabularyExchange, VocabularyState
 from specmesh.engines.base import DraftEngine
 from specmesh.engines.load import RemappedDrafter
 from specmesh.errors import ConfigError
@@ -15,89 +15,69 @@ from specmesh.wire.messages import Hello, Vocab, Welcome
 
 log = structlog.get_logger("specmesh.drafter")
 
-RETRY = 1.0  # seconds after which an unanswered VOCAB is asked again
+Compared = tuple[Vocabulary, DraftEngine, VocabularyMatch | None]
 
 
 class VocabularyHandshake:
     """A drafter getting to know its verifier. `vocabulary` is the verifier's and `engine` the draft engine in its ids;
-    None until they are known. Comparing takes seconds for large ones: a thread does it, and `settle` takes over what
-    that found. ask: sends a VOCAB."""
+    None until they are known. Comparing takes seconds for large ones: a thread does it, and `look` takes over what that
+    found. ask: sends a VOCAB."""
 
     def __init__(self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]) -> None:
-        self._own, self._address, self._send = engine, address, ask
-        self._fingerprint = engine.vocabulary.fingerprint() if engine.vocabulary is not None else ""
+        self._own, self._address, self._cores, self._send = engine, address, cores, ask
+        self._exchange = VocabularyExchange(engine.vocabulary)
         self.vocabulary: Vocabulary | None = None
         self.engine: DraftEngine | None = None
         self.comparison: VocabularyMatch | None = None
-        self._welcome: Welcome | None = None
-        self._fetch: VocabularyFetch | None = None
-        self._cores = cores
+        self._model = ""  # the verifier's
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="vocabulary")
-        self._comparing: Future[tuple[Vocabulary, DraftEngine, VocabularyMatch]] | None = None
-        self._asked = 0.0
+        self._comparing: Future[Compared] = Future()
 
     def hello(self, drafter: str) -> Hello:
-        info, vocabulary = self._own.info, self._own.vocabulary
+        info, n_vocab = self._own.info, len(self._own.vocabulary or ())
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
-        n_vocab = len(vocabulary) if vocabulary is not None else 0
         host, threads = self._cores.host, self._cores.share(1)
-        return Hello(drafter, engine, info.model, self._fingerprint, n_vocab, info.n_ctx, host, threads)
+        return Hello(drafter, engine, info.model, self._exchange.fingerprint, n_vocab, info.n_ctx, host, threads)
 
     def welcomed(self, welcome: Welcome, now: float) -> None:
         """Begin with a verifier. Raises RemoteProtocolError for a vocabulary nobody can have."""
-        known, self._welcome, self._fetch = self._welcome, welcome, None
-        if self.vocabulary is not None and known is not None and _key(known) == _key(welcome):
-            return
-        self.vocabulary = self.engine = self.comparison = self._comparing = None
-        own, theirs = self._own.vocabulary, (welcome.vocab_fingerprint, welcome.n_vocab)
-        if own is not None and (self._fingerprint, len(own)) == theirs:
-            self._compare(Vocabulary(own.pieces, frozenset(welcome.end_ids)), welcome)
-            return
-        self._fetch = VocabularyFetch(*theirs, welcome.end_ids)
-        self._ask(now)
+        self._model = welcome.model
+        follows = self._exchange.welcomed(welcome, now)
+        if follows is not None:
+            self.vocabulary = self.engine = self.comparison = None
+            self._follow(follows)
 
     def answered(self, answer: Vocab, now: float) -> None:
         """Take the next part of the vocabulary. Raises RemoteProtocolError where it is not what WELCOME promised."""
-        welcome, fetch = self._welcome, self._fetch
-        if welcome is None or fetch is None or not answer.pieces or answer.start != fetch.start:
-            return
-        vocabulary = fetch.add(answer.pieces)
-        if vocabulary is None:
-            self._ask(now)
-            return
-        self._fetch = None
-        log.info("vocabulary_fetched", tokens=len(vocabulary))
-        self._compare(vocabulary, welcome)
+        follows = self._exchange.answered(answer, now)
+        if isinstance(follows, Vocabulary):
+            log.info("vocabulary_fetched", tokens=len(follows))
+        self._follow(follows)
 
-    def settle(self) -> None:
-        """Take over what the comparison found, once it has. Raises ConfigError where the vocabularies do not suit."""
-        if self._comparing is not None and self._comparing.done():
-            compared, self._comparing = self._comparing, None
-            self.vocabulary, self.engine, self.comparison = compared.result()
+    def look(self, now: float, *, there: bool) -> None:
+        """Take over what the comparison found, once it has; ask a verifier that is there again where an answer does not
+        come. Raises ConfigError where the vocabularies do not suit."""
+        if self._exchange.state is VocabularyState.COMPARING and self._comparing.done():
+            self._know(*self._comparing.result())
+        if there:
+            self._follow(self._exchange.late(now))
 
-    def ask_again(self, now: float) -> None:
-        """Ask again where an answer does not come."""
-        if now - self._asked > RETRY:
-            self._ask(now)
-
-    def _ask(self, now: float) -> None:
-        self._asked = now
-        if self._fetch is not None:
-            self._send(Vocab(self._fetch.start))
-
-    def _compare(self, vocabulary: Vocabulary, welcome: Welcome) -> None:
+    def _follow(self, what: Vocab | Vocabulary | None) -> None:
         own = self._own.vocabulary
-        if own is None:
-            self.vocabulary, self.engine = vocabulary, self._own
-            return
-        self._comparing = self._executor.submit(self._translated, own, vocabulary, welcome)
+        if isinstance(what, Vocab):
+            self._send(what)
+        elif what is not None and own is None:
+            self._know(what, self._own, None)
+        elif what is not None and own is not None:
+            self._comparing = self._executor.submit(self._translated, own, what, self._model)
 
-    def _translated(
-        self, own: Vocabulary, vocabulary: Vocabulary, welcome: Welcome
-    ) -> tuple[Vocabulary, DraftEngine, VocabularyMatch]:
+    def _know(self, vocabulary: Vocabulary, engine: DraftEngine, comparison: VocabularyMatch | None) -> None:
+        self._exchange.move(VocabularyState.KNOWN)
+        self.vocabulary, self.engine, self.comparison = vocabulary, engine, comparison
+
+    def _translated(self, own: Vocabulary, vocabulary: Vocabulary, theirs: str) -> Compared:
         """The engine in the verifier's ids; raises ConfigError where too few have a counterpart. Runs on the thread."""
-        found = compare(own, vocabulary)
-        model, theirs = self._own.info.model, welcome.model
+        found, model = compare(own, vocabulary), self._own.info.model
         if found.remap is None:
             raise ConfigError(
                 f"the vocabulary of the draft model {model} does not suit that of {theirs}, the model of the verifier "
@@ -107,8 +87,3 @@ class VocabularyHandshake:
         say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=found.meaning)
         engine = self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
         return vocabulary, engine, found
-
-
-def _key(welcome: Welcome) -> tuple[object, ...]:
-    """What of a verifier decides how its ids are translated."""
-    return welcome.vocab_fingerprint, welcome.n_vocab, frozenset(welcome.end_ids)

@@ -133,7 +133,7 @@ class EngineLoop(Generic[E, F, S, R]):
     def _serve(self) -> None:
         try:
             self._turn_until_closed()
-        except BaseException as error:
+        except BaseException as error:  # whatever ends this thread, the loop that waits for it hears it
             self._deliver(error)
             raise
 
@@ -159,7 +159,7 @@ class EngineLoop(Generic[E, F, S, R]):
             result = self._run(step)
         except SpecmeshError as error:
             result = error
-        except Exception as error:  # noqa: BLE001  (whatever an engine's library raises, its sessions are told)
+        except Exception as error:  # noqa: BLE001  (whatever an engine's library raises ends its sessions)
             result = EngineError(f"{type(error).__name__}: {error}")
         self.step_since, ended = None, time.monotonic()
         effects = self._heard() if self._inbox else []
@@ -241,7 +241,7 @@ class Mailbox(Generic[T]):
 class DaemonLoop(ABC, Generic[T]):
     """Takes turns on one event loop: for items of the mailbox, for frames, and to look for what is due. mailbox: takes
     orders from any thread, also before `serve` and after it. drain: seconds for sessions to finish after `stop`.
-    refusal: what requests that come later are told. fast: seconds per item below which what may wait does. progress:
+    refusal: what requests that come later get. fast: seconds per item below which what may wait does. progress:
     it changes while the loop gets on, and no step hangs; any thread may read it."""
 
     def __init__(self, drain: float, refusal: SpecmeshError, fast: float = FAST) -> None:

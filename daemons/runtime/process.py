@@ -1,6 +1,6 @@
 """What the processes of both daemons share: signals, the service manager, the watchdog, cores.
 
-A service manager is told: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
+A service manager hears: ready, loading, alive, stopping. systemd's datagram protocol, see sd_notify(3).
 """
 
 import faulthandler
@@ -157,7 +157,7 @@ class DaemonProcess:
     def __exit__(self, *_: object) -> None:
         self.ends.close()
         self.context.term()
-        flush()  # what went wrong is told after what led there
+        flush()  # what went wrong is logged after what led there
         if not self.idle:
             leave(0)
 
@@ -175,7 +175,7 @@ class DaemonProcess:
         if self._stop is not None:
             self._stop()
         else:
-            leave_within(LOADING_GRACE)  # some libraries cannot be told to stop loading
+            leave_within(LOADING_GRACE)  # some libraries cannot be made to stop loading
 
     @property
     def name(self) -> str:

@@ -15,12 +15,11 @@ from specmesh import logs
 from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
 from specmesh.config import VerifierSettings
 from specmesh.core import verifier_events as vev
-from specmesh.core.chat import for_template, with_format
+from specmesh.core.chat import Tokenizer, prompt_of
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
-from specmesh.core.requests import Request
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
@@ -30,7 +29,7 @@ from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import CLOSING, FAST, FAST_ON_CPU, DaemonLoop, ModelThread
 from specmesh.daemons.runtime.process import facts, note, thread_share
 from specmesh.daemons.verifier.drafters import CoreLoop, Drafters
-from specmesh.engines.base import OffloadEngine, Tokenizer, VerifyEngine, limits_of, run_step
+from specmesh.engines.base import OffloadEngine, VerifyEngine, limits_of, run_step
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import Busy, EngineError, SpecmeshError, WentAway
 from specmesh.security.curve import ZapGuard
@@ -63,12 +62,12 @@ class VerifierLoop(DaemonLoop[Order]):
         self._prompts = PromptEncoder(engine.tokenizer, self.mailbox.put)
         self.stats = VerifierStats(time.monotonic())
         self._report = vev.CoreReport()
-        self._asked: list[tuple[float, AskStats]] = []  # until when they wait
+        self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._clients = Clients(self._prompts.add, limits, engine.info.n_seq, settings.max_queue, self._tell)
+        self._clients = Clients(self._prompts.add, limits, engine.info.max_sessions, settings.max_queue, self._tell)
         cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
             name, engine, limits, self._router, self._clients, self.stats, self._core, model_hash, cores
@@ -79,7 +78,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _begin(self) -> None:
         self._router.inlet.listen(partial(self._turn, self._drafters.receive))
         self._core.start()
-        self._tell(vev.Signal.REPORT_ASKED)  # what drafters, and whoever asks during a step, are told at first
+        self._tell(vev.Signal.REPORT_WANTED)  # what drafters, and whoever asks during a step, get at first
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():
@@ -89,8 +88,8 @@ class VerifierLoop(DaemonLoop[Order]):
     def _leave(self) -> None:
         self._router.inlet.close()
         self._clients.end(WentAway("the verifier is stopping: the text ends here"))
-        for _, asked in self._asked:
-            self._late(asked)
+        for _, order in self._stats_orders:
+            self._late(order)
         self._drafters.leave()
 
     def _close(self) -> bool:
@@ -108,7 +107,9 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def served(self, _: str) -> ModelInfo:
         info, tokenizer = self._engine.info, self.tokenizer
-        return ModelInfo(info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, n_seq=info.n_seq, texts=tokenizer.texts)
+        return ModelInfo(
+            info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, max_sessions=info.max_sessions, texts=tokenizer.texts
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -131,12 +132,12 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.RequestRefused(client, error):
                 self._clients.refuse(client, error)
             case Cancel(client):
-                self._clients.cancel(lambda asked: asked.client is client)
+                self._clients.cancel(lambda entry: entry.client is client)
             case PingPeers():
                 self._drafters.probe(order, now)
             case AskStats():
-                self._asked.append((now + REPORT_PATIENCE, order))
-                self._core.put(vev.Signal.REPORT_ASKED, now)
+                self._stats_orders.append((now + REPORT_PATIENCE, order))
+                self._core.put(vev.Signal.REPORT_WANTED, now)
             case BaseException():
                 raise order
             case _:
@@ -147,14 +148,14 @@ class VerifierLoop(DaemonLoop[Order]):
         self._drafters.look(now)
         if not self._clients.live:
             self.stats.throughput.idle()
-        while self._asked and now >= self._asked[0][0]:
-            self._asked.pop(0)[1].tell(self.snapshot(now))
+        while self._stats_orders and now >= self._stats_orders[0][0]:
+            self._stats_orders.pop(0)[1].tell(self.snapshot(now))
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
         model = info.named() | {"reproducible": info.width is not None, "model_hash": self._model_hash or None}
         return self.stats.snapshot(
-            info.n_seq,
+            info.max_sessions,
             self._report,
             {identity: peer.describe() for identity, peer in self._drafters.peers.items()},
             self._router.traffic,
@@ -201,8 +202,8 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.CoreReport():
                 self._report = effect
                 self._drafters.step_s = effect.step_s
-                if self._asked:
-                    self._asked.pop(0)[1].tell(self.snapshot(now))
+                if self._stats_orders:
+                    self._stats_orders.pop(0)[1].tell(self.snapshot(now))
             case vev.Noted():
                 note(effect)
             case _:
@@ -232,15 +233,11 @@ def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
 
 def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:
     info = engine.info
-    room = info.n_ctx * (1 if info.reuse == "whole" else info.n_seq)
+    room = info.n_ctx * (1 if info.reuse == "whole" else info.max_sessions)
     part = PREFILL_ROWS if info.width is not None else None
-    slots = KVSlots(info.n_seq, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
+    slots = KVSlots(info.max_sessions, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
-    return VerifierCore(limits, costs, slots, info.n_batch, n_seq=info.n_seq, first=first, grace=grace)
-
-
-TAIL = 16  # ids at the end of a prompt, in which it may begin a thought
-CHAT = "chatcmpl-"  # what names of chats begin with
+    return VerifierCore(limits, costs, slots, info.n_batch, max_sessions=info.max_sessions, first=first, grace=grace)
 
 
 class PromptEncoder:
@@ -266,31 +263,13 @@ class PromptEncoder:
         return not under_way
 
     def _encoded(self, opening: vev.Opening) -> Encoded:
-        request, tokenizer = opening.request, self._tokenizer
         try:
-            ids, tail = prompt_of(tokenizer, request)
-            if request.messages or request.id.startswith(CHAT):
-                request = replace(request, params=with_format(request.params, tokenizer.texts, tail))
-            grammar = request.params.grammar
-            constraint = self._grammars.compile(grammar) if grammar is not None else None
+            ids, params = prompt_of(opening.request, self._tokenizer)
+            constraint = self._grammars.compile(params.grammar) if params.grammar is not None else None
         except SpecmeshError as error:
             return vev.RequestRefused(opening.client, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)
             reason = f"the prompt could not be encoded ({type(error).__name__}: {error})"
             return vev.RequestRefused(opening.client, EngineError(reason))
+        request = replace(opening.request, params=params)
         return replace(opening, request=request, ids=ids, n_prompt=len(ids), constraint=constraint)
-
-
-def prompt_of(tokenizer: Tokenizer, request: Request) -> tuple[tuple[int, ...], str]:
-    """Return the ids to continue, by the target's tokenizer and chat template, and the text that they end with; safe
-    from any thread. An empty text, where the target begins none with a token of its own, is what ends others, as at
-    OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the target has no template."""
-    if request.prompt_ids is not None:
-        pieces = tokenizer.vocabulary.pieces
-        tail = b"".join(pieces[one] for one in request.prompt_ids[-TAIL:] if one < len(pieces))
-        return request.prompt_ids, tail.decode("utf-8", "replace")
-    text = request.prompt or ""
-    if request.messages:
-        messages, variables = for_template(request, tokenizer.texts)
-        text = tokenizer.chat_text(messages, variables, continued=request.continued)
-    return tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1]), text

@@ -15,16 +15,16 @@ from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens, refusal_of
+from specmesh.core.requests import ClientEvent, Failed, Finished, Scored, Started, Tokens, refusal_of, requested
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.scheduling.batch import ThreadShare
-from specmesh.core.session_params import TargetLimits, message_of, wire_params
+from specmesh.core.session_params import TargetLimits
 from specmesh.core.vocabulary.vocabulary import chunk
 from specmesh.daemons.link.sockets import Router
 from specmesh.daemons.runtime.loops import EngineLoop
 from specmesh.daemons.runtime.process import note
 from specmesh.engines.base import VerifyEngine
-from specmesh.errors import Busy, RequestError, SpecmeshError
+from specmesh.errors import Busy, SpecmeshError
 from specmesh.security.curve import TcpConnection
 from specmesh.wire import messages as m
 
@@ -67,7 +67,7 @@ class DrafterPeer:
 class Drafters:
     """Attached drafters by identity, the oldest first: what they say becomes events of the core, what that says of
     their sessions becomes frames. While a step hangs PINGs and their answers stop. step_s: seconds of a step of one
-    row, as told to them."""
+    row, as sent to them."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Drafters:
         for peer in due:
             self._ping(peer, now)
         if due:
-            self._core.put(vev.Signal.REPORT_ASKED, now)  # what the next ones tell
+            self._core.put(vev.Signal.REPORT_WANTED, now)  # what the next ones tell
 
     def send(self, order: vev.ToDrafter) -> None:
         traffic, peer = self._clients.sessions.get(order.what.session), self.peers.get(order.drafter)
@@ -153,7 +153,7 @@ class Drafters:
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
                 whose = peer.identity, ref
-                self._clients.cancel(lambda asked: (asked.owner, asked.ref) == whose and not asked.session)
+                self._clients.cancel(lambda entry: (entry.owner, entry.ref) == whose and not entry.session)
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
@@ -218,7 +218,7 @@ class Drafters:
     def _state(self, now: float) -> tuple[float, int, int, int, float]:
         """What PING and PONG tell after their number."""
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return self._stats.busy.share(now), sessions, queued, self._info.n_seq, round(self.step_s * 1e3, 4)
+        return self._stats.busy.share(now), sessions, queued, self._info.max_sessions, round(self.step_s * 1e3, 4)
 
     def _peer_gone(self, identity: bytes, reason: Departure, now: float) -> None:
         """Let a drafter go, if it is one, with a connection that its own end may never end. One without a way to it
@@ -245,26 +245,6 @@ class Drafters:
             client.on_event(Failed(error))
             return
         self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity])
-
-
-def requested(order: m.Open) -> Request:
-    if order.n_prompt > len(order.ids):
-        raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
-    params = wire_params(order.options)
-    if params.grammar is None and order.options.get("grammar_kind"):
-        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
-    n_prompt = order.n_prompt or len(order.ids)
-    return Request(
-        order.prompt,
-        tuple(order.ids[:n_prompt]) or None,
-        params,
-        messages=tuple(map(message_of, order.messages)),
-        continued=order.continued,
-        template=order.template,
-        id=order.name,
-        generated=tuple(order.ids[n_prompt:]),
-        named_only=order.adopt,
-    )
 
 
 class RemoteClient:

@@ -57,7 +57,7 @@ class Answer(Response):
                 choice.heard = self._heard
                 self._backend.submit(Submit(choice.request, choice))
             while (await receive())["type"] != "http.disconnect":
-                pass  # so it is told too that the answer is complete
+                pass  # so that the server, too, learns that the answer is complete
         finally:
             self._ended = True
             self._connection.on_writable = nothing  # the connection may outlive this answer for long

@@ -34,11 +34,10 @@ from specmesh.api.responses import KeptResponses, ResponseAnswer, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.api.tokens import apply_template, detokenize, props, tokenize
 from specmesh.config import Port
-from specmesh.core.chat import unknown_variables
+from specmesh.core.chat import Tokenizer, unknown_variables
 from specmesh.core.fields import Json
 from specmesh.core.session_params import endless
 from specmesh.core.snapshot import as_json
-from specmesh.engines.base import Tokenizer
 from specmesh.security import endpoint, is_loopback
 
 log = structlog.get_logger("specmesh.api")
@@ -155,11 +154,11 @@ class _Api:
         if body.ignore_eos:
             params = endless(params, served.vocabulary.end_ids)
         name = first.id or new_id(chat)
-        asked = [replace(one, params=params, id=name, target=served.target) for one in body.requests]
+        requests = [replace(one, params=params, id=name, target=served.target) for one in body.requests]
         shape = Shape(chat, name, int(time.time()), served.model)
         choices = [
             Choice(replace(shape, index=index), one, served.vocabulary, resumable=body.resumable, splits=body.splits)
-            for index, one in enumerate(numbered(asked, body.choices, chat=chat))
+            for index, one in enumerate(numbered(requests, body.choices, chat=chat))
         ]
         headers = {"X-Request-Id": name}
         if ignored := as_header((*body.ignored, *unknown_variables(first, served.texts))):

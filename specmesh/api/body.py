@@ -10,11 +10,11 @@ from urllib.parse import quote
 from specmesh.core.fields import Fields, are_ids
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
-from specmesh.core.sampling.logprobs import MAX_LOGPROBS
-from specmesh.core.session_params import MAX_TOKENS, ChatMessage, message_of, session_params
+from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
+from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage, message_of, session_params
 from specmesh.errors import RequestError
 
-RECONNECT_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
+VERIFIER_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
 """Seconds that a text waits for a verifier that went away, where nothing is said; and at most."""
 
 MAX_CHOICES = 8
@@ -35,7 +35,7 @@ class Body:
     stream: bool
     tells_usage: bool  # in a chunk of its own
     ignored: tuple[str, ...]  # names of fields that nobody reads
-    splits: bool  # thoughts are told apart from the answer
+    splits: bool  # thoughts are kept apart from the answer
 
 
 def parse_body(value: object, *, chat: bool) -> Body:
@@ -69,7 +69,7 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
     logprobs, grammar = _logprobs(fields, chat=chat), _grammar(fields, chat=chat)
     params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar)
-    patience = fields.number("reconnect_timeout", RECONNECT_TIMEOUT, 0.0, LONGEST_TIMEOUT)
+    patience = fields.number("reconnect_timeout", VERIFIER_TIMEOUT, 0.0, LONGEST_TIMEOUT)
     request = Request(None, None, params, fields.flag("rounds"), reconnect_timeout=patience)
     resume, said = fields.get("resume"), fields.get("messages" if chat else "prompt")
     if params.echo and (chat or resume is not None):
@@ -129,10 +129,10 @@ def _splits(fields: Fields) -> bool:
 
 
 def _max_tokens(fields: Fields, *, chat: bool) -> int:
-    most = fields.integer("max_tokens", MAX_TOKENS if chat else 128, -1, MAX_TOKENS)
+    most = fields.integer("max_tokens", LARGEST_MAX_TOKENS if chat else 128, -1, LARGEST_MAX_TOKENS)
     if chat:
-        most = fields.integer("max_completion_tokens", most, -1, MAX_TOKENS)
-    return MAX_TOKENS if most < 0 else most
+        most = fields.integer("max_completion_tokens", most, -1, LARGEST_MAX_TOKENS)
+    return LARGEST_MAX_TOKENS if most < 0 else most
 
 
 def _seed(fields: Fields) -> int:
@@ -142,10 +142,10 @@ def _seed(fields: Fields) -> int:
 
 
 def _logprobs(fields: Fields, *, chat: bool) -> int | None:
-    """How many of the likeliest tokens are told with each one, None where no log-probability is."""
+    """How many of the likeliest tokens are shown with each one, None where no log-probability is."""
     if not chat:
-        return None if fields.get("logprobs", False) is False else fields.integer("logprobs", 0, 0, MAX_LOGPROBS)
-    wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_LOGPROBS)
+        return None if fields.get("logprobs", False) is False else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES)
+    wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
     return top if wanted else None
@@ -161,10 +161,10 @@ def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
         why = "add_generation_prompt begins an answer, continue_final_message goes on with one: choose"
         raise RequestError(why, "continue_final_message")
     own = messages[-1].role == "assistant" and not messages[-1].tool_calls
-    asked = fields.flag("continue_final_message", own)
-    if asked and not own:
+    continued = fields.flag("continue_final_message", own)
+    if continued and not own:
         raise RequestError("only an assistant's message at the end can be continued", "messages")
-    wanted = own and not fields.flag("add_generation_prompt", not asked)
+    wanted = own and not fields.flag("add_generation_prompt", not continued)
     if wanted and "assistant" in [message.role for message in messages[-2:-1]]:
         raise RequestError("two assistant messages at the end cannot be continued: join them", "messages")
     return wanted
@@ -206,10 +206,10 @@ def _grammar(fields: Fields, *, chat: bool) -> Grammar | None:
     schema, gbnf = fields.get("json_schema"), fields.text("grammar")
     own = None if schema is None else _schema(schema, "json_schema")
     formed = _format(fields.get("response_format"))
-    asked = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
-    if len(asked) > 1:
-        raise RequestError("give one of response_format, json_schema and grammar", asked[1].field)
-    tools, form = _tools(fields) if chat else None, asked[0] if asked else None
+    given = [one for one in (formed, own, Grammar(GrammarKind.GBNF, gbnf) if gbnf else None) if one]
+    if len(given) > 1:
+        raise RequestError("give one of response_format, json_schema and grammar", given[1].field)
+    tools, form = _tools(fields) if chat else None, given[0] if given else None
     if form is not None and tools is not None:
         raise RequestError(f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools")
     return tools or form

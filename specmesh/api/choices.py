@@ -11,6 +11,7 @@ from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.wire.messages import FinishReason
 
 
 def numbered(requests: Sequence[Request], count: int, *, chat: bool) -> list[Request]:
@@ -29,7 +30,7 @@ def nothing() -> None:
 
 
 class Choice:
-    """A choice of an answer: what its client has not been told yet of the events of its request. The text begins after
+    """A choice of an answer: what its client has not been sent yet of the events of its request. The text begins after
     what the client knows, and ends before a stop string. heard: called once events have come. resumable: also say what
     is needed to go on with the text. end: the last event, once it came."""
 
@@ -46,7 +47,7 @@ class Choice:
         self._text, self._accepted = "", 0
         self._ids: list[int] = []
         self._tokens: list[AnswerToken] = []  # where log-probabilities are wanted
-        self._echoed: tuple[int, ...] = ()  # ids of the prompt, until it is told
+        self._echoed: tuple[int, ...] = ()  # ids of the prompt, until it is sent
         self._offset = 0  # characters of the prompt before the text
         self._extra: Json = {}
         self._begin(request.params)
@@ -175,7 +176,7 @@ class Choice:
         """Why the text has ended, if it has: a call of tools is a reason of its own."""
         called = self._deltas is not None and self._deltas.called
         reason = self.end.reason if self.end is not None else None
-        return "tool_calls" if called and reason == "stop" else reason
+        return "tool_calls" if called and reason == FinishReason.STOP else reason
 
     def whole(self) -> Json:
         assert self.end is not None

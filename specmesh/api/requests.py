@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from specmesh.core.chat import Tokenizer
 from specmesh.core.requests import EventSink, Request
 from specmesh.core.snapshot import Snapshot
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Tokenizer
 from specmesh.errors import SpecmeshError
 
 
@@ -51,14 +51,14 @@ ClientOrder = Submit | Cancel | PingPeers | AskStats
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that answers a request; target is for `Request.target`. texts: `Tokenizer.texts`. n_seq and these are
-    known to the verifier only."""
+    """The model that answers a request; target is for `Request.target`. texts: `Tokenizer.texts`, known to
+    the verifier only, as max_sessions is."""
 
     model: str
     vocabulary: Vocabulary
     target: str = ""
     n_ctx: int | None = None
-    n_seq: int | None = None
+    max_sessions: int | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -8,7 +8,7 @@ from specmesh.api.choices import Choice, usage_of, whole
 from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
 from specmesh.core.fields import Fields, Json
-from specmesh.core.session_params import MAX_TOKENS
+from specmesh.core.session_params import LARGEST_MAX_TOKENS
 from specmesh.errors import RequestError, SpecmeshError
 
 _REFUSED = ("background", "conversation", "messages", "n", "prompt", "response_format", "resumable", "resume", "rounds")
@@ -61,7 +61,7 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
         _add(messages, item, f"input[{index}]")
     chat: Json = {"messages": _instructed(instructions, messages)}
     if fields.get("max_output_tokens") is not None:
-        chat["max_completion_tokens"] = fields.integer("max_output_tokens", -1, -1, MAX_TOKENS)
+        chat["max_completion_tokens"] = fields.integer("max_output_tokens", -1, -1, LARGEST_MAX_TOKENS)
     text, reasoning, metadata = (fields.mapping(name) for name in ("text", "reasoning", "metadata"))
     form, effort = text.pop("format", None), reasoning.pop("effort", None)
     chat |= {"response_format": _format(form), "reasoning_effort": effort, **_tools(fields)}

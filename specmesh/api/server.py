@@ -58,7 +58,7 @@ class ApiConnection(H11Protocol):
         there = [one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()]
         beyond = len(there) - self.most
         if beyond > 0:
-            oldest = min((one for one in there if not one.asked), key=lambda one: one.fine)
+            oldest = min((one for one in there if not one.answering), key=lambda one: one.fine)
             if oldest is not self:
                 oldest.transport.abort()
                 beyond -= 1
@@ -75,7 +75,7 @@ class ApiConnection(H11Protocol):
         self.on_writable()
 
     @property
-    def asked(self) -> bool:
+    def answering(self) -> bool:
         """The request has come whole, and is not answered to the end."""
         return self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
 
@@ -83,7 +83,7 @@ class ApiConnection(H11Protocol):
         """Close the connection if for too long it has neither made a request, waited for an answer nor read some of
         one."""
         left, now = self.transport.get_write_buffer_size(), self.loop.time()
-        if left < self.left or (self.asked and not left) or self.cycle is not self.last:
+        if left < self.left or (self.answering and not left) or self.cycle is not self.last:
             self.fine = now
         self.left, self.last = left, self.cycle
         if now - self.fine >= self.patience:

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from specmesh import __version__, errors
 from specmesh.core.fields import Json
+from specmesh.core.requests import CHAT
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
@@ -121,7 +122,7 @@ class Shape:
 
 def new_id(chat: bool) -> str:
     """Return a request's name, which cannot be guessed: who has it can have the text."""
-    return ("chatcmpl-" if chat else "cmpl-") + secrets.token_hex(16)
+    return (CHAT if chat else "cmpl-") + secrets.token_hex(16)
 
 
 def server_sent(value: Json) -> str:

@@ -4,10 +4,9 @@ served."""
 from specmesh import __version__
 from specmesh.api.body import parse_body
 from specmesh.api.requests import ModelInfo
-from specmesh.core.chat import for_template
+from specmesh.core.chat import Tokenizer, for_template
 from specmesh.core.fields import Fields, Json, are_ids, is_id
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Tokenizer
 from specmesh.errors import RequestError
 
 
@@ -63,7 +62,7 @@ def props(info: ModelInfo) -> Json:
     """What a drafter does not know of its verifier is null."""
     return {
         "default_generation_settings": {"n_ctx": info.n_ctx},
-        "total_slots": info.n_seq,
+        "total_slots": info.max_sessions,
         "model_alias": info.model,
         "model_path": info.model,
         "modalities": {"vision": False, "audio": False},

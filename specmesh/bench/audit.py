@@ -103,8 +103,8 @@ def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Jso
     body = body | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
     # Away from its token alone too: that may have been the last one that a filter let in.
     biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
-    asked = (body | {"logit_bias": [*list_at(body, "logit_bias"), bias]} for bias in biases)
-    tie = noise > 0 and any(generate(client, one).ids == drafted.ids[at : at + 1] for one in asked)
+    biased = (body | {"logit_bias": [*list_at(body, "logit_bias"), bias]} for bias in biases)
+    tie = noise > 0 and any(generate(client, one).ids == drafted.ids[at : at + 1] for one in biased)
     verdict = "near tie" if tie else "error"
     return {"position": at, "alone": tokens[0], "drafted": tokens[1], "near_tie_up_to": 2 * noise, "verdict": verdict}
 

@@ -22,7 +22,7 @@ UNKNOWN_ALPHA = (0.5, 0.8)
 SPREAD = 0.1  # what is assumed of a published acceptance on either side: other prompts, templates and weights
 HIGHEST_ALPHA = 0.95
 PROMPT, TOKENS, PAUSE_S = 64, 256, 0.5e-3  # of simulated texts, and between two steps
-NEAR = 3.0  # targets whose sizes differ by less have steps that are worth a look
+NEAR_SIZE = 3.0  # targets whose sizes differ by less have steps that are worth a look
 SAME_SIZE = 1.5  # a drafter up to so many times as large as the one timed on a chip is taken to be as fast
 
 
@@ -46,7 +46,7 @@ def known() -> Json:
 
 
 def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]:
-    """Return a target's family and what told it: its file's metadata, else its name; None where neither is known."""
+    """Return a target's family and what gave it: its file's metadata, else its name; None where neither is known."""
     families = objects_at(known(), "families")
     architecture, pre = (metadata.get(key) for key in ("general.architecture", "tokenizer.ggml.pre"))
     for family in families:
@@ -78,7 +78,7 @@ def pairs_for(family: Json, size: float | None) -> list[Json]:
 def tables(size: float | None) -> list[StepTimes]:
     """Return the step times of known machines with targets of about this size; of all where there are none."""
     facts = {name: object_at(known(), f"machines.{name}") for name in STEPS_MS}
-    near = [name for name, fact in facts.items() if size and 1 / NEAR < number_at(fact, "b") / size < NEAR]
+    near = [name for name, fact in facts.items() if size and 1 / NEAR_SIZE < number_at(fact, "b") / size < NEAR_SIZE]
     return [
         StepTimes(costs_of({0: STEPS_MS[name]}), "table", f"of another target, {fact['kind']}: {source_of(fact)}")
         for name, fact in facts.items()
@@ -87,7 +87,7 @@ def tables(size: float | None) -> list[StepTimes]:
 
 
 def given(step_ms: float) -> StepTimes:
-    """Return step times of which the user told one row's; more rows cost in proportion what they do on the machine
+    """Return step times of which the user gave one row's; more rows cost in proportion what they do on the machine
     whose step is nearest."""
     like = min(STEPS_MS, key=lambda name: abs(STEPS_MS[name][1] - step_ms))
     scale = step_ms / STEPS_MS[like][1]

@@ -136,7 +136,7 @@ def _run(role: str, values: DaemonOptions) -> None:
         path = paths.bundled("target.gguf") if bundled else _model_path(values["model"], values["engine"])
         given: Json = {**values, "model": path, "insecure": values["insecure_no_auth"]}
         given |= {"model": _settings(ModelSettings, given), "socket": where, "port": port}
-        from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is told at once
+        from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is said at once
 
         if role == "verifier":
             serve_verifier(_settings(VerifierSettings, given))

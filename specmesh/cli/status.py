@@ -27,7 +27,7 @@ _ROWS = {
     "busy": "{busy} of the last minute",
 }
 _VERIFIER_ROWS = {
-    "sessions": "{sessions.live} live of {sessions.max}, {sessions.queued} queued, {sessions.opened} opened",
+    "sessions": "{sessions.live} live of {sessions.max_sessions}, {sessions.queued} queued, {sessions.opened} opened",
     "acceptance": "{acceptance.total}, mean length {acceptance.mean_length}",
     "per position": "{acceptance.per_position}",
     "tokens/s": "{tokens_per_second}, one-token step {one_token_step_ms} ms",
@@ -35,7 +35,8 @@ _VERIFIER_ROWS = {
     "drafts": "{totals.accepted} accepted of {totals.drafted}",
 }
 _DRAFTER_ROWS = {
-    "sessions": "{sessions.live} live of {sessions.max}, {sessions.interrupted} interrupted, {sessions.opened} opened",
+    "sessions": "{sessions.live} live of {sessions.max_sessions}, {sessions.interrupted} interrupted, "
+    "{sessions.opened} opened",
     "drafting": "{draft_ms} ms per draft",
     "totals": "{totals.drafted} drafted, {totals.accepted} accepted, {totals.committed} committed",
 }
@@ -102,7 +103,7 @@ def _verifier_of(one: Json) -> str:
     if not one.get("name"):
         return printable(f"{one.get('refusal') or 'not connected'} at {one.get('address')}")
     where = "{name} ({model}) at {address}, round trip {round_trip_ms.p50} ms"
-    return _filled(f"{where}, {{load.sessions}} of {{load.max}} sessions", one)
+    return _filled(f"{where}, {{load.sessions}} of {{load.max_sessions}} sessions", one)
 
 
 def _filled(template: str, snapshot: Json) -> str:
@@ -154,7 +155,7 @@ class Found:
             "state": self.state,
             "model": at(self.stats, "model.name"),
             "sessions": at(self.stats, "sessions.live"),
-            "max_sessions": at(self.stats, "sessions.max"),
+            "max_sessions": at(self.stats, "sessions.max_sessions"),
             "uptime_s": at(self.stats, "uptime_s"),
             "version": at(self.stats, "version"),
             "socket": str(self.socket),

@@ -6,15 +6,15 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.session_context import SessionContext
 from specmesh.errors import Busy
 
-MAX_QUEUE = 256  # requests that wait for a free session, unless told otherwise
+MAX_QUEUE = 256  # requests that wait for a free session, unless set otherwise
 MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
-GRACE = 30.0  # seconds for which a session is kept, unless told otherwise
+GRACE = 30.0  # seconds for which a session is kept, unless set otherwise
 MAX_KEPT = 64  # most sessions kept, ended ones included: the oldest give way
 
 
-def most_sessions(n_seq: int) -> int:
+def most_sessions(max_sessions: int) -> int:
     """How many of the sessions one drafter's own clients get: three quarters, of fewer than four all."""
-    return n_seq - n_seq // 4
+    return max_sessions - max_sessions // 4
 
 
 def check_queue(waiting: Sequence[int], new: int, most: int, full: str) -> None:
@@ -26,10 +26,10 @@ def check_queue(waiting: Sequence[int], new: int, most: int, full: str) -> None:
 
 
 class WaitingRequests:
-    """Requests for one of `n_seq` sessions, in the order that they came in."""
+    """Requests for one of `max_sessions` sessions, in the order that they came in."""
 
-    def __init__(self, n_seq: int) -> None:
-        self._n_seq, self._share = n_seq, most_sessions(n_seq)
+    def __init__(self, max_sessions: int) -> None:
+        self._max_sessions, self._share = max_sessions, most_sessions(max_sessions)
         self.openings: list[vev.Opening] = []
 
     def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
@@ -38,7 +38,7 @@ class WaitingRequests:
     def next(self, sessions: Iterable[SessionContext]) -> vev.Opening | None:
         """Return who is next beside these sessions, and let it wait no longer."""
         owners = [live.owner for live in sessions if live.client is not None]
-        if len(owners) < self._n_seq:
+        if len(owners) < self._max_sessions:
             for opening in sorted(self.openings, key=lambda one: one.client):
                 if opening.owner is None or owners.count(opening.owner) < self._share:
                     self.openings.remove(opening)

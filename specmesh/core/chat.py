@@ -4,12 +4,37 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from specmesh.core import reasoning, tool_calls
+from specmesh.core.fields import Json
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
+
+TAIL = 16  # ids at the end of a prompt, in which it may begin a thought
+
+
+class Tokenizer(Protocol):
+    """A target model's texts as ids. Every member is safe from any thread."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """By llama-server's names: chat_template, where there is one, bos_token and eos_token; tool_format, by which
+        it calls tools."""
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
+
+    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+        """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
+        variables: the template's, besides those that every template has. Raises RequestError where there is no template
+        or it refuses the messages, EngineError where it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +116,21 @@ def with_format(params: SessionParams, texts: Mapping[str, str], tail: str) -> S
     elif grammar is not None:
         thinking = ""  # no other grammar lets a thought end
     return replace(params, thinking=thinking, grammar=grammar)
+
+
+def prompt_of(request: Request, tokenizer: Tokenizer) -> tuple[tuple[int, ...], SessionParams]:
+    """Return the ids to continue, by the target's tokenizer and chat template, and the parameters: a chat's say what
+    its answer's form is. Safe from any thread. An empty text, where the target begins none with a token of its own, is
+    what ends others, as at OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the
+    target has no template."""
+    ids = request.prompt_ids
+    if ids is not None:
+        pieces = tokenizer.vocabulary.pieces
+        text = b"".join(pieces[one] for one in ids[-TAIL:] if one < len(pieces)).decode("utf-8", "replace")
+    else:
+        text = request.prompt or ""
+        if request.messages:
+            messages, variables = for_template(request, tokenizer.texts)
+            text = tokenizer.chat_text(messages, variables, continued=request.continued)
+        ids = tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1])
+    return ids, with_format(request.params, tokenizer.texts, text) if request.chat else request.params

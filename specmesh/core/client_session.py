@@ -27,7 +27,7 @@ class CommittedIds:
 @dataclass(slots=True)
 class ClientSession:
     """A session and, where a client here asked for it, its request. key: in the core. ref: of the OPEN that asked for
-    it, or 0. draft_n: as last told. n_truth: ids learned, which are kept for a client. broken: the verifier's ERROR
+    it, or 0. draft_n: as last sent. n_truth: ids learned, which are kept for a client. broken: the verifier's ERROR
     about it."""
 
     id: int
@@ -99,7 +99,7 @@ class ClientSession:
 
     def cancelled(self) -> None:
         if self.pending is not None:
-            self._finish(self.pending, Finished("cancelled", self._prompt_ids, {}))
+            self._finish(self.pending, Finished(m.FinishReason.CANCELLED, self._prompt_ids, {}))
 
     def failed(self, error: SpecmeshError) -> None:
         pending, self.pending = self.pending, None

@@ -28,7 +28,7 @@ class ClientRequest:
 
 @dataclass(slots=True)
 class SessionTraffic:
-    """What is counted here of a session. sent_at: time of its last round. drafters: those that were told of it."""
+    """What is counted here of a session. sent_at: time of its last round. drafters: those that have heard of it."""
 
     opened: float
     name: str
@@ -42,7 +42,7 @@ class SessionTraffic:
 class Clients:
     """Requests by number, sessions by id. tell: hands events to the core. encode: begins to make ids of a prompt and a
     constraint of a grammar, which come back by `encoded`, or why not by `refuse`; returns what cancels that. Beside
-    those that find one of `n_seq` sessions free `most` requests may wait; the core decides who is next. A drafter's own
+    those that find one of `max_sessions` free `most` requests may wait; the core decides who is next. A drafter's own
     clients get half of these places and three quarters of the sessions, so that it can keep nobody else out. A prompt
     that takes long to encode holds up nobody either: those that are ready overtake it."""
 
@@ -50,11 +50,12 @@ class Clients:
         self,
         encode: Callable[[vev.Opening], Callable[[], object]],
         limits: TargetLimits,
-        n_seq: int,
+        max_sessions: int,
         most: int,
         tell: Callable[[vev.Happened], None],
     ) -> None:
-        self._encode, self._limits, self._n_seq, self._most, self._tell = encode, limits, n_seq, most, tell
+        self._encode, self._limits, self._tell = encode, limits, tell
+        self._max_sessions, self._most = max_sessions, most
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self.requests: dict[int, ClientRequest] = {}
@@ -68,105 +69,105 @@ class Clients:
     @property
     def waiting(self) -> list[ClientRequest]:
         """Requests that wait for a session; one by its name only is answered at once."""
-        return [asked for asked in self.requests.values() if not asked.session and not asked.request.named_only]
+        return [entry for entry in self.requests.values() if not entry.session and not entry.request.named_only]
 
     # --- what clients ask for
 
     def open(self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str) -> None:
         """Let a request wait for a session, or for the one that it names, which may be there."""
-        asked = ClientRequest(next(self._numbers), request, client, owner, ref)
+        entry = ClientRequest(next(self._numbers), request, client, owner, ref)
         try:
             if self._stopped is not None:
                 raise self._stopped
             if not (request.named_only or self._held(request.id)):
-                self._check_room(asked)
+                self._check_room(entry)
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self.requests[asked.number] = asked
+        self.requests[entry.number] = entry
         ids = () if request.named_only else request.prompt_ids or ()  # without ids no new session begins
-        opening = vev.Opening(asked.number, request, ids, len(ids), None, owner, key)
+        opening = vev.Opening(entry.number, request, ids, len(ids), None, owner, key)
         if request.named_only:  # the core answers at once
             self._tell(opening)
         elif request.prompt_ids is not None and request.params.grammar is None:
             self.encoded(opening)
         else:
-            asked.encoding = self._encode(opening)
+            entry.encoding = self._encode(opening)
 
     def _held(self, name: str) -> bool:
         """Return whether a session has this name, and nobody waits for it yet: it takes no other place."""
         names = [traffic.name for traffic in self.sessions.values()]
         return bool(name) and name in names and all(one.request.id != name for one in self.waiting)
 
-    def _check_room(self, asked: ClientRequest) -> None:
+    def _check_room(self, entry: ClientRequest) -> None:
         """Raise Busy where too many wait already."""
         waiting, owners = self.waiting, self.owners()
         hint = "try again, or start the verifier with a larger --max-queue"
-        full = f"all {self._n_seq} sessions are taken and {len(waiting)} requests wait: {hint}"
-        sizes, free = [one.request.size for one in waiting], self._n_seq - len(owners)
-        check_queue(sizes, asked.request.size, self._most + free, full)
-        theirs = owners.count(asked.owner) + sum(one.owner == asked.owner for one in waiting)
-        if asked.owner is not None and theirs >= most_sessions(self._n_seq) + (self._most + 1) // 2:
+        full = f"all {self._max_sessions} sessions are taken and {len(waiting)} requests wait: {hint}"
+        sizes, free = [one.request.size for one in waiting], self._max_sessions - len(owners)
+        check_queue(sizes, entry.request.size, self._most + free, full)
+        theirs = owners.count(entry.owner) + sum(one.owner == entry.owner for one in waiting)
+        if entry.owner is not None and theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
             raise Busy(f"{theirs} requests of this drafter run or wait: {hint}")
 
     def encoded(self, opening: vev.Opening) -> None:
         """Hand a request with its prompt to the core, unless it was withdrawn."""
-        asked, request = self.requests.get(opening.client), opening.request
-        if asked is None:
+        entry, request = self.requests.get(opening.client), opening.request
+        if entry is None:
             return
         known = (*opening.ids, *request.generated)
         try:
             check_request(request.params, known, len(opening.ids), opening.constraint, self._limits)
         except SpecmeshError as error:
-            self.refuse(asked.number, error)
+            self.refuse(entry.number, error)
         else:
             self._tell(replace(opening, ids=known))
 
     def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> None:
         """Forget requests; those that have a session hear its end."""
-        for asked in [one for one in self.requests.values() if unwanted(one)]:
-            if not asked.session:
-                self._forget(asked)
-            self._tell(vev.ClientLeft(asked.number))
+        for entry in [one for one in self.requests.values() if unwanted(one)]:
+            if not entry.session:
+                self._forget(entry)
+            self._tell(vev.ClientLeft(entry.number))
 
     def abandon(self, owner: bytes) -> None:
         """Forget what a drafter's clients asked for: it is gone, and the core keeps or ends their sessions."""
-        for asked in [one for one in self.requests.values() if one.owner == owner]:
-            self._forget(asked)
+        for entry in [one for one in self.requests.values() if one.owner == owner]:
+            self._forget(entry)
 
     def stop(self, error: SpecmeshError) -> None:
         """Refuse those that wait, and whoever comes."""
         self._stopped = error
-        for asked in [one for one in self.requests.values() if not one.session]:
-            self.refuse(asked.number, error)
-            self._tell(vev.ClientLeft(asked.number))  # the core may be about to begin it
+        for entry in [one for one in self.requests.values() if not one.session]:
+            self.refuse(entry.number, error)
+            self._tell(vev.ClientLeft(entry.number))  # the core may be about to begin it
 
     def owners(self) -> list[bytes | None]:
         """Who asked for the sessions that run, without those that are kept, which give way."""
-        return [asked.owner for asked in self.requests.values() if asked.session]
+        return [entry.owner for entry in self.requests.values() if entry.session]
 
     def end(self, error: SpecmeshError) -> None:
         """Nobody hears more than this."""
         for number in list(self.requests):
             self.refuse(number, error)
 
-    def _forget(self, asked: ClientRequest) -> None:
-        del self.requests[asked.number]
-        if asked.encoding is not None:
-            asked.encoding()
+    def _forget(self, entry: ClientRequest) -> None:
+        del self.requests[entry.number]
+        if entry.encoding is not None:
+            entry.encoding()
 
     # --- what the core says
 
     def refuse(self, number: int, error: SpecmeshError) -> None:
-        asked = self.requests.get(number)
-        if asked is not None:
-            self._forget(asked)
-            asked.client.on_event(Failed(error))
+        entry = self.requests.get(number)
+        if entry is not None:
+            self._forget(entry)
+            entry.client.on_event(Failed(error))
 
     def began(self, began: vev.Began) -> None:
         if began.adopted:  # whoever had it before hears no more of it
-            for asked in [one for one in self.requests.values() if one.session == began.session]:
-                del self.requests[asked.number]
+            for entry in [one for one in self.requests.values() if one.session == began.session]:
+                del self.requests[entry.number]
         else:
             self.sessions[began.session] = SessionTraffic(began.opened, began.name)
         new = self.requests.get(began.client)
@@ -178,29 +179,29 @@ class Clients:
             new.client.on_event(Tokens(began.said, 0, began.logprobs))
 
     def hear(self, effect: vev.ToClient) -> None:
-        if effect.client is not None and (asked := self.requests.get(effect.client)) is not None:
-            asked.client.on_event(effect.what)
+        if effect.client is not None and (entry := self.requests.get(effect.client)) is not None:
+            entry.client.on_event(effect.what)
 
     def committed(self, done: vev.Committed) -> SessionTraffic | None:
         """Give a round to its session's client; return what is counted of the session."""
-        asked = self.requests.get(done.client) if done.client is not None else None
-        if asked is not None:
+        entry = self.requests.get(done.client) if done.client is not None else None
+        if entry is not None:
             emit = done.emit
-            asked.client.on_event(Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))
+            entry.client.on_event(Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))
         return self.sessions.get(done.session)
 
     def ended(self, end: vev.SessionEnded) -> None:
         """Tell a session's client of its end, with the report."""
-        asked = self.requests.pop(end.client, None) if end.client is not None else None
+        entry = self.requests.pop(end.client, None) if end.client is not None else None
         traffic = self.sessions.get(end.session)
         if traffic is not None:
             traffic.over = True
-        if asked is None:
+        if entry is None:
             return
         if end.error is not None:
-            asked.client.on_event(Failed(end.error))
+            entry.client.on_event(Failed(end.error))
             return
         report = end.report
         if traffic is not None:
             report = report | {"bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received}
-        asked.client.on_event(Finished(end.reason, end.prompt_ids, report))
+        entry.client.on_event(Finished(end.reason, end.prompt_ids, report))

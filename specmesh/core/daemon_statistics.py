@@ -1,7 +1,9 @@
 """What the daemons count, and the snapshots made of it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import fields
 from typing import TypedDict, Unpack
 
 from specmesh.core import events as ev
@@ -45,7 +47,7 @@ class VerifierStats(DaemonStats):
         self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
         own = self._first_tokens, self._between, self._latencies
         super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), *own))
-        self._ended, self.throughput = snapshot.Ended(), Throughput()
+        self._ended, self.throughput = Counter[str](), Throughput()
         self._rounds: list[vev.Committed] = []  # of the step that runs
 
     def began(self, began: vev.Began) -> None:
@@ -65,7 +67,7 @@ class VerifierStats(DaemonStats):
             self._between.record((done.at - last) / tokens, tokens)
 
     def ended(self, end: vev.SessionEnded) -> None:
-        setattr(self._ended, end.reason, getattr(self._ended, end.reason) + 1)
+        self._ended[end.reason] += 1
         if end.reason in SERVED:
             self._latencies.record(end.seconds)
 
@@ -78,7 +80,7 @@ class VerifierStats(DaemonStats):
 
     def snapshot(
         self,
-        n_seq: int,
+        max_sessions: int,
         core: vev.CoreReport,
         peers: dict[vev.DrafterId, Json],
         traffic: snapshot.WireSection,
@@ -100,12 +102,12 @@ class VerifierStats(DaemonStats):
             sessions=snapshot.SessionsSection(
                 opened=self.opened,
                 resumed=self.resumed,
-                max=n_seq,
+                max_sessions=max_sessions,
                 live=live,
                 kept=core.kept,
                 queued=queued,
                 rows=core.sessions,
-                ended=deepcopy(self._ended),
+                ended=snapshot.Ended(**{one.name: self._ended[one.name] for one in fields(snapshot.Ended)}),
             ),
             acceptance={
                 "total": round(totals.acceptance_rate, 4) if totals.drafted else None,
@@ -149,16 +151,16 @@ class DrafterStats(DaemonStats):
 
     def snapshot(
         self,
-        n_seq: int,
-        asked: Sequence[int],
+        max_sessions: int,
+        draft_ns: Sequence[int],
         traffic: snapshot.WireSection,
         now: float,
         verifiers: list[Json],
         interrupted: int = 0,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:
-        """Return `specmesh stats --json`; asked: draft_n of each session, the newest last; interrupted: requests that
-        wait for a verifier."""
+        """Return `specmesh stats --json`; draft_ns: of each session, the newest last; interrupted: requests that wait
+        for a verifier."""
         return snapshot.DrafterSnapshot(
             uptime_s=round(now - self._started, 1),
             busy=round(self.busy.share(now), 3),
@@ -168,9 +170,13 @@ class DrafterStats(DaemonStats):
             role="drafter",
             verifiers=verifiers,
             sessions=snapshot.SessionsSection(
-                opened=self.opened, resumed=self.resumed, max=n_seq, live=len(asked), interrupted=interrupted
+                opened=self.opened,
+                resumed=self.resumed,
+                max_sessions=max_sessions,
+                live=len(draft_ns),
+                interrupted=interrupted,
             ),
-            draft_n=asked[-1] if asked else None,
+            draft_n=draft_ns[-1] if draft_ns else None,
             totals=deepcopy(self._totals),
             draft_ms=self._draft_seconds.percentiles_ms(50)["p50"],
             wire=deepcopy(traffic),

@@ -93,8 +93,8 @@ class DraftBuffer:
         return fits and len(proposals) == len(ids)
 
     def _insert(self, base: int, crc: int, ids: tuple[int, ...], proposals: tuple[Proposal | None, ...]) -> bool:
-        """Let the chain go on as told; return False where the ids follow nothing here or contradict what is committed.
-        A draft that is here already keeps its first proposal."""
+        """Let the chain go on so; return False where the ids follow nothing here or contradict what is committed. A
+        draft that is here already keeps its first proposal."""
         at = base - len(self._prefix.ids)
         if at > 0 and not self._chain.holds(at, crc):
             return False
@@ -142,7 +142,7 @@ class DraftBuffer:
 
     def _orphan(self, now: float) -> list[ev.VerifierEffect]:
         """Take drafts that build on drafts not here: of a rejected chain in flight, which ends within a round trip, or
-        after a lost frame; then the drafter is told where to continue."""
+        after a lost frame; then NACK says where to continue."""
         self._orphaned = now if self._orphaned is None else self._orphaned
         quiet = max(m.NACK_INTERVAL, 2 * self._pacing.round_trip)
         if now - max(self._orphaned, self._nacked) < quiet:
@@ -161,25 +161,25 @@ SYNC_INTERVAL = 0.01
 class TruthSender:
     def __init__(self, session: int, prefix: Prefix, pacing: DraftLengthController) -> None:
         self._session, self._prefix, self._pacing = session, prefix, pacing
-        self._untold: int | None = None  # from where it has not been told yet
-        self._accepted = 0  # drafts among the ids that it has not been told yet
+        self._unsent: int | None = None  # from where TRUTH has not been sent yet
+        self._accepted = 0  # drafts among the ids that have not been sent yet
         self._synced = self._at = float("-inf")
-        self._drafting = False  # the drafter was last told to draft
+        self._drafting = False  # drafts were wanted when a frame was last sent
 
     def begin(self) -> list[m.Sync]:
-        self._untold, self._accepted = None, 0
+        self._unsent, self._accepted = None, 0
         return self._sync(0)
 
     def grown(self, base: int, accepted: int, now: float, *, idle: bool) -> list[m.Truth]:
-        """Return TRUTH from `base`, or from where the drafter was last told. idle: nothing is drafted, so it may come
+        """Return TRUTH from `base`, or from the end of what was last sent. idle: nothing is drafted, so it may come
         late: a frame wakes two processes, which may need the cores of the verifier's steps."""
-        base, ids = base if self._untold is None else self._untold, self._prefix.ids
+        base, ids = base if self._unsent is None else self._unsent, self._prefix.ids
         self._accepted += accepted
         small = len(ids) - base < MOST_IDS and self._accepted < MOST_ACCEPTED
         if idle and not self._drafting and now < self._at + IDLE_INTERVAL and small:
-            self._untold = base
+            self._unsent = base
             return []
-        accepted, self._untold, self._accepted, self._at = self._accepted, None, 0, now
+        accepted, self._unsent, self._accepted, self._at = self._accepted, None, 0, now
         self._drafting = not idle and not self._pacing.probing
         crc, new = self._prefix.crc_at(base), tuple(ids[base:])
         return [m.Truth(self._session, base, crc, new, self._pacing.draft_n, accepted)]

@@ -23,7 +23,7 @@ MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
 BURST = 1e-3
 # Seconds between two frames of drafts that are asked for, and of those ahead of them: a frame costs more than ids, a
 # slow link has room for few, and a verifier has limits. With 1e-3 a busy machine's texts took 130 bytes a token.
-ASKED, AHEAD = 1.5e-3, 2.5e-3
+FRAME_INTERVAL, AHEAD_INTERVAL = 1.5e-3, 2.5e-3
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
 PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them that stood
 KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
@@ -40,19 +40,19 @@ class DraftLimits:
 
 
 class DrafterSession:
-    """asked: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds. seq: its sequence in
+    """opened: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds. seq: its sequence in
     the draft model's memory, if any. That holds `fed` ids, of which the first `held` are the session's still; the rest
     is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed; alone: it did beside
     others, so none joins until it has guessed."""
 
-    def __init__(self, asked: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
-        self.asked, self._limits = asked, limits
+    def __init__(self, opened: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
+        self.opened, self._limits = opened, limits
         self.seq: int | None = None
-        self.grammar = asked.grammar  # until others are told to compile it
+        self.grammar = opened.grammar  # until others are asked to compile it
         self.guided: DraftConstraint | None = None
         self.undraftable = self.alone = False
-        self._sampler = Sampler(asked.params)
-        self._samples = uses_proposals(asked.params)  # and says from what
+        self._sampler = Sampler(opened.params)
+        self._samples = uses_proposals(opened.params)  # and says from what
         self._plain = not self._sampler.looks_back and not self._samples  # one sampler does for every position
         self.draft_n = 0
         self._round_trip = round_trip
@@ -97,10 +97,10 @@ class DrafterSession:
         assert self.seq is not None, "only who has a sequence has a plan"
         end = held + min(missing, self._chunk)
         if not guess:
-            return ev.DraftRow(self.asked.key, self.seq, held, tuple(ids[held:end]), None)
+            return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), None)
         if self._plain and self.guided is None:
-            return ev.DraftRow(self.asked.key, self.seq, held, tuple(ids[held:end]), self._sampler, self._in_a_row())
-        return ev.DraftRow(self.asked.key, self.seq, held, tuple(ids[held:end]), self._sampler_at(end))
+            return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), self._sampler, self._in_a_row())
+        return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), self._sampler_at(end))
 
     def _in_a_row(self) -> int:
         """Drafts that the model makes before it hears anything: those asked for, or those beyond them, but no longer
@@ -116,7 +116,7 @@ class DrafterSession:
             sampler = sampler.after(self._before(end, back))
         if self.guided is not None and self.guided.exhausted is None:
             try:
-                return self.guided.sampler(sampler, end - self.asked.n_prompt, lambda count: self._before(end, count))
+                return self.guided.sampler(sampler, end - self.opened.n_prompt, lambda count: self._before(end, count))
             except SpecmeshError:
                 self.guided = None  # drafts go on without
         return ProposalSampler(sampler, self.known.crc_at(end)) if self._samples else sampler
@@ -132,7 +132,7 @@ class DrafterSession:
 
     def _grow(self, truth: m.Truth | m.Sync, now: float) -> list[ev.DrafterEffect]:
         base, ids, known, sync = truth.base, truth.ids, self._ids, isinstance(truth, m.Sync)
-        impossible = ids and (min(ids) < 0 or max(ids) >= self.asked.n_vocab)
+        impossible = ids and (min(ids) < 0 or max(ids) >= self.opened.n_vocab)
         if impossible or not self.known.holds(base, truth.prefix_crc):
             return self._nack(now)
         end = base + len(ids)
@@ -176,7 +176,7 @@ class DrafterSession:
         if self._nacked[1] == self.n_truth and now - self._nacked[0] < m.NACK_INTERVAL:
             return []
         self._nacked = (now, self.n_truth)
-        return [m.Nack(self.asked.session, self.n_truth, self.known.crc_at(self.n_truth))]
+        return [m.Nack(self.opened.session, self.n_truth, self.known.crc_at(self.n_truth))]
 
     def _send_again(self, nack: m.Nack, now: float) -> list[ev.DrafterEffect]:
         if nack.base < self.n_truth or not self.known.holds(nack.base, nack.prefix_crc):
@@ -187,8 +187,8 @@ class DrafterSession:
     # --- the chain
 
     def _set_most(self) -> None:
-        asked = self.draft_n > 0 and self.n_truth > 0
-        self._most = min(self.n_truth + self._credit(), self._limits.n_ctx) if asked else 0
+        drafts = self.draft_n > 0 and self.n_truth > 0
+        self._most = min(self.n_truth + self._credit(), self._limits.n_ctx) if drafts else 0
 
     def _credit(self) -> int:
         """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
@@ -228,7 +228,7 @@ class DrafterSession:
         self.draft_seconds += now - started
         interval = (now - started) / len(tokens)
         self._interval += (interval - self._interval) / 8 if self._interval else interval
-        self.held, new = self.fed, made[agreed:]  # without what was told meanwhile
+        self.held, new = self.fed, made[agreed:]  # without what was learned meanwhile
         if new and isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
             self._proposals[len(self._ids)] = row.sampler.proposal
         self.known.extend(new)
@@ -236,14 +236,14 @@ class DrafterSession:
         return self._send(now)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:
-        """Send what is not sent: at once where it is all that the next step wants, else once in ASKED, or in AHEAD
-        where it is beyond that."""
+        """Send what is not sent: at once where it is all that the next step wants, else once in FRAME_INTERVAL,
+        or in AHEAD_INTERVAL where it is beyond that."""
         base, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
         more = end < self._most and not self._stuck and not base < wanted <= end
-        if base >= end or (more and now - self._sent_at < (ASKED if base < wanted else AHEAD)):
+        if base >= end or (more and now - self._sent_at < (FRAME_INTERVAL if base < wanted else AHEAD_INTERVAL)):
             return []
         self._sent, self._sent_at = end, now
-        place = self.asked.session, base, self.known.crc_at(base), tuple(self._ids[base:end])
+        place = self.opened.session, base, self.known.crc_at(base), tuple(self._ids[base:end])
         if self._proposals:
             return [m.DraftProbs(*place, *flattened([self._proposals.get(at) for at in range(base, end)]))]
         return [m.Draft(*place)]

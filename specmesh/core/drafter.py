@@ -15,7 +15,7 @@ from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents, KVCut, KV
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
-REPORT_INTERVAL = 0.25  # seconds until it is told again what was done, while nothing is over
+REPORT_INTERVAL = 0.25  # seconds until it is reported again what was done, while nothing is over
 
 
 class DrafterCore:
@@ -29,7 +29,7 @@ class DrafterCore:
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
         self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
         self._threads: int | None = None  # of the next step, where that changes
-        self._work = ev.Worked()  # that nobody was told of
+        self._work = ev.Worked()  # that is not reported yet
         self._reported_at = 0.0
         self._slots_changed = False
 
@@ -51,7 +51,7 @@ class DrafterCore:
                 return self._worked(now)
             case ev.CompiledGrammar(key, constraint):
                 if (session := self.sessions.get(key)) is not None:
-                    session.guided = DraftConstraint(constraint, session.asked.end_ids)
+                    session.guided = DraftConstraint(constraint, session.opened.end_ids)
             case ev.UpstreamChanged():
                 return self._changed(event, now)
             case ev.UseThreads(threads):
@@ -61,17 +61,17 @@ class DrafterCore:
         return []
 
     def _heard(self, session: DrafterSession, said: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.CoreEffect]:
-        key, effects = session.asked.key, list[ev.CoreEffect]()
+        key, effects = session.opened.key, list[ev.CoreEffect]()
         for effect in session.handle(said, now):
             if isinstance(effect, ev.Learned):
                 if not effect.sync:
                     work = self._work
                     work.rounds, work.accepted = work.rounds + 1, work.accepted + effect.own
                     work.committed += len(effect.ids)
-                if not session.asked.learns:
+                if not session.opened.learns:
                     continue
             effects.append((key, effect))
-        if session.grammar is not None and session.draft_n and session.asked.upstream in self._speaks:
+        if session.grammar is not None and session.draft_n and session.opened.upstream in self._speaks:
             effects.append((key, session.grammar))
             session.grammar = None
         return effects
@@ -79,7 +79,7 @@ class DrafterCore:
     def _changed(self, event: ev.UpstreamChanged, now: float) -> list[ev.CoreEffect]:
         self._round_trips[event.upstream] = event.round_trip
         for session in self.sessions.values():
-            if session.asked.upstream == event.upstream:
+            if session.opened.upstream == event.upstream:
                 session.set_round_trip(event.round_trip)
         if event.speaks:
             self._speaks.add(event.upstream)
@@ -120,7 +120,7 @@ class DrafterCore:
         """What the first session with work does, and others of its verifier that guess in the same step."""
         upstream, rows, room = -1, list[ev.DraftRow](), self._limits.n_batch
         for session in self.sessions.values():
-            theirs = session.asked.upstream
+            theirs = session.opened.upstream
             if not session.draft_n or theirs not in self._speaks or (rows and theirs != upstream):
                 continue
             if session.seq is None and not self._sit(session):
@@ -191,7 +191,7 @@ class DrafterCore:
     def _sit(self, session: DrafterSession) -> bool:
         """Give a session that drafts are asked for a slot, if need be that of one without. Return False where it has
         none."""
-        n_prompt = session.asked.n_prompt
+        n_prompt = session.opened.n_prompt
         if session.undraftable or session.n_truth < max(n_prompt, 1):
             return False
         if not self.slots:
@@ -199,7 +199,7 @@ class DrafterCore:
             if (spare := next(idle, None)) is None:
                 return False
             self._release(spare)
-        session.seq, session.held = self.slots.acquire(session.truth, n_prompt, cached=session.asked.cached)
+        session.seq, session.held = self.slots.acquire(session.truth, n_prompt, cached=session.opened.cached)
         session.fed = session.held
         self._slots_changed = True
         return True
@@ -208,11 +208,11 @@ class DrafterCore:
         """Give a session's slot back, with the committed ids that it holds."""
         if session.seq is None:
             return
-        asked, held = session.asked, min(session.held, session.n_truth)
-        if broken or not asked.cached:
+        opened, held = session.opened, min(session.held, session.n_truth)
+        if broken or not opened.cached:
             held = 0
         self._cut(session.seq, held)
-        self.slots.release(session.seq, KVContents(session.truth[:held], asked.n_prompt) if held else NO_CONTENTS)
+        self.slots.release(session.seq, KVContents(session.truth[:held], opened.n_prompt) if held else NO_CONTENTS)
         session.seq, session.held, session.fed = None, 0, 0
         self._slots_changed = True
 

@@ -51,7 +51,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    reason: str  # stop, length or that of its cancellation
+    reason: m.FinishReason
     error: SpecmeshError | None = None  # where its own request broke it
 
 
@@ -115,7 +115,7 @@ Plan = Prefill | Verify | Wait
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Truth grew by `ids`, `accepted` of them drafts, `own` of this drafter's. sync: SYNC told so, of any rounds."""
+    """Truth grew by `ids`, `accepted` of them drafts, `own` of this drafter's. sync: SYNC said so, of any rounds."""
 
     ids: tuple[int, ...]
     accepted: int = 0
@@ -130,7 +130,7 @@ DrafterEffect = m.Draft | m.DraftProbs | m.Nack | Learned
 
 @dataclass(frozen=True, slots=True)
 class DraftFor:
-    """A verifier has opened a session. n_vocab, end_ids: that verifier's. learns: what is Learned is to be told."""
+    """A verifier has opened a session. n_vocab, end_ids: that verifier's. learns: what is Learned is wanted."""
 
     key: int
     upstream: int
@@ -154,7 +154,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """What belongs to ids that a session was told, or comes after; it is an effect once these are learned, and then has
+    """What belongs to ids that a session was sent, or comes after; it is an effect once these are learned, and then has
     how much was drafted so far."""
 
     key: int
@@ -234,7 +234,7 @@ SessionEffect = DrafterEffect | Aside | Grammar | Noted  # a grammar is to be co
 
 @dataclass(slots=True)
 class Worked:
-    """What has been done since this was told last: steps, the last of which ended then, their seconds and those of the
+    """What has been done since the last report: steps, the last of which ended then, their seconds and those of the
     ones that drafted; drafts, how many were accepted of how many committed ids, in how many rounds; what slots keep."""
 
     ended: float = 0.0

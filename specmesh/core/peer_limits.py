@@ -1,6 +1,6 @@
 """What a verifier takes from one peer: how much of what, how fast, and what becomes of a peer that sends more.
 
-A bucket per cost, which fills by time and, for what drafting needs, with each TRUTH that the peer is told: so much may
+A bucket per cost, which fills by time and, for what drafting needs, with each TRUTH that the peer is sent: so much may
 come as rounds can use, however fast the rounds are. A peer over a limit is slowed, as what it sends is dropped unread;
 one that goes on like that, or sends invalid frames again and again, is to be cut off.
 """
@@ -37,20 +37,20 @@ class FrameAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So much per second, `burst` at once, `earned` more for each TRUTH or SYNC that the peer is told, and `asked` more
-    for each draft that it is asked for there."""
+    """So much per second, `burst` at once, `earned` more for each TRUTH or SYNC that the peer is sent, and
+    `per_draft` more for each draft that it is asked for there."""
 
     per_second: float
     burst: float
     earned: float = 0.0
-    asked: float = 0.0
+    per_draft: float = 0.0
 
 
 # No honest drafter comes near them: one draft in a millisecond, the chain of 48 and a step's 25 rows for each TRUTH, a
 # frame for each draft and for as many ahead of those asked for, one NACK in 0.1 s for each of some sessions, one PING
 # in 10 ms.
 RATES: Mapping[Cost, Rate] = {
-    Cost.FRAMES: Rate(1000, 2000, earned=4, asked=2),
+    Cost.FRAMES: Rate(1000, 2000, earned=4, per_draft=2),
     Cost.BYTES: Rate(2 * 2**20, 16 * 2**20),
     Cost.IDS: Rate(100, 4096, earned=96),
     Cost.NACKS: Rate(100, 100),
@@ -114,10 +114,10 @@ class PeerLimits:
         return True
 
     def earn(self, drafts: int = 0) -> None:
-        """Note that the peer was told a TRUTH or SYNC which asks for so many drafts."""
+        """Note that the peer was sent a TRUTH or SYNC which asks for so many drafts."""
         for cost in (_FRAMES, _IDS):
             rate = self._rates[cost]
-            self._levels[cost] = min(self._levels[cost] + rate.earned + rate.asked * drafts, rate.burst)
+            self._levels[cost] = min(self._levels[cost] + rate.earned + rate.per_draft * drafts, rate.burst)
 
 
 class PeerGate:

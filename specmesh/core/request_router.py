@@ -14,13 +14,13 @@ from specmesh.wire import messages as m
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
 MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
-AHEAD = 32  # most requests that a verifier is asked for and has not begun: it drops what comes too fast
-NEAR = 1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
+MAX_OPENING = 32  # most requests that a verifier is asked for and has not begun: it drops what comes too fast
+NEARLY_AS_FAST = 1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
 
 
 class RequestRouter:
     """The requests of a drafter's clients, in the order of their arrival. upstreams: the verifiers, in the order of the
-    settings. Requests queue at these, up to AHEAD at each; the others are not placed yet."""
+    settings. Requests queue at these, up to MAX_OPENING at each; the others are not placed yet."""
 
     def __init__(self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float) -> None:
         self.upstreams = upstreams
@@ -88,7 +88,7 @@ class RequestRouter:
         for one in self.requests:
             if one.client is not client or one.state is RequestState.GIVEN_UP:
                 continue
-            if one.state in (RequestState.ASKED, RequestState.OPEN):
+            if one.state in (RequestState.OPENING, RequestState.OPEN):
                 for upstream in self.upstreams:
                     upstream.cancel(one, now)
             elif one.state is not RequestState.OVER:
@@ -128,7 +128,7 @@ class RequestRouter:
     def _place(self, one: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, let it wait or fail."""
         while found := self._candidates(one):
-            if len(found[0].asked) >= AHEAD:
+            if len(found[0].opening) >= MAX_OPENING:
                 return  # until it has begun some
             if one.began is not None and found[0].address != one.home:
                 where: dict[str, object] = {"request": one.request.label, "verifier": found[0].address}
@@ -168,7 +168,7 @@ class RequestRouter:
         if len(fit) < 2:
             return fit
         seconds = {upstream.address: upstream.token_seconds for upstream in fit}
-        near = NEAR * min(seconds.values())
+        near = NEARLY_AS_FAST * min(seconds.values())
         rank = {address: 0.0 if expected <= near else expected for address, expected in seconds.items()}
         return sorted(fit, key=lambda upstream: (upstream.address != one.home, rank[upstream.address]))
 

@@ -8,19 +8,12 @@ from typing import Protocol
 
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.errors import (
-    Busy,
-    EngineError,
-    LocalProtocolError,
-    NoSuchText,
-    PromptTooLong,
-    RequestError,
-    SpecmeshError,
-)
+from specmesh.core.session_params import ChatMessage, SessionParams, message_of, wire_params
+from specmesh.errors import Busy, EngineError, InvalidTransition, NoSuchText, PromptTooLong, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple
+CHAT = "chatcmpl-"  # what names of chats begin with, as at OpenAI's
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +34,11 @@ class Request:
     named_only: bool = False  # resume that text, never start one
     target: str = ""  # `ModelInfo.target` of the model wanted, empty for any
     choice: int = 0  # index among the completions of one prompt
+
+    @property
+    def chat(self) -> bool:
+        """Whether the answer has a chat's form. Of a text that is resumed by its ids the name alone says so."""
+        return bool(self.messages) or self.id.startswith(CHAT)
 
     @property
     def size(self) -> int:
@@ -86,7 +84,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    reason: str
+    reason: str  # a FinishReason's, or what a verifier calls it
     prompt_ids: tuple[int, ...]
     report: dict[str, object]
 
@@ -114,18 +112,18 @@ class RequestState(Enum):
     """Of a request of a drafter's client."""
 
     UNPLACED = "unplaced"  # is new, or its verifier has refused or lost it: one is to be found
-    ASKED = "asked"  # a verifier was sent an OPEN for it
+    OPENING = "opening"  # a verifier was sent an OPEN for it
     OPEN = "open"  # has a session of that verifier
     WAITING = "waiting"  # no verifier is there, or takes it now
-    GIVEN_UP = "given up"  # its client was told so, and may resume it by its id
+    GIVEN_UP = "given up"  # its client was answered so, and may resume it by its id
     OVER = "over"
 
 
 TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
-    RequestState.UNPLACED: {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
-    RequestState.ASKED: {RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER},
+    RequestState.UNPLACED: {RequestState.OPENING, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.OPENING: {RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER},
     RequestState.OPEN: {RequestState.UNPLACED, RequestState.OVER},
-    RequestState.WAITING: {RequestState.ASKED, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.WAITING: {RequestState.OPENING, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
     RequestState.GIVEN_UP: {RequestState.OVER},
     RequestState.OVER: set(),
 }
@@ -156,9 +154,9 @@ class DrafterRequest:
         return self.verifier if self.started or self.request.generated else None
 
     def move(self, to: RequestState) -> None:
-        """Change its state; raise LocalProtocolError, and change nothing, where `TRANSITIONS` does not have it."""
+        """Change its state; raise InvalidTransition, and change nothing, where `TRANSITIONS` does not have it."""
         if to not in TRANSITIONS[self.state]:
-            raise LocalProtocolError(f"a request that is {self.state.value} cannot become {to.value}")
+            raise InvalidTransition("request", self.state, to)
         self.state = to
 
     def opened(self, params: SessionParams, by: m.Welcome | None, address: str) -> None:
@@ -209,9 +207,48 @@ def refusal_of(error: SpecmeshError) -> tuple[str, str, str]:
 
 
 def error_of(code: str, message: str, param: str) -> SpecmeshError:
-    """Return the error that a verifier has told."""
+    """Return the error that a verifier has sent."""
     said = f"the verifier's engine failed: {message}" if code == "engine" else message
     error = _REFUSALS.get(code, RequestError)(said)
     if isinstance(error, RequestError) and param:
         error.param = param
     return error
+
+
+def open_of(pending: DrafterRequest, ref: int) -> m.Open:
+    """Return what asks a verifier for it."""
+    request = pending.request
+    prompt = request.prompt_ids or ()
+    return m.Open(
+        ref,
+        request.prompt or "",
+        request.params.named(),
+        ids=[*prompt, *request.generated],
+        messages=[message.fields() for message in request.messages],
+        name=request.id,
+        n_prompt=len(prompt),
+        adopt=request.named_only,
+        continued=request.continued,
+        template=dict(request.template),
+    )
+
+
+def requested(order: m.Open) -> Request:
+    """Return what a drafter's client asks for; raises RequestError where that contradicts itself."""
+    if order.n_prompt > len(order.ids):
+        raise RequestError(f"{len(order.ids)} ids cannot begin with a prompt of {order.n_prompt}")
+    params = wire_params(order.options)
+    if params.grammar is None and order.options.get("grammar_kind"):
+        raise RequestError("this verifier knows no grammars of that kind: update it", "grammar")
+    n_prompt = order.n_prompt or len(order.ids)
+    return Request(
+        order.prompt,
+        tuple(order.ids[:n_prompt]) or None,
+        params,
+        messages=tuple(map(message_of, order.messages)),
+        continued=order.continued,
+        template=order.template,
+        id=order.name,
+        generated=tuple(order.ids[n_prompt:]),
+        named_only=order.adopt,
+    )

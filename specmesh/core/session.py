@@ -34,7 +34,7 @@ from specmesh.core.sampling.stop import StopScan
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVContents
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts, SessionTimes
-from specmesh.errors import LocalProtocolError, RequestError
+from specmesh.errors import InvalidTransition, LocalProtocolError, RequestError
 from specmesh.wire import messages as m
 
 
@@ -90,8 +90,8 @@ class VerifierSession:
         self._stoppable = bool(params.stop) or constraint is not None
         self.counts = RoundCounts(prompt_tokens=self.n_prompt)
         self.times = SessionTimes(now)
-        self.finished: str | None = None
-        self.followed = False  # somebody at the drafter reads along, and every round is told at once
+        self.finished: m.FinishReason | None = None
+        self.followed = False  # somebody at the drafter reads along, and every round is sent at once
         self._limits = limits
         self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
         self.truth = TruthSender(session, self.prefix, self.pacing)
@@ -108,25 +108,26 @@ class VerifierSession:
         if (self.resumed or at_once) and (ended := self._ended_before()) is not None:
             self._finish(ended)
 
-    def _ended_before(self) -> str | None:
+    def _ended_before(self) -> m.FinishReason | None:
         """How a resumed text ended with its last ids, if it did."""
         before = self.prefix[self.n_prompt : len(self.prefix)]
         ends = [token in self._limits.end_ids or self._stops_with(token) for token in before]
         if any(ends):
-            return "stop"
-        return "length" if len(self.prefix) >= self.end else None
+            return m.FinishReason.STOP
+        return m.FinishReason.LENGTH if len(self.prefix) >= self.end else None
 
     # --- what happened
 
     def move(self, to: SessionState) -> None:
-        """Change its state; raise LocalProtocolError, and change nothing, where `STATES` does not have it."""
+        """Change its state; raise InvalidTransition, and change nothing, where `STATES` does not have it."""
         if to not in STATES[self.state][1]:
-            raise LocalProtocolError(f"a session that is {self.state.value} cannot become {to.value}")
+            raise InvalidTransition("session", self.state, to)
         self.state = to
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, reason: m.FinishReason, error: RequestError | None = None) -> ev.Finish:
         self.move(SessionState.ENDED)
         self.finished = reason
+        return ev.Finish(reason, error)
 
     def heard(self, said: m.Draft | m.DraftProbs | m.Nack, now: float) -> list[ev.VerifierEffect]:
         """Take what a drafter says: nothing of it can move the text."""
@@ -139,14 +140,11 @@ class VerifierSession:
         self.counts.stale_drafts += len(said.ids)
         return []
 
-    def cancel(self, reason: str) -> list[ev.VerifierEffect]:
-        if self.finished is not None:
-            return []
-        self._finish(reason)
-        return [ev.Finish(reason)]
+    def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
+        return [self._finish(reason)] if self.finished is None else []
 
     def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[ev.VerifierEffect]:
-        """Hand the session to a drafter, which is told all of it. `acceptance` is where its rounds are recorded. Where
+        """Hand the session to a drafter, which is sent all of it. `acceptance` is where its rounds are recorded. Where
         drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):
             self.drafts.forget()
@@ -256,8 +254,7 @@ class VerifierSession:
         if len(self.prefix.ids) < self.end:
             self.move(SessionState.GENERATING)
         else:
-            self._finish("length")
-            effects.append(ev.Finish("length"))
+            effects.append(self._finish(m.FinishReason.LENGTH))
         return effects
 
     def stepped(
@@ -278,14 +275,13 @@ class VerifierSession:
                 stops=self._stops_with if self._stoppable else None,
             )
         except RequestError as error:  # the grammar's, when it is too late to refuse it
-            self._finish("error")
-            return [ev.Finish("error", error)]
+            return [self._finish(m.FinishReason.ERROR, error)]
         if self.logprobs is not None:
             self.logprobs.take(logits, verdict.committed)
         self._commit(verdict, drafts, forced, now, seconds, sessions)
         length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
         if verdict.ended or verdict.stopped or length >= self.end:
-            self._finish("stop" if verdict.ended or verdict.stopped else "length")
+            self._finish(m.FinishReason.STOP if verdict.ended or verdict.stopped else m.FinishReason.LENGTH)
         if self.pacing.arrivals is not None:
             idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None
             effects += self.truth.grown(base, verdict.accepted, now, idle=idle)

@@ -15,8 +15,8 @@ from specmesh.wire import messages as m
 @dataclass(slots=True, eq=False)
 class SessionContext:
     """client: who hears of it, None while it is kept. owner: the drafter whose client asked for it, None for one of the
-    verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client was told
-    of it. The drafter pool's: whether its drafter has been told of it, for how many rounds it has had that, and whether
+    verifier's own. name: to resume it by; key: it was opened with; either may be empty. end: what its client got at
+    the end. The drafter pool's: whether its drafter has heard of it, for how many rounds it has had that, and whether
     drafts were asked for when drafters' loads were last counted."""
 
     machine: VerifierSession
@@ -30,7 +30,7 @@ class SessionContext:
     kept_until: float = 0.0
     announced: bool = False
     rounds: int = 0
-    asked: bool = False
+    counted: bool = False
 
     @property
     def id(self) -> int:
@@ -46,7 +46,7 @@ class SessionContext:
         return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
 
     def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
-        """Return those of the ids that a drafter is told, where its client asked for them."""
+        """Return those of the ids that a drafter is sent, where its client asked for them."""
         known, end = self.machine.logprobs, truth.base + len(truth.ids)
         if self.owner is None or known is None or end <= known.begin:
             return []

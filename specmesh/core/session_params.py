@@ -8,7 +8,7 @@ from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.fields import Fields, is_id
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
-from specmesh.core.sampling.logprobs import MAX_LOGPROBS
+from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
 from specmesh.core.sampling.sampler import FORBIDDEN, MAX_BIASES, MOST, WINDOW, Penalties, SamplingParams
 from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
 from specmesh.core.tool_calls import ToolCall
@@ -58,7 +58,7 @@ def _call_of(value: object, where: str) -> ToolCall:
     raise RequestError(f"{where} must have a function with a name and arguments", where)
 
 
-MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
+LARGEST_MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
 LEAST_FACTOR, LEAST_SHARE = 1e-6, 1e-9  # a repeat_penalty, and a threshold, must be above 0
 
 
@@ -68,7 +68,7 @@ class SessionParams:
     max_tokens: int
     draft_n: int | None = None  # None adapts, 0 never drafts, N takes N drafts in every step
     stop: tuple[str, ...] = ()  # texts with which the text ends
-    logprobs: int | None = None  # alternatives told with each id; None for no log-probabilities
+    logprobs: int | None = None  # alternatives shown with each id; None for no log-probabilities
     grammar: Grammar | None = None  # what the text must be; max_tokens may cut it
     cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
     thinking: str = ""  # how the text thinks, as the target's template has it: see core.reasoning
@@ -144,8 +144,8 @@ def wire_params(options: dict[str, object]) -> SessionParams:
     params = session_params(
         fields,
         fields.integer("seed", 0, 0, 2**32 - 1),
-        fields.integer("max_tokens", MAX_TOKENS, 0, MAX_TOKENS),
-        None if fields.get("logprobs") is None else fields.integer("logprobs", 0, 0, MAX_LOGPROBS),
+        fields.integer("max_tokens", LARGEST_MAX_TOKENS, 0, LARGEST_MAX_TOKENS),
+        None if fields.get("logprobs") is None else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES),
         Grammar(GrammarKind(kind), text) if kind in set(GrammarKind) else None,
         most_bias=-FORBIDDEN,
     )

@@ -30,7 +30,7 @@ from specmesh.core.verifier import VerifierCore
 from specmesh.wire import messages as m
 
 VOCABULARY = 2
-N_BATCH = 512  # rows of a step
+STEP_ROWS = 512  # rows of a step
 RIGHT, WRONG = 0, 1  # what the target says at each position, and what it never does
 ENDLESS = 2**30  # ids of context: more than any text needs
 WARM_UP = 0.5  # texts per user that pass before anything is counted
@@ -106,7 +106,7 @@ class Simulation:
         most = MAX_DRAFTS if policy is None else len(policy(texts.prompt).inputs.steps) - 1
         limits = TargetLimits(ENDLESS, VOCABULARY, frozenset(), most)
         costs, slots = deepcopy(site.known or site.costs), KVSlots(users, "whole", 0)
-        self._verifier = VerifierCore(limits, costs, slots, N_BATCH, n_seq=users)
+        self._verifier = VerifierCore(limits, costs, slots, STEP_ROWS, max_sessions=users)
         self._drafters = {name: self._join(name) for name in (b"%d" % n for n in range(site.drafters or users))}
         self._stepping = False
         self._wake: float | None = None
@@ -208,7 +208,7 @@ class Simulation:
     # --- drafters
 
     def _join(self, identity: vev.DrafterId) -> _Drafter:
-        drafter = _Drafter(identity, DrafterCore(DraftLimits(ENDLESS, N_BATCH), KVSlots(self._users, "whole", 0)))
+        drafter = _Drafter(identity, DrafterCore(DraftLimits(ENDLESS, STEP_ROWS), KVSlots(self._users, "whole", 0)))
         drafter.core.handle(ev.UpstreamChanged(0, self._site.round_trip, speaks=True), 0.0)
         self._verifier.handle(vev.DrafterJoined(identity, ENDLESS), 0.0)
         self._verifier.handle(vev.RoundTrip(identity, self._site.round_trip), 0.0)

@@ -35,7 +35,7 @@ class LoadingSnapshot(Snapshot):
 
 @dataclass(slots=True)
 class Ended:
-    """Sessions that are over, by reason."""
+    """Sessions that are over, by FinishReason; one that was MOVED is not."""
 
     stop: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "stop"})] = 0
     length: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "length"})] = 0
@@ -50,7 +50,7 @@ class SessionsSection:
 
     opened: int
     resumed: Annotated[int, counter("resumed_requests", "Completions resumed after a connection or a daemon was lost.")]
-    max: int
+    max_sessions: int
     live: Annotated[int, gauge("num_requests_running", "Sessions held now.")]
     kept: Annotated[int | None, gauge("num_sessions_kept", "Sessions of a drafter that is away, kept for it.")] = None
     queued: Annotated[int | None, gauge("num_requests_waiting", "Requests that have no session yet.")] = None

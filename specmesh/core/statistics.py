@@ -13,7 +13,9 @@ from itertools import pairwise
 from math import exp
 from typing import Annotated, NamedTuple
 
-SERVED = ("stop", "length")  # reasons with which a text ends that its client has whole
+from specmesh.wire.messages import FinishReason
+
+SERVED = (FinishReason.STOP, FinishReason.LENGTH)  # reasons with which a text ends that its client has whole
 
 
 class MetricSpec(NamedTuple):

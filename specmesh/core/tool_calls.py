@@ -166,7 +166,7 @@ class CallParser:
             mark = yield from self._call(mark)
 
     def _passage(self) -> _Steps:
-        """Tell the text up to a call, of which no half is ever told; return the mark that begins it, or ""."""
+        """Tell the text up to a call, of which no half is ever shown; return the mark that begins it, or ""."""
         while True:
             end, mark = first_mark(self._kept, [self._form.start])
             end -= 0 if mark or self._over else begun(self._kept, [self._form.start])

@@ -39,7 +39,7 @@ class Outlet(Protocol):
 class Upstream:
     """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is that number modulo so
     many. info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its
-    own, once known. given_up: why nothing more is tried. live: sessions by its ids. asked: by ref, requests that have
+    own, once known. given_up: why nothing more is tried. live: sessions by its ids. opening: by ref, requests that have
     no session yet."""
 
     def __init__(self, address: str, place: tuple[int, int], outlet: Outlet, stats: DrafterStats) -> None:
@@ -51,7 +51,7 @@ class Upstream:
         self.round_trip = 0.0
         self.load: m.Ping | m.Pong = m.Pong(0)
         self.live: dict[int, ClientSession] = {}
-        self.asked: dict[int, DrafterRequest] = {}
+        self.opening: dict[int, DrafterRequest] = {}
         self._out, self._stats = outlet, stats
         self._keys, self._refs = itertools.count(*place), itertools.count(1)
         self._sessions: dict[int, ClientSession] = {}  # by key; also those that are ending
@@ -66,8 +66,9 @@ class Upstream:
 
     @property
     def trouble(self) -> str:
-        silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
-        return self.refusal or silent
+        return (
+            self.refusal or f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
+        )
 
     # --- whether it is there
 
@@ -106,14 +107,14 @@ class Upstream:
     @property
     def own(self) -> int:
         """Number of requests of clients here that the verifier has, or was asked for."""
-        return len(self.asked) + sum(live.pending is not None for live in self._sessions.values())
+        return len(self.opening) + sum(live.pending is not None for live in self._sessions.values())
 
     @property
     def token_seconds(self) -> float:
-        """Seconds per token that one more text can expect: a step's, more the more places are taken or waited for."""
+        """Seconds per token that one more text can expect: a step's, more the more sessions are taken or waited for."""
         load = self.load
         others = max(load.sessions + load.queued, self.own)  # own requests may be newer than the load
-        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (1 + others / (load.places or 1))
+        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (1 + others / (load.max_sessions or 1))
 
     # --- requests of clients here
 
@@ -124,8 +125,8 @@ class Upstream:
         if error is not None:
             pending.refused(self.address, error)
             return False
-        pending.move(RequestState.ASKED)
-        self.asked[ref] = pending
+        pending.move(RequestState.OPENING)
+        self.opening[ref] = pending
         return True
 
     def take_over(self, pending: DrafterRequest, now: float) -> None:
@@ -134,8 +135,8 @@ class Upstream:
             self._taken_over(live, now)
 
     def cancel(self, pending: DrafterRequest, now: float) -> None:
-        for ref in [ref for ref, one in self.asked.items() if one is pending]:
-            del self.asked[ref]
+        for ref in [ref for ref, one in self.opening.items() if one is pending]:
+            del self.opening[ref]
             self._out.close(0, ref)
             pending.move(RequestState.OVER)
         for live in [one for one in self._sessions.values() if one.pending is pending]:
@@ -145,7 +146,7 @@ class Upstream:
 
     def request_failed(self, ref: int, error: SpecmeshError) -> bool:
         """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
-        pending = self.asked.pop(ref, None)
+        pending = self.opening.pop(ref, None)
         if pending is not None:
             pending.refused(self.address, error)
             pending.move(RequestState.UNPLACED)
@@ -159,7 +160,7 @@ class Upstream:
 
     def opened(self, session: int, ref: int, n_prompt: int, params: SessionParams, now: float) -> None:
         """Take up a session; ref: of the request for it, or 0."""
-        pending = self.asked.get(ref) if ref else None
+        pending = self.opening.get(ref) if ref else None
         if ref and pending is None:
             self._out.close(session)  # its client left before it was opened
             return
@@ -167,7 +168,7 @@ class Upstream:
             self._out.close(session)
             self.request_failed(ref, RemoteProtocolError("the verifier took a text to resume for a prompt"))
             return
-        self.asked.pop(ref, None)
+        self.opening.pop(ref, None)
         if session in self.live:
             self._taken_over(self.live[session], now)
         end_ids, n_vocab = (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)
@@ -202,7 +203,7 @@ class Upstream:
         live = self.live.get(done.session)
         if live is None:
             return  # closed from this side
-        if done.finish_reason == "moved":
+        if done.finish_reason == m.FinishReason.MOVED:
             self._taken_over(live, now)
         else:
             self._end(live, done, now)
@@ -233,7 +234,7 @@ class Upstream:
         return False
 
     def _end(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
-        """End a session once all is learned that it was told before."""
+        """End a session once all is learned that it was sent before."""
         del self.live[live.id]
         self._out.tell(ev.Aside(live.key, why), now)
         self._out.tell(ev.Dropped(live.key), now)
@@ -241,7 +242,7 @@ class Upstream:
     def _ended(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
         if isinstance(why, SpecmeshError):
             self._interrupt(live, why, now)
-        elif why.finish_reason == "shutdown":
+        elif why.finish_reason == m.FinishReason.SHUTDOWN:
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
         elif live.pending is not None and live.n_truth < why.length:
@@ -251,7 +252,7 @@ class Upstream:
         else:
             self._out.close(live.id)
             self._note("session_finished", session=live.id, reason=why.finish_reason, drafted=live.drafted)
-            if why.finish_reason == "error":
+            if why.finish_reason == m.FinishReason.ERROR:
                 live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
             live.done(why.finish_reason, why.report)
             self._forget(live, now)
@@ -278,12 +279,12 @@ class Upstream:
     def _interrupt_all(self, error: SpecmeshError, now: float) -> None:
         for live in list(self.live.values()):
             self._end(live, error, now)
-        for pending in self.asked.values():
+        for pending in self.opening.values():
             if pending.began is None:
                 pending.home = self.address
             pending.lost(error, now)
             pending.move(RequestState.UNPLACED)
-        self.asked.clear()
+        self.opening.clear()
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:
         self._out.note(ev.Noted(event, fields, level))

@@ -26,9 +26,9 @@ from specmesh.wire import messages as m
 
 
 class VerifierCore:
-    """`costs` are of this target's steps; `slots` are its sequences, `n_seq` in all. n_batch: most rows of a step,
-    `n_seq` at least. prefill_rows: of prompts, in a step in which others verify. first: id of the first session. grace:
-    seconds that a session is kept for its lost drafter."""
+    """`costs` are of this target's steps; `slots` are its sequences, one a session. n_batch: most rows of a step, at
+    least `max_sessions`. prefill_rows: of prompts, in a step in which others verify. first: id of the first session.
+    grace: seconds that a session is kept for its lost drafter."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class VerifierCore:
         slots: KVSlots,
         n_batch: int,
         *,
-        n_seq: int,
+        max_sessions: int,
         prefill_rows: int = PREFILL_ROWS,
         first: int = 1,
         grace: float = GRACE,
@@ -51,7 +51,7 @@ class VerifierCore:
         self._late: list[vev.Change] = []  # what happened while the step ran
         self._effects: list[vev.Effect] = []
         self.drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
-        self.waiting = WaitingRequests(n_seq)
+        self.waiting = WaitingRequests(max_sessions)
         self.kept = KeptSessions(grace)
         self._threads = CpuThreads(costs)
         self._stray_frames = 0
@@ -90,7 +90,7 @@ class VerifierCore:
     def _change(self, event: vev.Change, now: float) -> None:
         match event:
             case vev.Opening():
-                self._asked(event, now)
+                self._resume_or_wait(event, now)
             case vev.Solved(session, policy):
                 if (live := self.sessions.get(session)) is not None:
                     live.machine.pacing.solved(policy)
@@ -112,7 +112,7 @@ class VerifierCore:
                 self.kept.grace = 0.0
                 while (kept := self.kept.running()) is not None:
                     self._drop(kept)
-            case vev.Signal.REPORT_ASKED:
+            case vev.Signal.REPORT_WANTED:
                 self._tell(self._report(now))
             case vev.Signal.TIME_UP:
                 pass
@@ -208,11 +208,11 @@ class VerifierCore:
         for live in [live for live in self.sessions.values() if live.seq in doubtful]:
             if live.client is not None:
                 self._tell(vev.RequestRefused(live.client, error))
-            self._cancel(live, "error")
+            self._cancel(live, m.FinishReason.ERROR)
 
     # --- a session begins
 
-    def _asked(self, opening: vev.Opening, now: float) -> None:
+    def _resume_or_wait(self, opening: vev.Opening, now: float) -> None:
         """Resume the session that a request names, else let it wait for a sequence."""
         if self._resumed(opening, now):
             return
@@ -321,7 +321,7 @@ class VerifierCore:
 
     # --- a session ends
 
-    def _cancel(self, live: SessionContext, reason: str = "cancelled") -> None:
+    def _cancel(self, live: SessionContext, reason: m.FinishReason = m.FinishReason.CANCELLED) -> None:
         self._carry_out(live, live.machine.cancel(reason))
 
     def _drop(self, live: SessionContext) -> None:
@@ -367,12 +367,12 @@ class VerifierCore:
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))
 
-    def _finish(self, live: SessionContext, reason: str, error: SpecmeshError | None, now: float) -> None:
+    def _finish(self, live: SessionContext, reason: m.FinishReason, error: SpecmeshError | None, now: float) -> None:
         """Free a session's sequence, and tell its client and its drafters."""
         if self.sessions.pop(live.id, None) is None:
             return
         machine, drafter = live.machine, live.drafter
-        self._slots.release(live.seq, NO_CONTENTS if machine.finished == "error" else machine.memory)
+        self._slots.release(live.seq, NO_CONTENTS if machine.finished is m.FinishReason.ERROR else machine.memory)
         self._over.add(machine.counts)
         self.drafters.weigh()
         report = session_report(machine, self._costs, self.drafters.name(drafter), now)

@@ -89,7 +89,7 @@ class ThreadsShared:
 
 class Signal(Enum):
     STOPPING = "stopping"  # whoever waits has been refused, nobody new comes, and nothing is kept
-    REPORT_ASKED = "report asked"  # somebody wants to know how it stands
+    REPORT_WANTED = "report wanted"  # somebody wants to know how it stands
     TIME_UP = "time up"  # the core wanted to be woken now
 
 
@@ -141,11 +141,11 @@ class ToClient:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """A session is over; its drafter has been told, and may tell its own part of the report."""
+    """A session is over; its drafter knows, and may tell its own part of the report."""
 
     session: int
     client: int | None
-    reason: str
+    reason: m.FinishReason
     error: SpecmeshError | None
     prompt_ids: tuple[int, ...]
     report: dict[str, object]

@@ -1,6 +1,6 @@
 """The protocols of target and draft models, and what their engines share.
 
-Sequences are numbered 0 .. n_seq - 1; the daemon allots them. An engine is used from one thread.
+Sequences are numbered 0 .. max_sessions - 1; the daemon allots them. An engine is used from one thread.
 """
 
 import functools
@@ -14,12 +14,12 @@ from typing import Literal, Protocol, assert_never, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.events import Rows, Span, Step
-from specmesh.core.fields import Json
+from specmesh.core.events import DraftRow, DraftStep, Guesses, Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOffload, KVReuse
-from specmesh.core.session_params import ChatMessage, TargetLimits
+from specmesh.core.session_params import TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import LocalProtocolError
 
@@ -57,7 +57,7 @@ class EngineInfo:
     model: str
     n_ctx: int  # ids per sequence
     n_batch: int  # most rows of one step, over all spans
-    n_seq: int  # sequences held at once
+    max_sessions: int  # each has a sequence
     trimming: Trimming
     backend: str  # where it runs, for people ("CPU, 2 threads"; "CUDA: NVIDIA GB10, 81 layers")
     # Rows in which every span with logits is computed, and most that it may have, so that its logits do not depend on
@@ -85,26 +85,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
-
-
-class Tokenizer(Protocol):
-    """A target model's texts as ids. Every member is safe from any thread."""
-
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        """By llama-server's names: chat_template, where there is one, bos_token and eos_token; tool_format, by which
-        it calls tools."""
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
-
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
-        """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
-        variables: the template's, besides those that every template has. Raises RequestError where there is no template
-        or it refuses the messages, EngineError where it fails."""
 
 
 class VerifyEngine(Engine, Protocol):
@@ -165,11 +145,11 @@ ANY_ID = 2**31  # `n_vocab` of an engine that knows ids only
 
 
 class Sequences:
-    """Lengths of sequences 0 .. n_seq - 1; every check raises LocalProtocolError and changes nothing. n_batch: most
-    rows of a step; n_outputs: most of them with logits."""
+    """Lengths of all sequences; every check raises LocalProtocolError and changes nothing. n_batch: most rows of a
+    step; n_outputs: most of them with logits."""
 
-    def __init__(self, n_seq: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
-        self.lengths = [0] * n_seq
+    def __init__(self, max_sessions: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
+        self.lengths = [0] * max_sessions
         self._n_ctx, self._n_vocab = n_ctx, n_vocab
         self._n_batch, self._n_outputs = n_batch, n_batch if n_outputs is None else n_outputs
 
@@ -248,3 +228,31 @@ def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
             case _:
                 assert_never(order)
     return engine.decode(step.spans)
+
+
+def run_draft_step(engine: DraftEngine, speaking: Mapping[int, DraftEngine], step: DraftStep) -> Guesses:
+    """Carry a step out but for rows that the memory cannot follow; each guesses until it has enough, or the model has
+    none. speaking: the engine as each upstream's ids have it."""
+    if step.threads is not None and isinstance(engine, CpuEngine):
+        engine.use_threads(step.threads)
+    held, asks = dict[int, int](), list[Ask]()
+    for cut in step.cuts:
+        held[cut.seq] = engine.trim(cut.seq, cut.length)
+    for seq in step.offloads:
+        assert isinstance(engine, OffloadEngine)
+        engine.offload(seq)
+    rows, tokens = dict[int, DraftRow](), dict[int, list[int]]()
+    for row in step.rows:
+        rows[row.seq], tokens[row.seq] = row, []
+        if held.get(row.seq, row.position) == row.position:
+            asks.append(Ask(row.seq, row.ids, row.sampler))
+    while asks:
+        guesses, following = speaking[step.upstream].predict(asks), list[Ask]()
+        for ask, guess in zip(asks, guesses, strict=True):
+            if guess is not None:
+                made = tokens[ask.seq]
+                made.append(guess)
+                if len(made) < rows[ask.seq].drafts:
+                    following.append(Ask(ask.seq, (guess,), ask.sampler))
+        asks = following
+    return Guesses(held, list(tokens.values()))

@@ -60,7 +60,7 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         case "ngram":
             from specmesh.engines.ngram import NgramDrafter
 
-            return NgramDrafter(n_ctx=settings.ctx or DEFAULT_CTX, n_seq=settings.max_sessions)
+            return NgramDrafter(n_ctx=settings.ctx or DEFAULT_CTX, max_sessions=settings.max_sessions)
         case _:  # sim
             from specmesh.engines.sim import SimDrafter, SimSettings
 

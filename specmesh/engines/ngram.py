@@ -18,11 +18,11 @@ class NgramDrafter:
 
     vocabulary = None
 
-    def __init__(self, n_ctx: int, n_seq: int) -> None:
+    def __init__(self, n_ctx: int, max_sessions: int) -> None:
         name, backend = f"ngram-{_SIZES[0]}", "prompt lookup"
-        self.info = EngineInfo(name, n_ctx, n_ctx, n_seq, trimming="removal", backend=backend, reuse="cut")
-        self._sequences = Sequences(n_seq, n_ctx, ANY_ID, n_ctx)
-        self._ids = np.zeros((n_seq, n_ctx), np.int32)
+        self.info = EngineInfo(name, n_ctx, n_ctx, max_sessions, trimming="removal", backend=backend, reuse="cut")
+        self._sequences = Sequences(max_sessions, n_ctx, ANY_ID, n_ctx)
+        self._ids = np.zeros((max_sessions, n_ctx), np.int32)
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         return [self._guess(ask) for ask in asks]

@@ -49,7 +49,7 @@ class Child:
                     self._process = self._start()
                     self._exchange(self._process, b"", STARTING)
                 answer = self._exchange(self._process, line, self._seconds)
-            except BaseException:
+            except BaseException:  # whatever interrupted this: the next request must not get its answer
                 self._end()
                 raise
         if "failed" in answer:

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.chat import Tokenizer
 from specmesh.core.events import Span
 from specmesh.core.fields import Json
 from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Ask, EngineInfo, Sequences, Tokenizer
+from specmesh.engines.base import Ask, EngineInfo, Sequences
 from specmesh.errors import ConfigError, RequestError
 
 END_ID = 255  # ends a generation; a byte that UTF-8 never contains, so no text encodes to it
@@ -37,7 +38,7 @@ class SimSettings:
     n_vocab: int = 256
     n_ctx: int = 8192
     n_batch: int = 512
-    n_seq: int = 8
+    max_sessions: int = 8
     end_after: int = 0  # a sequence of this many ids is followed by END_ID; 0: never
     load_s: float = 0.0  # seconds that loading takes; it cannot be cancelled
 
@@ -74,13 +75,13 @@ class _SimEngine:
     def __init__(self, settings: SimSettings) -> None:
         time.sleep(settings.load_s)
         self.settings = settings
-        sizes, backend = (settings.n_ctx, settings.n_batch, settings.n_seq), "simulation"
+        sizes, backend = (settings.n_ctx, settings.n_batch, settings.max_sessions), "simulation"
         self.info = EngineInfo(self.model, *sizes, "removal", backend, reuse="copied", batches=self.batches)
         pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
-        self.sequences = Sequences(settings.n_seq, settings.n_ctx, settings.n_vocab, settings.n_batch)
-        self.prefixes = [Prefix() for _ in range(settings.n_seq)]
+        self.sequences = Sequences(settings.max_sessions, settings.n_ctx, settings.n_vocab, settings.n_batch)
+        self.prefixes = [Prefix() for _ in range(settings.max_sessions)]
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         del special  # there is none

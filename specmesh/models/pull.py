@@ -41,7 +41,7 @@ def pull(hub_id: str, file: str | None, root: Path) -> Path:
     """Get a model and return the path for `--model`. Files that are there already are verified, not transferred again.
     file: one GGUF file of the repository; None: the only one. Raise ConfigError (no access), RequestError (no such
     model or file, several to choose from), Busy (another pull of the same), PullError."""
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what goes wrong is told once, by our errors
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what goes wrong is said once, by our errors
     commit, listed = _listing(hub_id)  # this checks the id, of which a folder's name is made
     folder, files = root / hub_id, choose(hub_id, listed, file)
     missing = [file for file in files if not matches(folder / file.name, file)]

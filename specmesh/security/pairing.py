@@ -63,7 +63,7 @@ def wait(
     admit: Callable[[PairingIntroduction], None],
     lifetime: float = CODE_LIFETIME_S,
 ) -> PairingIntroduction:
-    """Wait as a verifier for the drafter with this code; `admit` it before it is told that the code was right. Raise
+    """Wait as a verifier for the drafter with this code; `admit` it before it learns that the code was right. Raise
     Refused after a wrong code, Busy if nobody came."""
     end = time.monotonic() + lifetime
     while (left := end - time.monotonic()) > 0:

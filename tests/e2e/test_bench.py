@@ -44,7 +44,7 @@ def test_bench_run(mesh: Mesh):
 def test_load_and_plan(mesh: Mesh):
     """Clients at once: more of them than it has places for wait, or are refused and ask again, and all get their texts.
     The same verifier's step costs serve for a plan."""
-    verifier = mesh.verifier("step_ms=2,n_seq=3", "--max-queue", 1)
+    verifier = mesh.verifier("step_ms=2,max_sessions=3", "--max-queue", 1)
     mesh.drafter("draft_ms=0.3,alpha=0.9")
     options = ("--max-tokens", 24, "--json")
 

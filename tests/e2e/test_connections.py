@@ -61,7 +61,7 @@ def test_no_descriptor_for_a_connection(mesh: Mesh):
 def test_a_drafter_that_ends(mesh: Mesh):
     """Its clients hear why: 503 where nothing was said yet, also to those that come last, an error event in a stream.
     One that does not read holds it up for no more than two seconds. The log is quiet about all of it."""
-    verifier = mesh.verifier("step_ms=20,n_seq=3,n_ctx=60000")
+    verifier = mesh.verifier("step_ms=20,max_sessions=3,n_ctx=60000")
     drafter = mesh.drafter("", "--drain", 0)
     answers: list[Answer] = []
 
@@ -99,7 +99,7 @@ def test_a_drafter_that_ends(mesh: Mesh):
 @pytest.mark.fault("E5.55")
 def test_one_request_too_many(mesh: Mesh):
     """It is told at once when to come back, and which option makes room; the others wait. Then it serves again."""
-    daemon = mesh.verifier("step_ms=4,n_seq=1,n_ctx=60000", "--max-queue", 2)
+    daemon = mesh.verifier("step_ms=4,max_sessions=1,n_ctx=60000", "--max-queue", 2)
     asked = asking(body(PROMPT, 50_000))
     with many(daemon.socket, 1, asked) as [first]:
         until(lambda: daemon.live() == 1, "the first has its session")

@@ -126,8 +126,8 @@ def test_one_long_literal_holds_up_nobody_else(mesh: Mesh, n: int, draft_n: obje
     """Another client's short text takes at most a few times as long as beside texts without a grammar, where it took 40
     to 750 times as long; nor is the drafter lost. The shortest of three against the median of three, on the same
     machine under the same load; without drafts where there are eight, whose rows would be what takes time."""
-    verifier = mesh.verifier("step_ms=4,n_ctx=65536,n_seq=9", "--max-sessions", 9)
-    mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=65536,n_seq=9")
+    verifier = mesh.verifier("step_ms=4,n_ctx=65536,max_sessions=9", "--max-sessions", 9)
+    mesh.drafter("draft_ms=0.5,alpha=0.9,n_ctx=65536,max_sessions=9")
 
     long: Json = {"prompt": "x", "max_tokens": 60_000, "n": n, "draft_n": draft_n, "rounds": True}
 

@@ -53,7 +53,7 @@ def test_an_announced_giant(mesh: Mesh, keyed: bool):
 
 @fault("E5.56")
 def test_a_client_that_does_not_read(mesh: Mesh):
-    verifier = mesh.verifier("step_ms=0.2,n_seq=2")
+    verifier = mesh.verifier("step_ms=0.2,max_sessions=2")
     with closing(socket.socket(socket.AF_UNIX)) as lazy:
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         lazy.connect(str(verifier.socket))

@@ -48,7 +48,7 @@ def clients() -> Iterator[ThreadPoolExecutor]:
 def verifier(mesh: Mesh, *options: object) -> Daemon:
     """A verifier with that engine, two sessions and one place in its queue."""
     slowly = SLOWLY.format(engine="SimVerifier", work="decode", folder=mesh.folder, slow=ord(SLOW))
-    return mesh.verifier("step_ms=4,n_seq=2", "--max-queue", 1, *options, program=edited(slowly))
+    return mesh.verifier("step_ms=4,max_sessions=2", "--max-queue", 1, *options, program=edited(slowly))
 
 
 def drafter(mesh: Mesh, *options: object) -> Daemon:
@@ -95,7 +95,7 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPool
 
 @fault("E8.99")
 def test_a_drafter_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
-    daemon = mesh.verifier("step_ms=4,n_seq=4")
+    daemon = mesh.verifier("step_ms=4,max_sessions=4")
     slow = drafter(mesh)
     slowed = clients.submit(complete, slow, body(PROMPT + SLOW, 400, draft_n=4))
     until((mesh.folder / "begun").exists, "the slow step has begun")
@@ -115,7 +115,7 @@ def test_a_drafter_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
 @fault("E8.99")
 def test_sigterm_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor, role: str):
     drains = ("--drain", DRAIN)
-    asked = verifier(mesh, *drains) if role == "verifier" else mesh.verifier("step_ms=4,n_seq=4")
+    asked = verifier(mesh, *drains) if role == "verifier" else mesh.verifier("step_ms=4,max_sessions=4")
     if role == "drafter":
         asked = drafter(mesh, *drains)
     slowed = clients.submit(complete, asked, body(PROMPT + SLOW, 400, draft_n=4))

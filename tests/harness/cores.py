@@ -80,7 +80,7 @@ class Verifier:
         first: int = 1,
     ) -> None:
         limits, slots = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
-        rows = {"n_seq": N_SEQ, "prefill_rows": prefill_rows}
+        rows = {"max_sessions": N_SEQ, "prefill_rows": prefill_rows}
         self._core = VerifierCore(limits, StepCosts(), slots, n_batch, **rows, first=first)
         self._sessions: dict[int, _Session] = {}
         self._peers: dict[bytes, Hashable] = {}

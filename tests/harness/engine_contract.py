@@ -37,7 +37,7 @@ def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
 
 
 def sim_settings(**changes: object) -> SimSettings:
-    return SimSettings(n_ctx=N_CTX, n_seq=N_SEQ, n_batch=N_BATCH, **changes)
+    return SimSettings(n_ctx=N_CTX, max_sessions=N_SEQ, n_batch=N_BATCH, **changes)
 
 
 def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:

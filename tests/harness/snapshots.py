@@ -30,9 +30,12 @@ def peer(name="mac:7"):
     return one
 
 
-def verifier(sessions=1, drafters=1, now=152.0):
-    """A verifier with so many drafters, and so many sessions that all have said the same."""
+def verifier(sessions=1, drafters=1, now=152.0, ended=()):
+    """A verifier with so many drafters, and so many sessions that all have said the same; others ended for these
+    reasons."""
     stats, traffic = VerifierStats(0.0), WireSection()
+    for reason in ended:
+        stats.ended(vev.SessionEnded(1, 1, reason, None, (), {}, 2.0))
     traffic.rejected["magic"] += 1
     traffic.handshake_failures["hello"] += 1
     machine = session(range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset()))
@@ -46,7 +49,7 @@ def verifier(sessions=1, drafters=1, now=152.0):
     known = {identity: one.describe() for identity, one in peers.items()}
     model = INFO.named() | {"reproducible": False, "model_hash": None}
     told = facts(model, ADDRESS, encrypted=False)
-    return stats.snapshot(INFO.n_seq, report, known, traffic, now, sessions, queued=3, **told)
+    return stats.snapshot(INFO.max_sessions, report, known, traffic, now, sessions, queued=3, **told)
 
 
 def drafter(now=152.0):
@@ -54,4 +57,4 @@ def drafter(now=152.0):
     traffic.rejected["magic"] += 1
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.prefix_cache = PREFIX_CACHE
-    return stats.snapshot(INFO.n_seq, [0], traffic, now, [], **facts(INFO.named(), ADDRESS, encrypted=False))
+    return stats.snapshot(INFO.max_sessions, [0], traffic, now, [], **facts(INFO.named(), ADDRESS, encrypted=False))

@@ -72,7 +72,7 @@ class World:
         self.events: deque[tuple[vev.Happened, float]] = deque()
         self.effects: deque[vev.Effect] = deque()
         self.encoding: list[tuple[vev.Opening, Future[None]]] = []
-        self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, n_seq=3, grace=GRACE)
+        self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, max_sessions=3, grace=GRACE)
         self.step: Step | None = None
         self.clients = Clients(self._encode, LIMITS, 3, 4, self.tell)
         self.asked: list[tuple[Client, Request, bytes | None, int]] = []

@@ -54,7 +54,7 @@ class RollingAcceptance:
 
 
 LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each
-WINDOW = 31  # newest measurements of a kind that count
+MAX_SAMPLES = 31  # newest measurements of a kind that count
 # ids after which a drafter that is off is asked for drafts once, to see whether they would stand; doubled each time,
 # since its drafting may slow the verifier's host
 PROBE_INTERVAL, LONGEST_PROBE_INTERVAL = 32, 256
@@ -62,13 +62,13 @@ PROBE_INTERVAL, LONGEST_PROBE_INTERVAL = 32, 256
 
 class Arrivals:
     """When one drafter's drafts arrive, by this side's clock. round_trip: median of answered PINGs in seconds, 0 while
-    unknown. restart: seconds from telling a recovered token to the first draft on it, None while unknown. load: how
+    unknown. restart: seconds from sending a recovered token to the first draft on it, None while unknown. load: how
     many sessions it drafts for at once; each draft of a session is taken to need as many times as long. Intervals are
     learned while the drafter is certainly busy, until then bounded by restarts: an estimate must not be optimistic."""
 
     def __init__(self) -> None:
-        self._round_trips, self._restarts = deque[float](maxlen=WINDOW), deque[float](maxlen=WINDOW)
-        self._intervals = deque[float](maxlen=WINDOW)  # with one session
+        self._round_trips, self._restarts = deque[float](maxlen=MAX_SAMPLES), deque[float](maxlen=MAX_SAMPLES)
+        self._intervals = deque[float](maxlen=MAX_SAMPLES)  # with one session
         self._interval: float | None = None  # their median, once somebody has asked for it
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
         self.policy: Policy | None = None  # the newest of its sessions', with which others begin
@@ -113,7 +113,7 @@ class Arrivals:
 
 
 UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is not known
-SILENCE, SILENT_RESTARTS = 2.0, 8  # seconds, and restarts besides, that a drafter may say nothing
+SILENT_SECONDS, SILENT_RESTARTS = 2.0, 8  # seconds, and restarts besides, that a drafter may say nothing
 
 
 class ArrivalEstimate:
@@ -151,7 +151,7 @@ class ArrivalEstimate:
     def silent(self, now: float) -> bool:
         """Whether it says nothing for much longer than it takes to begin anew, although steps could have drafts."""
         since, restart = self._silent_since, self._arrivals.restart or 0.0
-        return since is not None and now - since > SILENCE + SILENT_RESTARTS * restart
+        return since is not None and now - since > SILENT_SECONDS + SILENT_RESTARTS * restart
 
     def alive(self) -> None:
         self.drafting, self._silent_since = True, None
@@ -171,7 +171,7 @@ class ArrivalEstimate:
             self._anchor = (now, end)
 
     def moved(self, frontier: int, asked: int, now: float, *, flushed: bool) -> None:
-        """Note the new frontier before the drafter is told, and what to expect then. flushed: no draft is left beyond
+        """Note the new frontier before it is sent, and what to expect then. flushed: no draft is left beyond
         it."""
         self._arrived = None
         if not asked:
@@ -285,7 +285,7 @@ class _Curve:
         """Learn; return whether a median changed."""
         samples = self._samples.get(rows)
         if samples is None:
-            samples = self._samples[rows] = deque(maxlen=WINDOW)
+            samples = self._samples[rows] = deque(maxlen=MAX_SAMPLES)
             self._widths = sorted(self._samples)
         samples.append(seconds)
         new = median(samples)

@@ -44,7 +44,7 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
 # In brackets: what other values change in the mean of bench/gate.py, where fewer steps stand still than on a real host,
 # and no drafts are in hand.
 # after a change, that count for no rate: drafts are in hand still, or on their way (2: 0.1 %).
-# A drafter that was told to stop may go on for so many seconds, on the cores of the verifier's steps
+# A drafter that was stopped may go on for so many seconds, on the cores of the verifier's steps
 SETTLE_STEPS, SETTLE_SECONDS = 4, 0.05
 # steps without drafts, in whose time drafting may lose as much before it is suspended, and has to earn before it goes
 # on; with n sessions the square root of n less, since what they bring varies less. Not less: 16 sessions at once have

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 QUARTERS = 4  # grid points per draft interval
-MAX_LEAD = 50  # largest lead that is told apart: a little more than a drafter may be ahead
+MAX_LEAD = 50  # largest lead that has a state of its own: a little more than a drafter may be ahead
 MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
 EXACT = 3e-4  # error of values (tokens) and rates (relative): acceptance is known to a few percent at best
 BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01  # times the target's own rate that drafting must promise to begin, and to go on
@@ -38,7 +38,7 @@ class PolicyInputs:
     steps: tuple[float, ...]  # with k = 0, 1, ... drafts
     rates: tuple[float, ...]  # probability that draft 1, 2, ... stands if those before it do; one more than most drafts
     interval: float  # from one draft to the next, > 0
-    restart: float  # from telling a recovered token until the first draft on it is here
+    restart: float  # from sending a recovered token until the first draft on it is here
     alone: float  # a step where nothing is drafted
 
 

@@ -20,7 +20,7 @@ from specmesh.wire import messages as m
 # from one comparison of a session's drafter with the others to the next. Three drafters as in bench/pool.py, in virtual
 # time: of the best alone 0.96 where two are killed, 32: 0.92, 8: 0.95; in a text of 300 tokens 0.90, 32: 0.84
 LOOK_ROUNDS = 16
-CLEAR_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
+SWITCH_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
 MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
 DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
 CERTAIN = 0.999  # no chain of drafts stands more surely than this
@@ -100,7 +100,7 @@ class DrafterPool:
             self.attach(live, (unmeasured or self._best(live, fitting)).id, now)
 
     def attach(self, live: SessionContext, identity: vev.DrafterId, now: float) -> None:
-        """Let a drafter draft for a session. The one before must have been told that it does no more."""
+        """Let a drafter draft for a session. The one before must know that it does no more."""
         drafter = self.drafters.get(identity)
         if drafter is None:
             return  # it has just gone
@@ -131,7 +131,7 @@ class DrafterPool:
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
         if live.announced:
-            self._tell(vev.ToDrafter(identity, m.Done(live.id, "moved", len(live.machine.prefix))))
+            self._tell(vev.ToDrafter(identity, m.Done(live.id, m.FinishReason.MOVED, len(live.machine.prefix))))
 
     def reconsider(self, live: SessionContext, now: float) -> None:
         """Have the policy of a session solved where what it comes of has moved."""
@@ -150,7 +150,7 @@ class DrafterPool:
     def stepped(self, live: SessionContext, now: float) -> None:
         """Count a round of a session; where there are other drafters, see now and then whether it goes to one."""
         drafting = live.machine.drafting
-        if drafting != live.asked:
+        if drafting != live.counted:
             self.weigh()
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
         if drafter is None or live.machine.finished is not None:
@@ -184,7 +184,7 @@ class DrafterPool:
             self._move(live, present, unmeasured, now)
         else:
             best = self._best(live, others)
-            if self._rate(live, best) > CLEAR_GAIN * self._rate(live, present):
+            if self._rate(live, best) > SWITCH_GAIN * self._rate(live, present):
                 self._move(live, present, best, now, why="better")
 
     def _move(
@@ -218,7 +218,7 @@ class DrafterPool:
         pacing, arrivals = live.machine.pacing, drafter.arrivals
         if pacing.alone <= 0 or drafter.silent:
             return 0.0
-        others = sum(one.asked and one.drafter == drafter.id for one in self._sessions.values() if one is not live)
+        others = sum(one.counted and one.drafter == drafter.id for one in self._sessions.values() if one is not live)
         rates, interval = drafter.acceptance.rates(), arrivals.interval_at(1 + others)
         inputs = pacing.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
@@ -232,8 +232,8 @@ class DrafterPool:
     def weigh(self) -> None:
         """Set each drafter's load, which its timing depends on."""
         for live in self._sessions.values():
-            live.asked = live.machine.drafting
-        loads = Counter(live.drafter for live in self._sessions.values() if live.asked)
+            live.counted = live.machine.drafting
+        loads = Counter(live.drafter for live in self._sessions.values() if live.counted)
         for drafter in self.drafters.values():
             drafter.arrivals.load = max(loads[drafter.id], 1)
 

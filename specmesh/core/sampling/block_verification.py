@@ -55,7 +55,7 @@ class Block:
         return cls(distributions, offers, tuple(kept), (*heights, kept[-1]))
 
     def outcome(self, coins: Floats) -> tuple[int, Floats | None]:
-        """How many drafts stand by these coins, one for each, and weights of the recovered token; None where all do."""
+        """How many drafts these coins accept, one for each, and weights of the recovered token; None where all do."""
         passed = np.flatnonzero(coins <= self.heights)
         stood = int(passed[-1]) + 1 if len(passed) else 0
         while stood < len(self.offers):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.sampling.sampler import Logits, largest
 
-MAX_LOGPROBS = 20  # most alternatives that are told of a token: OpenAI's
+MAX_ALTERNATIVES = 20  # most alternatives that are shown of a token: OpenAI's
 LEAST = -9999.0  # what stands for anything less: OpenAI's, as JSON knows no infinity
 _HUGE = 1e30  # stands for logits that are no finite numbers
 
@@ -27,11 +27,11 @@ class Logprob:
     top: tuple[float, ...] = ()
 
 
-Flat = tuple[list[float], list[int], list[float]]
+FlatLogprobs = tuple[list[float], list[int], list[float]]
 """Of each token its own logarithm; the likeliest ids of all, as many for each; and those of these."""
 
 
-def flattened(logprobs: Sequence[Logprob | None], most: int) -> Iterator[tuple[int, Flat]]:
+def flattened(logprobs: Sequence[Logprob | None], most: int) -> Iterator[tuple[int, FlatLogprobs]]:
     """Yield them in parts of at most `most` tokens, each with its offset."""
     for at in range(0, len(logprobs), most):
         found = [one for one in logprobs[at : at + most] if one is not None]
@@ -39,7 +39,7 @@ def flattened(logprobs: Sequence[Logprob | None], most: int) -> Iterator[tuple[i
         yield at, ([one.chosen for one in found], ids, [score for one in found for score in one.top])
 
 
-def unflattened(flat: Flat) -> list[Logprob]:
+def unflattened(flat: FlatLogprobs) -> list[Logprob]:
     """Return those of a peer in order; none where its parts do not fit each other."""
     chosen, ids, top = flat
     each, odd = divmod(len(ids), len(chosen)) if chosen else (0, 0)
@@ -50,7 +50,7 @@ def unflattened(flat: Flat) -> list[Logprob]:
 
 
 def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
-    """Of a token chosen from this row, with the `top` likeliest; to six decimals, the same wherever they are told."""
+    """Of a token chosen from this row, with the `top` likeliest; to six decimals, the same wherever they are shown."""
     logits = np.nan_to_num(logits, nan=-_HUGE, posinf=_HUGE, neginf=-_HUGE)
     scores = logits.astype(np.float64)
     scores -= scores.max()

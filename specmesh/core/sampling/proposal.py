@@ -41,17 +41,17 @@ class Proposal:
         return distinct and known and min(self.weights) > 0 and max(self.weights) <= HEAVIEST
 
 
-Flat = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+FlatProposals = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Proposals one after the other: the size of each, 0 for none; all ids; all weights."""
 
 
-def flattened(proposals: Sequence[Proposal | None]) -> Flat:
+def flattened(proposals: Sequence[Proposal | None]) -> FlatProposals:
     known = [proposal or Proposal((), ()) for proposal in proposals]
     ids = tuple(token for proposal in known for token in proposal.ids)
     return tuple(len(one.ids) for one in known), ids, tuple(weight for one in known for weight in one.weights)
 
 
-def unflattened(flat: Flat) -> tuple[Proposal | None, ...]:
+def unflattened(flat: FlatProposals) -> tuple[Proposal | None, ...]:
     sizes, ids, weights = flat
     parts = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
     return tuple(Proposal(ids[part], weights[part]) if part.start < part.stop else None for part in parts)

@@ -120,7 +120,7 @@ class Penalties:
         return ids if self.window < 0 else ids[len(ids) - min(self.window, len(ids)) :]
 
 
-NONE = Penalties()
+NO_PENALTIES = Penalties()
 
 
 def biased(logits: Logits, biases: Sequence[tuple[int, float]]) -> Logits:
@@ -158,7 +158,7 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int = 0  # 64-bit
     min_p: float = 0.0
-    penalties: Penalties = NONE
+    penalties: Penalties = NO_PENALTIES
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added)
     strategy: str = Strategy.DETERMINISTIC
     threshold: float = THRESHOLD  # of that strategy

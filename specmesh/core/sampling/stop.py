@@ -30,7 +30,7 @@ class StopScan:
 
 
 class ShownText(NamedTuple):
-    """Text that can be shown, and the ids that are told with it: where the text of each begins in the whole."""
+    """Text that can be shown, and the ids that go with it: where the text of each begins in the whole."""
 
     text: str
     begins: list[int]
@@ -38,7 +38,7 @@ class ShownText(NamedTuple):
 
 class StopTextFilter:
     """Text of ids as they come, up to the first stop string; what may be the start of one is kept back. The ids that
-    are told are as few as have the whole text that is shown. Never half a UTF-8 character."""
+    go with it are as few as have the whole text that is shown. Never half a UTF-8 character."""
 
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._pieces = vocabulary.pieces
@@ -47,7 +47,7 @@ class StopTextFilter:
         self._kept = ""
         self._over = False
         self._come = self._shown = 0  # characters
-        self._begins: list[int] = []  # of the ids that are not told yet
+        self._begins: list[int] = []  # of the ids that are not shown yet
 
     def feed(self, ids: Iterable[int]) -> ShownText:
         decode, pieces = self._decoder.decode, self._pieces

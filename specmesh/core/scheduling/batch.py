@@ -215,7 +215,7 @@ class ThreadShare:
         return max(self._cores // 4 if self._drafts else self._cores - others, 1)
 
     def beside(self, peers: Iterable[HostPeer]) -> ev.Noted | None:
-        """Take the threads that are right beside these peers; return what the log is to be told."""
+        """Take the threads that are right beside these peers; return what the log is to say."""
         others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
         before, self.threads = self.threads, self.share(others)
         if self.threads != before:

@@ -65,7 +65,7 @@ class _Candidate:
 
 
 class KVSlots:
-    """The sequences 0 .. n_seq - 1 of one engine, and the orders it is to carry out before its next step.
+    """The sequences 0 .. max_sessions - 1 of one engine, and the orders it is to carry out before its next step.
 
     room: ids that sequences without a session may hold together; the least recently used are emptied first.
     part: ids of a prompt that are read at once, where the same ids must have the same bits: only what a session would
@@ -76,12 +76,12 @@ class KVSlots:
     """
 
     def __init__(
-        self, n_seq: int, reuse: KVReuse, room: int, part: int | None = None, *, offloads: bool = False
+        self, max_sessions: int, reuse: KVReuse, room: int, part: int | None = None, *, offloads: bool = False
     ) -> None:
-        self._n_seq, self._offloads = n_seq, offloads
+        self._max_sessions, self._offloads = max_sessions, offloads
         self._begun = list[Sequence[int]]()  # ids of sessions that began with no others, since the last orders
         self._reuse, self._room, self._part = reuse, room, part
-        self._free = dict.fromkeys(range(n_seq), NO_CONTENTS)  # the least recently used first
+        self._free = dict.fromkeys(range(max_sessions), NO_CONTENTS)  # the least recently used first
         self._orders: list[KVOrder] = []
         self._hits = self._saved = 0
 
@@ -102,7 +102,7 @@ class KVSlots:
         must be free. live: what sequences of other sessions hold for certain. cached: reuse what is held."""
         empty = (seq for seq, contents in self._free.items() if not contents.ids)
         victim = min(empty, default=next(iter(self._free)))
-        if self._begun or len(self._free) == self._n_seq:
+        if self._begun or len(self._free) == self._max_sessions:
             self._begun.append(ids)
         cold = _Candidate(victim, victim, 0, len(self._free[victim].ids))
         reusable = self._cached(ids[:-1], prompt, live, victim) if cached else ()

@@ -1,14 +1,17 @@
-"""A vocabulary as bytes per id: what text and fingerprints are made of."""
+"""A vocabulary as bytes per id: what text and fingerprints are made of, how a drafter gets its verifier's, and how ids
+are translated."""
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specmesh.errors import RemoteProtocolError
+from specmesh.errors import InvalidTransition, RemoteProtocolError
+from specmesh.wire.messages import Vocab, Welcome
 
 MAX_VOCAB = 2**20  # tokens of a vocabulary that is believed
 MAX_VOCAB_BYTES = 64 * 2**20  # bytes of its pieces, in base64
@@ -45,37 +48,90 @@ def chunk(vocabulary: Vocabulary, start: int) -> list[str]:
     return pieces
 
 
-class VocabularyFetch:
-    """A vocabulary that comes in chunks from a peer, which has told what it will be. `start` is the id to ask for next.
-    Every call raises RemoteProtocolError for what nobody can have."""
+RETRY = 1.0  # seconds after which an unanswered VOCAB is asked again
 
-    def __init__(self, fingerprint: str, n_vocab: int, end_ids: Iterable[int]) -> None:
+
+class VocabularyState(Enum):
+    """How well a drafter knows the vocabulary of its verifier."""
+
+    NEW = "new"  # no WELCOME has come
+    FETCHING = "fetching"  # its parts are asked for, one after the other
+    COMPARING = "comparing"  # it is whole, and compared with that of the draft model
+    KNOWN = "known"
+
+
+VOCABULARY_STATES: Mapping[VocabularyState, set[VocabularyState]] = {
+    VocabularyState.NEW: {VocabularyState.FETCHING, VocabularyState.COMPARING},
+    VocabularyState.FETCHING: {VocabularyState.FETCHING, VocabularyState.COMPARING},
+    VocabularyState.COMPARING: {VocabularyState.FETCHING, VocabularyState.COMPARING, VocabularyState.KNOWN},
+    VocabularyState.KNOWN: {VocabularyState.FETCHING, VocabularyState.COMPARING},
+}
+"""What each may become. Every WELCOME begins anew, unless the vocabulary is known and still the same; one that is the
+draft model's own need not be fetched."""
+
+
+class VocabularyExchange:
+    """A drafter's part in getting to know a verifier; own: the draft model's vocabulary, None where that knows ids
+    only. What a call returns is to be done: VOCAB is to be sent, or a vocabulary to be compared until it is known."""
+
+    def __init__(self, own: Vocabulary | None) -> None:
+        self._own = own
+        self.fingerprint = own.fingerprint() if own is not None else ""
+        self.state = VocabularyState.NEW  # changed by `move` only
+        self._theirs = ("", 0), frozenset[int]()  # what of a verifier decides how its ids are translated
+        self._pieces = list[bytes]()  # that came
+        self._size = 0  # in base64
+        self._sent_at = 0.0
+
+    def move(self, to: VocabularyState) -> None:
+        """Change its state; raise InvalidTransition, and change nothing, where VOCABULARY_STATES does not have it."""
+        if to not in VOCABULARY_STATES[self.state]:
+            raise InvalidTransition("vocabulary", self.state, to)
+        self.state = to
+
+    def welcomed(self, welcome: Welcome, now: float) -> Vocab | Vocabulary | None:
+        """Begin with a verifier. Raises RemoteProtocolError for a vocabulary that nobody can have."""
+        own, n_vocab = self._own, welcome.n_vocab
+        claimed, end_ids = theirs = (welcome.vocab_fingerprint, n_vocab), frozenset(welcome.end_ids)
+        if self.state is VocabularyState.KNOWN and self._theirs == theirs:
+            return None
+        if own is not None and (self.fingerprint, len(own)) == claimed:
+            self._theirs = theirs
+            self.move(VocabularyState.COMPARING)
+            return Vocabulary(own.pieces, end_ids)
         if n_vocab > MAX_VOCAB:
             raise RemoteProtocolError(f"the verifier claims a vocabulary of {n_vocab} tokens")
-        self.fingerprint, self.n_vocab = fingerprint, n_vocab
-        self._end_ids = frozenset(end_ids)
-        self._pieces: list[bytes] = []
-        self._size = 0  # in base64
+        self._theirs, self._pieces, self._size = theirs, [], 0
+        self.move(VocabularyState.FETCHING)
+        return self._ask(now)
 
-    @property
-    def start(self) -> int:
-        return len(self._pieces)
-
-    def add(self, chunk: Sequence[str]) -> Vocabulary | None:
-        """Take the next chunk; return the vocabulary once it is whole."""
+    def answered(self, answer: Vocab, now: float) -> Vocab | Vocabulary | None:
+        """Take the next part. Raises RemoteProtocolError where it is not what WELCOME promised."""
+        if self.state is not VocabularyState.FETCHING or not answer.pieces or answer.start != len(self._pieces):
+            return None
         try:
-            self._pieces += [base64.b64decode(piece, validate=True) for piece in chunk]
+            self._pieces += [base64.b64decode(piece, validate=True) for piece in answer.pieces]
         except ValueError:  # binascii.Error is one, and what is not ASCII raises another
             raise RemoteProtocolError("the verifier's vocabulary is not base64") from None
-        self._size += sum(map(len, chunk))
-        if len(self._pieces) > self.n_vocab or self._size > MAX_VOCAB_BYTES:
+        (fingerprint, n_vocab), end_ids = self._theirs
+        self._size += sum(map(len, answer.pieces))
+        if len(self._pieces) > n_vocab or self._size > MAX_VOCAB_BYTES:
             raise RemoteProtocolError("the verifier sends more vocabulary than it has")
-        if len(self._pieces) < self.n_vocab:
-            return None
-        vocabulary = Vocabulary(tuple(self._pieces), self._end_ids)
-        if vocabulary.fingerprint() != self.fingerprint:
+        if len(self._pieces) < n_vocab:
+            return self._ask(now)
+        vocabulary = Vocabulary(tuple(self._pieces), end_ids)
+        if vocabulary.fingerprint() != fingerprint:
             raise RemoteProtocolError("the verifier's vocabulary does not match its own fingerprint")
+        self.move(VocabularyState.COMPARING)
         return vocabulary
+
+    def late(self, now: float) -> Vocab | None:
+        """Ask again where an answer does not come."""
+        return self._ask(now) if self.state is VocabularyState.FETCHING and now - self._sent_at > RETRY else None
+
+    def _ask(self, now: float) -> Vocab:
+        self._sent_at = now
+        return Vocab(len(self._pieces))
 
 
 NONE = -1  # for an id of the draft model that has no counterpart

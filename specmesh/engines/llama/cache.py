@@ -23,7 +23,7 @@ SavedState = NDArray[np.uint8]
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
     n_ctx: int  # tokens per sequence
-    n_seq: int
+    max_sessions: int
     rows: int  # most of one decode
     outputs: int  # most of those with logits
     threads: int
@@ -142,9 +142,9 @@ class LlamaCache:
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
-    params.n_ctx = (sizes.n_ctx + (sizes.width or 0)) * sizes.n_seq  # rows that fill a step up take cells too
+    params.n_ctx = (sizes.n_ctx + (sizes.width or 0)) * sizes.max_sessions  # rows that fill a step up take cells too
     params.n_batch = params.n_ubatch = sizes.rows
-    params.n_seq_max = sizes.n_seq
+    params.n_seq_max = sizes.max_sessions
     params.n_outputs_max = sizes.outputs
     params.n_threads = params.n_threads_batch = sizes.threads
     params.flash_attn_type = model.lib.LLAMA_FLASH_ATTN_TYPE_AUTO
@@ -155,7 +155,7 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     handle = model.lib.llama_init_from_model(model.handle, params)
     if handle is None:
         raise ConfigError(
-            f"no context of {sizes.n_ctx} ids x {sizes.n_seq} sequences for {model.name} "
+            f"no context of {sizes.n_ctx} ids x {sizes.max_sessions} sequences for {model.name} "
             f"({quoted_errors()}): choose a smaller context or fewer sequences"
         )
     return handle

@@ -50,27 +50,27 @@ class LlamaEngine:
         self._model = LlamaModel(settings, progress)
         try:
             self._reserve(settings, n_batch, rollback)
-        except BaseException:
+        except BaseException:  # nobody has what would close it, whatever interrupted this
             self._model.close()
             raise
 
     def _reserve(self, settings: ModelSettings, n_batch: int, rollback: int) -> None:
-        model, n_seq = self._model, settings.max_sessions
-        width, n_outputs = None, n_seq * (rollback + 1)
+        model, max_sessions = self._model, settings.max_sessions
+        width, n_outputs = None, max_sessions * (rollback + 1)
         if settings.reproducible and rollback:
             width = GPU_ROWS if model.on_gpu else CPU_ROWS
-            n_outputs, rollback = n_seq * width, width - 1
+            n_outputs, rollback = max_sessions * width, width - 1
         n_ctx = _context_size(settings, model.lib.llama_model_n_ctx_train(model.handle))
-        n_batch = max(min(n_batch, n_ctx * n_seq), n_seq)
+        n_batch = max(min(n_batch, n_ctx * max_sessions), max_sessions)
         rows = max(n_batch, 2, width or 0)
-        n_batch += (width or 0) * n_seq  # a prompt's rows fit beside everybody's step
+        n_batch += (width or 0) * max_sessions  # a prompt's rows fit beside everybody's step
         n_outputs = min(n_outputs, n_batch)
         threads = settings.threads or physical_cores()
         # llama.cpp wants a row of logits for each sequence.
-        outputs = n_outputs if width is None else max(width, n_seq)
-        sizes = CacheSizes(n_ctx, n_seq, rows, outputs, threads, width=width)
+        outputs = n_outputs if width is None else max(width, max_sessions)
+        sizes = CacheSizes(n_ctx, max_sessions, rows, outputs, threads, width=width)
         self._cache = open_cache(model, sizes, drafter=not rollback)
-        self._sequences = Sequences(n_seq, n_ctx, model.n_vocab, n_batch, n_outputs)
+        self._sequences = Sequences(max_sessions, n_ctx, model.n_vocab, n_batch, n_outputs)
         self._offloaded: dict[int, SavedState] = {}
         self._idle: dict[int, int] = {}  # by sequence to be offloaded, the number of steps when that was said first
         self._steps = 0
@@ -85,7 +85,7 @@ class LlamaEngine:
             model.name,
             n_ctx,
             n_batch,
-            n_seq,
+            max_sessions,
             self._cache.trimming,
             model.backend if model.on_gpu else _on_cpu(threads),
             width,

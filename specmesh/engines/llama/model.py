@@ -26,7 +26,7 @@ log = structlog.get_logger("specmesh.engines.llama")
 _PIECE_BYTES = 256
 _METADATA_KEYS = ("general.architecture", "general.name", "general.size_label", "tokenizer.ggml.pre")
 
-SHORT = 4096
+SHORT_TEXT = 4096
 """Bytes that any thread can tokenize."""
 
 
@@ -67,7 +67,7 @@ class LlamaModel:
         with self._lock:  # another thread may free the model
             if self.handle is None:
                 raise EngineError("the model is closed")
-            return (self._tokenize if len(raw) <= SHORT else self._tokenize_deeply)(raw, special)
+            return (self._tokenize if len(raw) <= SHORT_TEXT else self._tokenize_deeply)(raw, special)
 
     def _tokenize_deeply(self, raw: bytes, special: bool) -> list[int]:
         """llama.cpp splits text by regular expressions, which for many vocabularies take some 310 bytes of stack for

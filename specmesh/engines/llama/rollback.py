@@ -19,7 +19,7 @@ from specmesh.errors import ConfigError, EngineError, LocalProtocolError
 CARRY = 8
 """Most tokens that are decoded again within the next step. More are decoded on their own, and saved after."""
 
-RENEW = 32
+SAVE_EVERY = 32
 """Tokens after which a drafter saves again: as far as it drafts ahead, so the save before reaches behind the chain."""
 
 NOISE = 0.05
@@ -74,7 +74,7 @@ class Restore(LlamaCache):
     decoded on their own, and the state is saved after them.
 
     ahead: False for a verifier, which saves before each step with drafts. True for a drafter, whose rows come one by
-           one: it saves every RENEW tokens and keeps two, so that the older reaches behind everything drafted.
+           one: it saves every SAVE_EVERY tokens and keeps two, so that the older reaches behind everything drafted.
     """
 
     trimming: Trimming = "restore"
@@ -84,7 +84,7 @@ class Restore(LlamaCache):
         # Attention's part stays where it is: `remove` cuts it.
         self._state_flags = int(self.lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._ahead = ahead
-        self._tracks = [_Track() for _ in range(sizes.n_seq)]
+        self._tracks = [_Track() for _ in range(sizes.max_sessions)]
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         logits = super().run(self._prepared(spans), outputs)
@@ -124,7 +124,7 @@ class Restore(LlamaCache):
         track = self._tracks[seq]
         since = len(track.ids) - track.states[-1][0]
         if self._ahead:
-            return since > 0 and (settled or since >= RENEW)
+            return since > 0 and (settled or since >= SAVE_EVERY)
         return since > 0 and any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
 
     def _save(self, seq: int) -> None:
@@ -157,7 +157,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
         )
     cache: LlamaCache
     if recurrent:
-        cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.n_seq), ahead=drafter)
+        cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.max_sessions), ahead=drafter)
     else:
         cache = (LlamaCache if sizes.width is None else FixedWidth)(model, sizes)
     try:

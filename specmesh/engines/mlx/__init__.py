@@ -23,7 +23,7 @@ class MlxDrafter:
         self._memories: list[MlxSequence] = []
         try:
             self._load(settings, n_batch)
-        except BaseException:
+        except BaseException:  # nobody has what would close it, whatever interrupted this
             self.close()
             raise
 

@@ -8,7 +8,8 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
@@ -18,7 +19,7 @@ from typing import Any
 from specmesh.config import ModelSettings
 from specmesh.core.tool_calls import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, SpecmeshError
 
 _SPACE = "\u2581"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -45,7 +46,7 @@ class MlxModel:
         device = mx.device_info().get("device_name", "GPU") if on_gpu else "CPU"
         self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
         advice = "is it complete, and of an architecture that this mlx-lm knows?"
-        try:
+        with mapped(lambda said: ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}")):
             if not where.is_dir():
                 self.name = str(where)
                 advice = f"no such directory here, and not in the hub's cache: get it by `hf download {where}`"
@@ -56,9 +57,6 @@ class MlxModel:
             if not on_gpu:
                 self.module.set_dtype(mx.float32)
             mx.eval(self.module.parameters())  # read the weights, which MLX has only mapped so far
-        except Exception as error:  # mlx-lm, its model classes and the hub have no common error
-            said = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
-            raise ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}") from error
 
     @property
     def trained_ctx(self) -> int:
@@ -80,11 +78,18 @@ class MlxModel:
         return Vocabulary(known, ends)
 
 
-def _library(name: str) -> Any:
+@contextmanager
+def mapped(ours: Callable[[str], SpecmeshError]) -> Iterator[None]:
+    """Raise what `ours` makes of the first line of any error of MLX."""
     try:
+        yield
+    except Exception as error:  # MLX, mlx-lm, the classes of its models and the hub have no error in common
+        raise ours(f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]) from error
+
+
+def _library(name: str) -> Any:
+    with mapped(lambda said: ConfigError(f"MLX cannot be used here ({said}): pip install 'specmesh[mlx]'")):
         return import_module(name)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"MLX cannot be used here ({error}): pip install 'specmesh[mlx]'") from error
 
 
 def free() -> None:

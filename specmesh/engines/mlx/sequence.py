@@ -15,6 +15,7 @@ from mlx.utils import tree_map
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
 from specmesh.core.sampling.sampler import Sampler
+from specmesh.engines.mlx.model import mapped
 from specmesh.errors import EngineError
 
 # A snapshot is taken where STRIDE ids have come since the last; as many are kept as cover REACH ids: no draft chain is
@@ -54,13 +55,11 @@ class MlxSequence:
 
     def feed(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         """Append ids; with a `sampler` return its choice after the last of them. After an EngineError it is empty."""
-        try:
+        with mapped(self._failed):
             if sampler is not None and len(ids) > _TOGETHER:
                 self._run(ids[:-1], None)
                 ids = ids[-1:]
             return self._run(ids, sampler)
-        except Exception as error:
-            raise self._failed(error) from error
 
     def trim(self, length: int) -> int:
         """Keep at most the first `length` ids, fewer where the model must go further back; returns how many. After an
@@ -68,18 +67,15 @@ class MlxSequence:
         surplus = self.length - length
         if surplus <= 0:
             return self.length
-        try:
+        with mapped(self._failed):
             if not length or not (self._cut(surplus) if can_trim_prompt_cache(self._caches) else self._go_back(length)):
                 self.clear()
-        except Exception as error:
-            raise self._failed(error) from error
         self._snapshots = [kept for kept in self._snapshots if kept.length <= self.length]
         return self.length
 
-    def _failed(self, error: Exception) -> EngineError:
-        """Empty the sequence and map mlx-lm's errors, which have no class in common."""
+    def _failed(self, said: str) -> EngineError:
         self.clear()
-        return EngineError(f"MLX cannot run this model: {error}")
+        return EngineError(f"MLX cannot run this model: {said}")
 
     def _run(self, ids: Sequence[int], sampler: Sampler | None) -> int | None:
         rows = self._model(mx.array([ids]), cache=self._caches)

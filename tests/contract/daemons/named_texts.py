@@ -79,5 +79,5 @@ def kept(verifier: Running, count: int = 1) -> None:
     until(lambda: sessions(verifier)["kept"] == count, f"{count} kept")
 
 
-def slow(n_seq: int = 8) -> Flaky:
-    return Flaky(SimSettings(step_ms=2, n_seq=n_seq))
+def slow(max_sessions: int = 8) -> Flaky:
+    return Flaky(SimSettings(step_ms=2, max_sessions=max_sessions))

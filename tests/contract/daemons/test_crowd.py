@@ -21,7 +21,7 @@ from specmesh.wire import messages as m
 def test_requests_wait_in_order(bench: Bench):
     """Of a thousand at once the sessions and the queue take so many, which are served in the order they came; the
     others are told to try again, exit code 75, and nobody's text is another."""
-    verifier = bench.verifier(Flaky(SimSettings(n_seq=1, step_ms=10)), max_queue=5)
+    verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=10)), max_queue=5)
     clients = [verifier.ask(request(20)) for _ in range(1000)]
     firsts = [client.next() for client in clients]
     began = {number: first.session for number, first in enumerate(firsts) if isinstance(first, Started)}
@@ -38,7 +38,7 @@ def test_requests_wait_in_order(bench: Bench):
 
 def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
     """A peer that asks for everything leaves a quarter of the sessions, and half of the queue."""
-    verifier = bench.verifier(Flaky(SimSettings(n_seq=4, step_ms=1)), max_queue=16)
+    verifier = bench.verifier(Flaky(SimSettings(max_sessions=4, step_ms=1)), max_queue=16)
     peer = bench.dealer()
     peer.say(*(ask_for(ref, ids=PROMPT, max_tokens=8000) for ref in range(1, 41)))
     refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}
@@ -50,7 +50,7 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
 def test_requests_that_come_too_fast(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     rates = {**RATES, Cost.OPENS: Rate(0.1, 50)}  # so few a second that a busy machine reads them too fast, too
     monkeypatch.setattr(PeerLimits.__init__, "__defaults__", (rates,))
-    bench.verifier(Flaky(SimSettings(n_seq=1)))
+    bench.verifier(Flaky(SimSettings(max_sessions=1)))
     peer = bench.dealer()
     count = 150
     for ref in range(1, count + 1):
@@ -131,7 +131,7 @@ def test_order_of_sessions_with_slow_prompts(bench: Bench):
 
 def test_more_slow_prompts_than_sessions(bench: Bench):
     """Prompts being encoded count among a drafter's requests; one too many is Busy, and others are served."""
-    engine = SlowReader(SimSettings(n_seq=2))
+    engine = SlowReader(SimSettings(max_sessions=2))
     bench.verifier(engine, max_queue=2)
     peer, other = bench.dealer(), bench.dealer()
     peer.say(*(ask_for(ref, "slow") for ref in (1, 2, 3, 4)))

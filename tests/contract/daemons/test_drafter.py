@@ -8,7 +8,8 @@ from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welc
 
 from specmesh import errors
 from specmesh.core import link
-from specmesh.daemons.link.dealer import Dealer
+from specmesh.core.requests import Finished
+from specmesh.daemons.link.dealer import ConnectionState, Dealer
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
@@ -121,6 +122,17 @@ def test_why_a_text_ends_in_an_error(bench: Bench):
     assert (type(broken), str(broken)) == (errors.RequestError, "too much")
 
 
+def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench: Bench):
+    """The client gets the word that DONE has."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(request())
+    order = router.expect(m.Open)
+    router.say(m.Opened(4, order.ref, len(PROMPT), {"temperature": 0}), m.Done(4, "of_tomorrow", 0, {}))
+    end = client.end()
+    assert isinstance(end, Finished)
+    assert end.reason == "of_tomorrow"
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [
@@ -169,7 +181,8 @@ def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     send = Dealer.send
 
     def without_room(dealer: Dealer, message: m.Message) -> int:
-        dealer.cut |= isinstance(message, m.Close)
+        if isinstance(message, m.Close):
+            dealer.move(ConnectionState.CUT)
         return 0 if dealer.cut else send(dealer, message)
 
     monkeypatch.setattr(Dealer, "send", without_room)

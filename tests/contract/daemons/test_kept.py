@@ -116,7 +116,7 @@ def test_the_same_drafter_asks_again(bench: Bench):
 
 def test_whoever_is_there_goes_before_whoever_left(bench: Bench):
     """A kept session gives its place up where all are taken; one that is listened to does not."""
-    verifier = left(bench, slow(n_seq=1), LONG)
+    verifier = left(bench, slow(max_sessions=1), LONG)
     verifier.ask(request(20)).whole(20)
     assert sessions(verifier)["kept"] == 0
 

@@ -39,7 +39,7 @@ from specmesh.wire import messages as m
 @pytest.mark.fault("E5.57")
 def test_engine_failure_ends_the_session_only(bench: Bench, socket_of: str):
     """A step that fails: the client gets the engine's error, and the place serves the next request."""
-    engine = Flaky(SimSettings(n_seq=1))
+    engine = Flaky(SimSettings(max_sessions=1))
     engine.fail_from = len(PROMPT) + 30
     verifier, drafter = bench.pair(engine)
     asked, draft_n, begins = (

@@ -61,10 +61,10 @@ class Two:
 def test_a_text_goes_to_the_better_one(bench: Bench):
     """By what they tell of their work; the next one elsewhere, once that has enough to do."""
     two = Two(bench)
-    two.loaded(two.a, places=1, sessions=1, queued=2, step_ms=10.0)
-    two.loaded(two.b, places=2, sessions=0, step_ms=12.0)
+    two.loaded(two.a, max_sessions=1, sessions=1, queued=2, step_ms=10.0)
+    two.loaded(two.b, max_sessions=2, sessions=0, step_ms=12.0)
     two.serve(two.b, two.ask())
-    two.loaded(two.b, places=2, sessions=2, queued=9, step_ms=12.0)
+    two.loaded(two.b, max_sessions=2, sessions=2, queued=9, step_ms=12.0)
     two.serve(two.a, two.ask(id="cmpl-" + 32 * "b"))
 
 
@@ -173,10 +173,10 @@ def test_a_verifier_that_does_not_suit(bench: Bench, count: int):
 
 def test_what_a_verifier_tells_a_drafter(bench: Bench):
     """Its load, with PONG."""
-    verifier, peer = bench.verifier(Flaky(SimSettings(n_seq=3, step_ms=2))), bench.dealer()
+    verifier, peer = bench.verifier(Flaky(SimSettings(max_sessions=3, step_ms=2))), bench.dealer()
     client = verifier.ask(request(8000))
     client.next()
     peer.say(m.Ping(5))
     told = peer.expect(m.Pong)
-    assert (told.number, told.sessions, told.queued, told.places) == (5, 1, 0, 3)
+    assert (told.number, told.sessions, told.queued, told.max_sessions) == (5, 1, 0, 3)
     verifier.cancel(client)

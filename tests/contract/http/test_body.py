@@ -12,7 +12,7 @@ from specmesh.api.body import parse_body
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
-from specmesh.core.session_params import MAX_TOKENS, ChatMessage
+from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
 from specmesh.errors import RequestError
 
 parse_completion = partial(parse_body, chat=False)
@@ -180,7 +180,7 @@ def test_chat():
     said = [{"role": "system", "content": "s", "name": None}, {"role": "user", "content": parts}]
     request = parse_chat({"messages": said}).requests[0]
     assert request.messages == (ChatMessage("system", "s"), ChatMessage("user", "ab"))
-    assert (request.prompt, request.prompt_ids, request.params.max_tokens) == (None, None, MAX_TOKENS)
+    assert (request.prompt, request.prompt_ids, request.params.max_tokens) == (None, None, LARGEST_MAX_TOKENS)
     limits = {"max_tokens": 5, "max_completion_tokens": 7}
     assert parse_chat({"messages": said, "max_tokens": 5}).requests[0].params.max_tokens == 5
     assert parse_chat({"messages": said} | limits).requests[0].params.max_tokens == 7

@@ -9,8 +9,8 @@ import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get
 
 from specmesh.api.requests import ModelInfo
+from specmesh.core.chat import Tokenizer
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.base import Tokenizer
 from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.errors import NotOffered
 

@@ -1,6 +1,7 @@
 """PROTOCOL.md says what the code does: its tables are compared, its examples executed."""
 
 import ast
+import json
 import re
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from specmesh.errors import FrameError
+from specmesh.core.sampling.constraint import GrammarKind
+from specmesh.core.session_params import wire_params
+from specmesh.errors import FrameError, RequestError
 from specmesh.wire import codec
 from specmesh.wire import messages as m
 
@@ -26,6 +29,8 @@ TYPES = {
     dict[str, object]: "object",
     list[dict[str, object]]: "[object]",
 }
+
+OPTIONS = {"integer": 1, "number": 0.5, "flag": True, "[text]": ["x"], "[[u32, number]]": [[1, 0.5]]}
 
 
 def section(title):
@@ -45,6 +50,26 @@ def field_rows(name):
         other = {title: rest for title, *rest in field_rows(kind)} if kind in CONTROL else {}
         for title in titles.split(", "):
             yield title, *other.get(title, (kind, default))
+
+
+def option_rows():
+    """Name, type, default and limits of each of OPEN's options: a row may name several, of the same default or not."""
+    for names, kind, default, limits in table(section("Options")):
+        titles, defaults = names.split(", "), default.split(", ")
+        for title, value in zip(titles, defaults if len(defaults) > 1 else defaults * len(titles), strict=True):
+            yield pytest.param(title, kind, json.loads(value), limits, id=title)
+
+
+def within(limits):
+    """The least and the largest value that a row of numbers names."""
+    least, largest = re.search(r"(-?[\d.e-]+) to (-?[\d.e]+)", limits).groups()
+    return float(least), float(largest)
+
+
+def refused(options):
+    with pytest.raises(RequestError) as caught:
+        wire_params(options)
+    return caught.value.param
 
 
 def examples():
@@ -109,10 +134,46 @@ def test_field_table_is_the_dataclass(name):
             assert default == "", title
 
 
+def test_options_are_those_of_a_session():
+    assert sorted(row.id for row in option_rows()) == sorted(wire_params({}).named())
+
+
+@pytest.mark.parametrize(("name", "kind", "default", "limits"), list(option_rows()))
+def test_option_table_is_what_a_session_takes(name, kind, default, limits):
+    """A default is what a missing option and null are; the limits are taken, and what is beyond them is refused."""
+    assert wire_params({}).named()[name] == wire_params({name: None}).named()[name] == default
+    wire_params({name: OPTIONS[kind] if kind != "text" else default})
+    assert refused({name: {"integer": 0.5, "number": True}.get(kind, 1)}) == name
+    if kind in ("integer", "number"):
+        least, largest = within(limits)
+        step = 1 if kind == "integer" else abs(least or largest) / 100
+        for value in (least, largest):
+            assert wire_params({name: value}).named()[name] in (value, max(value, 0))  # a `top_k` of -1 is 0
+        assert refused({name: least - step}) == refused({name: largest + step}) == name
+
+
+def test_limits_of_lists_are_what_a_session_takes():
+    rows = {row.id: row.values[3] for row in option_rows()}
+    count, length = map(int, re.findall(r"\d+", rows["stop"]))
+    assert len(wire_params({"stop": ["x" * length] * count}).stop) == count
+    assert refused({"stop": ["x" * (length + 1)]}) == refused({"stop": ["x"] * (count + 1)}) == "stop"
+    count, (_, largest) = int(rows["logit_bias"].split()[0]), within(rows["logit_bias"])
+    for bias in within(rows["logit_bias"]):
+        assert len(wire_params({"logit_bias": [[1, bias]] * count}).sampling.logit_bias) == count
+        assert refused({"logit_bias": [[1, bias * 2]]}) == "logit_bias"
+    assert refused({"logit_bias": [[1, largest]] * (count + 1)}) == "logit_bias"
+    assert re.findall(r"`(\w+)`", rows["grammar_kind"]) == list(GrammarKind)
+
+
 def test_reasons_are_the_errors():
     reasons = [reason for reason, _ in table(section("What is refused"))]
     assert FrameError.__doc__
     assert f"one of {', '.join(reasons)} and" in " ".join(FrameError.__doc__.split())
+
+
+def test_finish_reasons_are_the_enum():
+    described = {name: meaning for name, *_, meaning in table(section("DONE"))}["finish_reason"]
+    assert re.findall(r"[a-z]+", described.replace(" or ", " ")) == list(m.FinishReason)
 
 
 def test_error_codes_are_the_messages():

@@ -1,15 +1,18 @@
 """What a template is to render of a chat with tools, and what its answer's form is."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
-from specmesh.core.chat import for_template, with_format
+from specmesh.core.chat import for_template, prompt_of, with_format
+from specmesh.core.fields import Json
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.core.tool_calls import ToolCall
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 
 TOOLS = {"tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": True, "format": "", "thinking": ""}
 LOOP = (
@@ -60,3 +63,39 @@ def test_the_form_of_an_answer():
     schema = Grammar(GrammarKind.JSON_SCHEMA, "{}")
     assert with_format(params(schema), texts, "<think>").thinking == ""
     assert with_format(params(), texts, "Hi").thinking == "think"
+
+
+class Target:
+    """Ids are characters' codes; the template begins a thought."""
+
+    vocabulary = Vocabulary(tuple(bytes([one]) for one in range(128)), frozenset({9, 7}))
+    texts = {"chat_template": "<think>"}  # noqa: RUF012
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return list(text.encode()) if special else []
+
+    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+        return f"{messages[0].content} {variables} {continued}<think>"
+
+
+CHAT = (ChatMessage("user", "Hi"),)
+THOUGHT = tuple(b"Hi {'a': 1} True<think>")
+
+
+@pytest.mark.parametrize(
+    ("request_", "ids", "thinking"),
+    [
+        (Request("Hi<think>", None, params()), tuple(b"Hi<think>"), ""),
+        (Request("", None, params(), id="cmpl-1"), (7,), ""),
+        (Request("no", None, params(), messages=CHAT, template={"a": 1}, continued=True), THOUGHT, "think!"),
+        (Request("no", (72, 999), params(), messages=CHAT), (72, 999), "think"),
+        (Request(None, THOUGHT, params(), id="chatcmpl-1"), THOUGHT, "think!"),
+        (Request(None, THOUGHT, params(), id="cmpl-1"), THOUGHT, ""),
+    ],
+    ids=["text", "empty", "chat", "ids before a chat", "a chat resumed", "a completion resumed"],
+)
+def test_what_is_to_be_continued(request_: Request, ids: tuple[int, ...], thinking: str):
+    """Ids, else a chat, else a text; a chat's answer has the form of the template: one resumed by ids is known by
+    its name."""
+    made, form = prompt_of(request_, Target())
+    assert (made, form.thinking) == (ids, thinking)

@@ -18,8 +18,8 @@ GREEDY = SamplingParams()
 SPEAKS = ev.UpstreamChanged(0, 0.0, speaks=True)
 
 
-def made(n_seq=2, *, batches=True, offloads=False):
-    core = DrafterCore(DraftLimits(64, 16, batches), KVSlots(n_seq, "cut", 64, offloads=offloads))
+def made(max_sessions=2, *, batches=True, offloads=False):
+    core = DrafterCore(DraftLimits(64, 16, batches), KVSlots(max_sessions, "cut", 64, offloads=offloads))
     core.handle(SPEAKS, 0.0)
     return core
 
@@ -163,7 +163,7 @@ def test_guesses_in_a_row_that_end():
 
 
 def test_a_session_for_which_drafts_are_asked_takes_the_slot_of_another():
-    core = made(n_seq=1)
+    core = made(max_sessions=1)
     opened(core, 1)
     finish(core, core.next_step(0.0), 8)
     told(core, 1, 8, after=PROMPT, draft_n=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.logprobs import LEAST, MAX_LOGPROBS, Logprob, logprobs_of
+from specmesh.core.sampling.logprobs import LEAST, MAX_ALTERNATIVES, Logprob, logprobs_of
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
@@ -19,7 +19,7 @@ ROWS = arrays(np.float32, st.integers(1, 300), elements=st.floats(-50, 50, width
 N_VOCAB, END, PROMPT = 12, 0, (3, 1, 4)
 
 
-@given(ROWS, st.integers(0, MAX_LOGPROBS), st.data())
+@given(ROWS, st.integers(0, MAX_ALTERNATIVES), st.data())
 def test_they_are_those_of_the_softmax(row, top, data):
     token = data.draw(st.integers(0, len(row) - 1))
     exact = row.astype(np.float64) - np.logaddexp.reduce(row.astype(np.float64))

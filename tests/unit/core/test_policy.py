@@ -180,7 +180,7 @@ def test_interpolation_stays_between_its_neighbours(table, rows):
 
 
 def test_median_ignores_outliers_and_the_distant_past(monkeypatch):
-    monkeypatch.setattr(estimates, "WINDOW", 5)
+    monkeypatch.setattr(estimates, "MAX_SAMPLES", 5)
     costs = StepCosts()
     for value in (1.0, 1.0, 50.0, 1.0, 1.0):
         costs.record(2, value)

@@ -11,7 +11,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.clients import Clients
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.request_router import AHEAD, RequestRouter
+from specmesh.core.request_router import MAX_OPENING, RequestRouter
 from specmesh.core.requests import ClientEvent, Failed, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
@@ -71,15 +71,15 @@ def test_a_verifier_is_asked_for_so_many_at_once():
     """What comes too fast it drops: the others wait here, the first first; too many are refused."""
     (wire, upstream, router), heard = one_verifier(), list[ClientEvent]()
     client = SimpleNamespace(on_event=heard.append)
-    for number in range(AHEAD + MAX_QUEUE + 1):
+    for number in range(MAX_OPENING + MAX_QUEUE + 1):
         router.ask(replace(REQUEST, known=number), client, 1.0)
-    assert (len(wire.asked), len(router.in_state(RequestState.UNPLACED)), len(heard)) == (AHEAD, MAX_QUEUE, 1)
+    assert (len(wire.asked), len(router.in_state(RequestState.UNPLACED)), len(heard)) == (MAX_OPENING, MAX_QUEUE, 1)
     router.look(1.0)
-    assert len(wire.asked) == AHEAD
+    assert len(wire.asked) == MAX_OPENING
     upstream.cancel(router.requests[0], 1.0)
     router.look(1.0)
-    assert len(wire.asked) == AHEAD + 1
-    assert [one.request.known for one in router.in_state(RequestState.ASKED)] == list(range(1, AHEAD + 1))
+    assert len(wire.asked) == MAX_OPENING + 1
+    assert [one.request.known for one in router.in_state(RequestState.OPENING)] == list(range(1, MAX_OPENING + 1))
 
 
 def test_a_verifier_that_knows_no_recovery():
@@ -99,7 +99,7 @@ def test_who_is_refused_takes_no_text():
     first, second = list[ClientEvent](), list[ClientEvent]()
     router.ask(replace(REQUEST, id="x" * 36), SimpleNamespace(on_event=first.append), 1.0)
     upstream.opened(7, wire.asked[0], 3, REQUEST.params, 1.0)
-    for _ in range(AHEAD + MAX_QUEUE):
+    for _ in range(MAX_OPENING + MAX_QUEUE):
         router.ask(REQUEST, SimpleNamespace(on_event=print), 1.0)
     router.ask(replace(REQUEST, id="x" * 36), SimpleNamespace(on_event=second.append), 1.0)
     assert [type(event.error) for event in second] == [Busy]

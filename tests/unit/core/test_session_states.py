@@ -1,6 +1,7 @@
-"""States of sessions and of requests are tables: what these do not list is refused, and changes nothing."""
+"""States are tables: what these do not list is refused, and changes nothing."""
 
 from copy import deepcopy
+from dataclasses import replace
 from enum import Enum
 from itertools import product
 from pathlib import Path
@@ -15,21 +16,31 @@ from specmesh.core.requests import TRANSITIONS, DrafterRequest, Request, Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import STATES, SessionState
 from specmesh.core.session_params import SessionParams, TargetLimits
-from specmesh.errors import LocalProtocolError
+from specmesh.core.vocabulary.vocabulary import (
+    VOCABULARY_STATES,
+    Vocabulary,
+    VocabularyExchange,
+    VocabularyState,
+    chunk,
+)
+from specmesh.daemons.link import dealer
+from specmesh.daemons.link.dealer import CONNECTION_STATES, ConnectionState, Dealer
+from specmesh.errors import InvalidTransition, LocalProtocolError, RemoteProtocolError
 from specmesh.wire import messages as m
 
 PROMPT = (1, 2, 3)
+PARAMS, LIMITS = SessionParams(SamplingParams(), 9), TargetLimits(64, 8, frozenset({7}))
 
 
 @pytest.mark.parametrize("state", SessionState)
 @pytest.mark.parametrize("part", [ev.Prefill, ev.Verify])
 def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefill | ev.Verify]):
     """Each kind of step in each state; what peers and clients say has no effect at the end."""
-    made = session(PROMPT, SessionParams(SamplingParams(), 9), TargetLimits(64, 8, frozenset({7})))
+    made = session(PROMPT, PARAMS, LIMITS)
     if state is not SessionState.PREFILLING:
         made.prefilled(len(PROMPT) - 1)
     if state is SessionState.ENDED:
-        made.cancel("cancelled")
+        made.cancel(m.FinishReason.CANCELLED)
         assert made.heard(m.Draft(1, 0, 0, (1,)), 1.0) == made.heard(m.Nack(1, 0, 0), 1.0) == made.cancel("again") == []
     assert made.state is state
     before = deepcopy((made.prefix.ids, made.counts, made.finished))
@@ -48,35 +59,88 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
         assert (made.prefix.ids, made.counts, made.finished) == before
 
 
-SESSIONS = {state: those for state, (_, those) in STATES.items()}
+LISTED: dict[Enum, set[Enum]] = {state: set(those) for state, (_, those) in STATES.items()}
+for table in (TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES):
+    LISTED |= {state: set(those) for state, those in table.items()}
+KINDS = {
+    SessionState: ("session", lambda: session(PROMPT, PARAMS, LIMITS)),
+    RequestState: ("request", lambda: DrafterRequest(Request("", None, PARAMS), SimpleNamespace())),
+    VocabularyState: ("vocabulary", lambda: VocabularyExchange(None)),
+    ConnectionState: ("connection", lambda: Dealer(SimpleNamespace(open=lambda: None))),
+}
 
 
-@pytest.mark.parametrize(
-    ("state", "to"), [*product(SessionState, SessionState), *product(RequestState, RequestState)], ids=str
-)
-def test_what_moves_as_listed(state: SessionState | RequestState, to: SessionState | RequestState):
-    """Each pair; a client is told of no end that is refused."""
-    told: list[object] = []
-    params = SessionParams(SamplingParams(), 9)
-    request = DrafterRequest(Request("", None, params), SimpleNamespace(on_event=told.append))
-    made = request if isinstance(state, RequestState) else session(PROMPT, params, TargetLimits(64, 8, frozenset({7})))
+@pytest.mark.parametrize(("state", "to"), [pair for kind in KINDS for pair in product(kind, kind)], ids=str)
+def test_what_moves_as_listed(state: Enum, to: Enum, monkeypatch: pytest.MonkeyPatch):
+    """Each pair of states of one kind."""
+    monkeypatch.setattr(dealer, "Inlet", lambda _: None)
+    name, make = KINDS[type(state)]
+    made = make()
     made.state = state
-    if to in (SESSIONS | TRANSITIONS)[state]:
+    if to in LISTED[state]:
         made.move(to)
         assert made.state is to
         return
-    with pytest.raises(LocalProtocolError, match=f"that is {state.value} cannot become {to.value}"):
-        made.fail(LocalProtocolError(), to) if made is request else made.move(to)
-    assert (made.state, told) == (state, [])
+    with pytest.raises(InvalidTransition, match=f"a {name} that is {state.value} cannot become {to.value}") as refused:
+        made.move(to)
+    assert (made.state, refused.value.state, refused.value.to) == (state, state, to)
 
 
-@pytest.mark.parametrize("table", [TRANSITIONS, SESSIONS], ids=["requests", "sessions"])
-def test_the_tables_are_drawn(table: dict[Enum, set[Enum]]):
-    width = max(len(state.value) for state, those in table.items() if those)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tables_are_drawn(kind: type[Enum]):
+    width = max(len(state.value) for state in kind if LISTED[state])
     lines = [
-        f"{state.value:{width}} -> {', '.join(to.value for to in type(state) if to in those)}"
-        for state, those in table.items()
-        if those
+        f"{state.value:{width}} -> {', '.join(to.value for to in kind if to in LISTED[state])}"
+        for state in kind
+        if LISTED[state]
     ]
     architecture = Path(__file__).parents[3] / "ARCHITECTURE.md"
     assert "\n".join(["```", *lines, "```"]) in architecture.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("state", [state for state in RequestState if RequestState.OVER not in TRANSITIONS[state]])
+def test_nobody_hears_of_an_end_that_is_refused(state: RequestState):
+    told: list[object] = []
+    request = DrafterRequest(Request("", None, PARAMS), SimpleNamespace(on_event=told.append))
+    request.state = state
+    with pytest.raises(LocalProtocolError):
+        request.fail(LocalProtocolError())
+    assert (request.state, told) == (state, [])
+
+
+OWN = Vocabulary((b"a", b"b"), frozenset({1}))
+THEIRS = Vocabulary((b"b", b"a"), frozenset({1}))
+PARTS = [m.Vocab(start, chunk(THEIRS, start)[:1]) for start in (0, 1)]
+
+
+def welcome(vocabulary: Vocabulary) -> m.Welcome:
+    return m.Welcome("v", "m", "", vocabulary.fingerprint(), len(vocabulary), 9, sorted(vocabulary.end_ids))
+
+
+def acquainted(state: VocabularyState) -> VocabularyExchange:
+    """An exchange about THEIRS, as far as this state."""
+    made = VocabularyExchange(OWN)
+    if state is not VocabularyState.NEW:
+        assert made.welcomed(welcome(THEIRS), 0.0) == m.Vocab(0)
+    if state in (VocabularyState.COMPARING, VocabularyState.KNOWN):
+        assert [made.answered(part, 0.0) for part in PARTS] == [m.Vocab(1), THEIRS]
+    if state is VocabularyState.KNOWN:
+        made.move(VocabularyState.KNOWN)
+    assert made.state is state
+    return made
+
+
+@pytest.mark.parametrize("state", VocabularyState)
+def test_a_vocabulary_in_each_state(state: VocabularyState):
+    """What is out of turn has no effect, or is refused; a WELCOME begins anew, but for what is known."""
+    fetching = state is VocabularyState.FETCHING
+    made = acquainted(state)
+    assert [made.answered(part, 9.0) for part in (PARTS[1], m.Vocab(0))] == [None, None]
+    assert fetching or made.answered(PARTS[0], 9.0) is None
+    assert (made.late(0.5), made.late(9.0)) == (None, m.Vocab(0) if fetching else None)
+    assert made.state is state
+    again = made.welcomed(welcome(THEIRS), 9.0)
+    assert again == (None if state is VocabularyState.KNOWN else m.Vocab(0))
+    assert acquainted(state).welcomed(welcome(OWN), 9.0) == OWN
+    with pytest.raises(RemoteProtocolError):
+        acquainted(state).welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0)

@@ -30,7 +30,7 @@ def row(*tokens: int):
 
 def made() -> tuple[VerifierCore, StepCosts]:
     costs, slots = StepCosts(), KVSlots(2, "cut", 64)
-    return VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), costs, slots, 8, n_seq=2), costs
+    return VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), costs, slots, 8, max_sessions=2), costs
 
 
 def test_a_session_from_its_opening_to_its_end():
@@ -111,7 +111,7 @@ def test_a_step_that_failed_is_no_pause():
 
 def test_a_step_that_failed_leaves_what_was_to_be_offloaded_before_it():
     slots = KVSlots(2, "copied", 64, offloads=True)
-    core = VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), StepCosts(), slots, 64, n_seq=2)
+    core = VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), StepCosts(), slots, 64, max_sessions=2)
     for client, ids in ((1, PROMPT * 10), (2, (5, 6) * 10)):
         core.handle(replace(OPENING, client=client, ids=ids, n_prompt=20), 0.0)
         core.finish(core.next_step(0.0), [None] if client == 1 else EngineError("no room"), 0.0, 0.1)

@@ -8,15 +8,13 @@ from specmesh.core.draft_buffer import TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.prefix import Prefix
-from specmesh.core.requests import DrafterRequest, Request
+from specmesh.core.requests import DrafterRequest, Request, open_of, requested
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
 from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics import SessionTimes
-from specmesh.daemons.drafter.upstream_link import open_of
-from specmesh.daemons.verifier.drafters import requested
 from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode

@@ -1,23 +1,25 @@
-"""MLX as drafter: the vocabulary of a model, as llama.cpp has the same one's, and models that cannot be used."""
+"""MLX as drafter: the vocabulary of a model, as llama.cpp has the same one's, unusable models, errors."""
 
 from collections.abc import Callable
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from specmesh.config import ModelSettings
+from specmesh.engines.base import Ask
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.engines.mlx.model import token_bytes
-from specmesh.errors import ConfigError
+from specmesh.errors import ConfigError, EngineError
 
 pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llama_cpp")
 
-from specmesh.engines.mlx import MlxDrafter
+from specmesh.engines.mlx import MlxDrafter, model, sequence
 
 pytestmark = pytest.mark.models
 
@@ -69,6 +71,39 @@ def test_unusable_models(make_hf: Callable[..., Path], damage: str, says: str):
         opened(folder)
     assert folder.name in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError("no memory\nleft"), KeyError("gate"), IndexError()], ids=repr)
+@pytest.mark.parametrize("step", ["feed", "trim"])
+def test_whatever_mlx_raises(
+    make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, step: str, trouble: Exception
+):
+    """It is an EngineError of one line; the sequence is empty then, and can be used again."""
+
+    def fail(*_: object) -> None:
+        raise trouble
+
+    with closing(opened(make_hf("breaks"))) as drafter:
+        drafter.predict([Ask(0, (5, 6, 7), None)])
+        monkeypatch.setattr(sequence, *(("trim_prompt_cache", fail) if step == "trim" else ("mx", Mock(array=fail))))
+        with pytest.raises(EngineError, match=rf"^MLX cannot run this model: {type(trouble).__name__}.*$") as caught:
+            drafter.trim(0, 1) if step == "trim" else drafter.predict([Ask(0, (8,), None)])
+        assert "\n" not in str(caught.value)
+        monkeypatch.undo()
+        drafter.predict([Ask(0, (5, 6), None)])
+        assert drafter.trim(0, 9) == 2
+
+
+def test_a_library_that_is_broken(make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+    """Whatever it raises as it is loaded."""
+
+    def fail(_: str) -> None:
+        raise OSError("libmlx.so: no such file")
+
+    folder = make_hf("fine")
+    monkeypatch.setattr(model, "import_module", fail)
+    with pytest.raises(ConfigError, match=r"libmlx.*pip install 'specmesh\[mlx\]'"):
+        opened(folder)
 
 
 # --- the vocabulary, as bytes

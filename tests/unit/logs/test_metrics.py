@@ -1,6 +1,7 @@
 """A snapshot as Prometheus reads it, with the reader that prometheus_client has itself."""
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from harness import snapshots
@@ -8,6 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from specmesh.api.metrics import exposition
+from specmesh.wire.messages import FinishReason
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -51,6 +53,12 @@ def test_no_label_names_a_peer_or_a_session():
         assert peer.link.busy == busy
     text = exposition(snapshots.verifier(), "", healthy=True)[0].decode()
     assert not any(word in text for word in ("mac:", "5088330", "big.gguf"))
+
+
+def test_each_end_is_counted():
+    """By its reason, but for a session that another drafter has now."""
+    sessions = snapshots.verifier(ended=FinishReason).sessions
+    assert asdict(sessions.ended) == {reason: 1 for reason in FinishReason if reason is not FinishReason.MOVED}
 
 
 def test_what_is_not_there_is_left_out():

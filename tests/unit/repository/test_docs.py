@@ -1,10 +1,13 @@
 """What the documents say exists: commands, flags, variables, targets, links, tables."""
 
 import ast
+import json
 import re
 import shlex
 from dataclasses import fields, is_dataclass
+from io import StringIO
 from pathlib import Path
+from tokenize import COMMENT, generate_tokens
 
 import cli_reference
 import click
@@ -26,6 +29,8 @@ DOCUMENTS = [
 USAGE, HTTP_API, OPERATIONS = (
     (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("usage", "http-api", "operations")
 )
+MODULES = sorted(path for folder in ("specmesh", "wire", "daemons") for path in (ROOT / folder).rglob("*.py"))
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 GENERATED = [ROOT / "docs" / name for name in ("cli.md", "faults.md")]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -149,24 +154,47 @@ def test_words_are_the_fields(path):
 
 
 def test_words_of_help_statistics_and_wire_are_the_fields():
-    """Help of each option, keys and metrics, kinds and fields of frames."""
+    """Help of each option, keys and metrics, kinds and fields of frames, what the golden vectors are called."""
     golden = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests/contract/golden").glob("*.json"))]
     frames = [one for one in vars(messages).values() if is_dataclass(one)]
     names = [kind.name.lower() for kind in messages.Kind] + [field.name for one in frames for field in fields(one)]
+    vectors = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "wire/vectors").glob("*.json"))]
+    names += [text for one in vectors for text in (one["about"], *(vector["name"] for vector in one["vectors"]))]
     said = [(ROOT / "docs/cli.md").read_text(encoding="utf-8"), *golden, *names]
-    assert [word for text in said for word in RETIRED.findall(re.sub(r"[_.\[\]]+", " ", text))] == []
+    assert [word for text in said for word in RETIRED.findall(re.sub(r"[_.\[\]]+", " ", text.lower()))] == []
 
 
 def test_words_of_the_code_are_the_fields():
-    """Every name that the product's modules give."""
+    """Every name that the product's modules give, their docstrings and comments."""
     found = list[str]()
-    for path in (path for folder in ("specmesh", "wire", "daemons") for path in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in MODULES:
+        source = path.read_text(encoding="utf-8")
+        comments = [part.string for part in generate_tokens(StringIO(source).readline) if part.type == COMMENT]
+        found += [
+            f"{path.name}: {word}" for word in RETIRED.findall(re.sub(r"[#\s]+", " ", " ".join(comments).lower()))
+        ]
+        for node in ast.walk(ast.parse(source)):
             given = not isinstance(node, ast.Name | ast.Attribute) or isinstance(node.ctx, ast.Store)
-            names = [getattr(node, name, None) for name in ("name", "asname", "arg", "id", "attr") if given]
-            words = re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", " ".join(filter(None, names))).lower()
-            found += [f"{path.name}:{node.lineno} {word}" for word in RETIRED.findall(words)]
+            said = [getattr(node, name, None) for name in ("name", "asname", "arg", "id", "attr") if given]
+            said += [ast.get_docstring(node)] if isinstance(node, DOCUMENTED) else []
+            words = re.sub(r"[_\s]+|(?<=[a-z])(?=[A-Z])", " ", " ".join(filter(None, said))).lower()
+            found += [f"{path.name}:{getattr(node, 'lineno', 1)} {word}" for word in RETIRED.findall(words)]
     assert found == []
+
+
+def test_a_name_means_one_thing():
+    """No public constant or class of the product has the name of another module's."""
+    homes = dict[str, set[str]]()
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            named = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                stored = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+                named = [part.id for part in stored if isinstance(part.ctx, ast.Store) and part.id.isupper()]
+            for name in named:
+                homes.setdefault(name, set()).add(str(path))
+    shared = {"T"}  # a type variable
+    assert {name for name, found in homes.items() if len(found) > 1 and name[0] != "_"} == shared
 
 
 def test_promises_are_shown_by_tests_that_exist():

@@ -3,6 +3,7 @@ imported."""
 
 import ast
 import platform
+import re
 import runpy
 import sys
 from functools import cache
@@ -118,6 +119,16 @@ def test_only_engines_use_any():
     """What a library without types answers is their matter; all else says what it takes and returns."""
     files = [path for path in sources("specmesh", "wire", "daemons") if "engines" not in path.parts]
     assert [named(path) for path in files if imports(path) & {"typing", "typing.Any"}] == []
+
+
+def test_broad_excepts_say_why():
+    found = {
+        f"{named(path)}:{number}": re.sub(r"noqa: \w+", "", line.partition("#")[2])
+        for path in sources("specmesh", "wire", "daemons")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.match(r"\s*except( \(?(Base)?Exception\b.*)?:", line)
+    }
+    assert [place for place, why in found.items() if not re.search(r"\w+ \w+", why)] == []
 
 
 WALL = {"time.time", "time.time_ns", "datetime.datetime", "datetime.datetime.now", "datetime.date", "time.localtime"}

@@ -1,0 +1,41 @@
+"""The tree of errors, and what clients get of it over a daemon's socket."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specmesh import errors
+from specmesh.api.shapes import error_body
+from specmesh.client import Client
+from specmesh.errors import SpecmeshError
+
+SENTENCE = "the sentence"
+OF_FIELDS = {errors.FrameError, errors.InvalidTransition}  # more than a sentence: they end in no answer
+
+
+def tree(cls: type[SpecmeshError] = SpecmeshError, depth: int = 0) -> Iterator[tuple[int, type[SpecmeshError]]]:
+    """A class and those below it, in the order of the module."""
+    yield depth, cls
+    for below in cls.__subclasses__():
+        if below.__module__ == errors.__name__:
+            yield from tree(below, depth + 1)
+
+
+def test_the_tree_is_drawn():
+    """Each class once, below its base, with whose fault it is and what."""
+    drawn = re.findall(r"^    ( *)(\w+)(?: +(?:ours|who asks|peer|nobody): .+)?$", errors.__doc__, re.MULTILINE)
+    assert drawn == [(" " * 4 * depth, cls.__name__) for depth, cls in tree()]
+
+
+@pytest.mark.parametrize("cls", [cls for _, cls in tree() if cls not in OF_FIELDS])
+def test_an_error_comes_back_whole(fake_daemon: Callable[..., Path], cls: type[SpecmeshError]):
+    """What a daemon answers is raised by its client as it was there, fields included."""
+    error = cls(SENTENCE)
+    if isinstance(error, errors.RequestError):
+        error.param = "its_field"
+    with pytest.raises(SpecmeshError) as caught:
+        Client(fake_daemon({"/x": (400, json.dumps(error_body(error)).encode())})).get("/x")
+    assert (type(caught.value), str(caught.value), vars(caught.value)) == (cls, SENTENCE, vars(error))
