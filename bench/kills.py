@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specmesh import logs
-from specmesh.client import Client, Json
+from specmesh.client import Client
+from specmesh.core.fields import Json
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 

@@ -37,7 +37,8 @@ from live import LOADING_S, daemons, start, until
 from specmesh import logs
 from specmesh.bench.load import Texts, level, run_clients
 from specmesh.cli.options import columns
-from specmesh.client import Client, Json, at
+from specmesh.client import Client
+from specmesh.core.fields import Json, at
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 

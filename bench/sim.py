@@ -22,9 +22,10 @@ from pathlib import Path
 from statistics import fmean
 
 from specmesh.bench.steps import costs_of, read_costs
-from specmesh.client import Client, Json
+from specmesh.client import Client
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
+from specmesh.core.fields import Json
 from specmesh.core.simulation import Deployment, Simulation, Workload
 from specmesh.engines.sim import PERIOD, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError

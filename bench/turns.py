@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from specmesh.client import Client, Json
+from specmesh.client import Client
+from specmesh.core.fields import Json
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 

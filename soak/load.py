@@ -9,7 +9,8 @@ from pathlib import Path
 from soak.pair import Pair
 from soak.schedule import Lane, Order
 from soak.truth import Text, Told
-from specmesh.client import Client, Json, answer
+from specmesh.client import Client, answer
+from specmesh.core.fields import Json
 from specmesh.errors import SpecmeshError
 
 WAITS_S = 90.0

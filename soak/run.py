@@ -14,6 +14,7 @@ from soak.report import PairReport, Sample, growth, sampled
 from soak.schedule import KILLS, NO_KILLS, Fault, Lane, Order, excused, faults, orders
 from soak.truth import BAD, Alone, Text, first_difference, judge
 from specmesh.config import ModelSettings
+from specmesh.core.fields import number_at
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.engines.base import VerifyEngine
 from specmesh.engines.llama import LlamaVerifier
@@ -170,7 +171,7 @@ class _Running:
 
     def _live(self) -> int:
         try:
-            kept = self.pair.daemons[Lane.VERIFIER].stats()["sessions"]["kept"]
+            kept = number_at(self.pair.daemons[Lane.VERIFIER].stats(), "sessions.kept")
             return int(kept) + sum(daemon.live() for daemon in self.pair.daemons.values())
         except SpecmeshError:
             return 1

@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
 from specmesh import errors
+from specmesh.core.fields import Json, at, ids_at, object_at, objects_at
 from specmesh.errors import Busy, DaemonUnreachable, SpecmeshError, Starting, WentAway
 from specmesh.paths import candidate_sockets, lock_of
-
-Json = dict[str, Any]
 
 START_TIMEOUT_S = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
@@ -113,13 +111,15 @@ def answer(
     what is waited for. Raises what Client.complete does; DaemonUnreachable then says how to resume an answer that has
     begun. Several texts (`n`) cannot be resumed, nor one again that was resumed by its id alone."""
     body = body | {"resumable": "n" not in body, "reconnect_timeout": timeout}
-    resume: Json = {"id": "", "token_ids": []}
+    known = list[int]()
+    resume: Json = {"id": "", "token_ids": known}
     silent_since, patience, pause = None, 0.0, FIRST_PAUSE
     while True:
         try:
             with contextlib.closing(client.complete(dict(body))) as chunks:
                 for chunk in chunks:
                     _note(chunk, body, resume)
+                    known += ids_at(chunk, "specmesh.token_ids")
                     silent_since, patience, pause = None, 0.0, FIRST_PAUSE
                     yield chunk
         except (DaemonUnreachable, Busy) as error:
@@ -154,7 +154,7 @@ class GeneratedText:
     ids: list[int] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: object = None
     report: Json = field(default_factory=dict)
 
     @property
@@ -167,29 +167,28 @@ class GeneratedText:
 
     def take(self, chunk: Json, now: float = 0.0) -> tuple[str, str]:
         """Return the text that came: accepted drafts, and the rest."""
-        [choice], extra = chunk["choices"], chunk["specmesh"]
-        drafted = extra.get("accepted_text", "")
-        own = choice["text"][len(drafted) :]
+        [choice], extra = objects_at(chunk, "choices"), object_at(chunk, "specmesh")
+        drafted = str(extra.get("accepted_text", ""))
+        own = str(choice["text"])[len(drafted) :]
         self.pieces += [(drafted, True), (own, False)]
-        if ids := extra.get("token_ids"):
+        if ids := ids_at(extra, "token_ids"):
             self.ids += ids
             self.arrivals.append(now)
-        self.logprobs += extra.get("logprobs") or []
+        self.logprobs += objects_at(extra, "logprobs")
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self.report = extra.get("report", self.report)
-        self.prompt_ids = extra.get("prompt_token_ids", self.prompt_ids)
-        self.seed = extra["request"]["seed"] if "request" in extra else self.seed
+        self.report = object_at(extra, "report") or self.report
+        self.prompt_ids = ids_at(extra, "prompt_token_ids") or self.prompt_ids
+        self.seed = at(extra, "request.seed") if "request" in extra else self.seed
         return drafted, own
 
 
 def _note(chunk: Json, body: Json, resume: Json) -> None:
     """Change `body` so that it goes on after this chunk. resume: what is known of the text."""
-    extra = chunk.get("specmesh", {})
+    extra = object_at(chunk, "specmesh")
     resume |= {"id": chunk.get("id"), "model": chunk.get("model")}
-    resume["token_ids"] += extra.get("token_ids") or []
     if "request" in extra and "resume" not in body:
         resume["prompt_token_ids"] = extra["prompt_token_ids"]
-        body |= extra["request"] | {"resume": resume}
+        body |= object_at(extra, "request") | {"resume": resume}
 
 
 def starting(path: Path) -> bool:
@@ -220,26 +219,20 @@ def chunks(response: http.client.HTTPResponse) -> Iterator[Json]:
 
 def _json(raw: bytes) -> Json:
     try:
-        return cast("Json", json.loads(raw))
+        answer: Json = json.loads(raw)
     except ValueError:
         raise DaemonUnreachable(f"the daemon's answer is not JSON: {raw[:80]!r}") from None
+    return answer
 
 
 def _error(answer: Json) -> SpecmeshError:
     """The error that an answer tells, of the class that the daemon names and about the field that it names."""
     message = at(answer, "error.message") or "the daemon refused without a reason"
-    error = _CLASSES.get(at(answer, "error.specmesh.error"), SpecmeshError)(message)
-    if isinstance(error, errors.RequestError):
-        error.param = at(answer, "error.param")
+    error = _CLASSES.get(str(at(answer, "error.specmesh.error")), SpecmeshError)(message)
+    param = at(answer, "error.param")
+    if isinstance(error, errors.RequestError) and isinstance(param, str):
+        error.param = param
     return error
-
-
-def at(snapshot: Json, path: str) -> Any:
-    """Return what a snapshot has at this path of names with dots between; None where it has nothing."""
-    value: object = snapshot
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,8 @@ from specmesh import __version__
 from specmesh.cli.config import daemon_context, keys, origin
 from specmesh.cli.options import aligned
 from specmesh.cli.status import Found, find
-from specmesh.client import at, printable
+from specmesh.client import printable
+from specmesh.core.fields import at, objects_at
 from specmesh.engines.llama.library import PINNED, gpu_devices
 from specmesh.errors import ConfigError
 from specmesh.paths import ROLES, SYSTEM_DIR
@@ -115,7 +116,7 @@ def judge_daemon(one: Found) -> Check:
     if (running := stats["version"]) != __version__:
         state += f", of version {running}; installed is {__version__}"
         return warn(name, state, f"specmesh service restart {name}  # or stop and start it by hand")
-    verifiers = stats.get("verifiers", [])
+    verifiers = objects_at(stats, "verifiers")
     if name == "drafter" and not any(one.get("name") for one in verifiers):
         return warn(name, f"{state}, has no verifier", "specmesh stats  # and see below: network; then its log")
     if name == "verifier" and not stats.get("peers"):
@@ -144,7 +145,7 @@ _PRIVACY = (
 
 def _addresses(running: Iterable[Found]) -> Iterable[str]:
     """Return those of verifiers that a drafter here has, or by its settings would have."""
-    addresses = [end["address"] for one in running for end in at(one.stats, "verifiers") or []]
+    addresses = [str(end["address"]) for one in running for end in objects_at(one.stats, "verifiers")]
     with suppress(ConfigError):  # which the check of its settings tells
         ctx = daemon_context("drafter")
         addresses += ctx.params["connect"] if origin(ctx, keys(ctx.command)["connect"]) is not None else ()

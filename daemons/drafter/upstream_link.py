@@ -10,12 +10,13 @@ import structlog
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
+from specmesh.core.fields import Json
 from specmesh.core.link import Greeting, Link
 from specmesh.core.requests import DrafterRequest, error_of, open_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import wire_params
-from specmesh.core.snapshot import Json, WireSection
+from specmesh.core.snapshot import WireSection
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.daemons.link.dealer import Dealer, Route

@@ -23,8 +23,8 @@ import zmq
 from specmesh import __version__
 from specmesh.core.daemon_statistics import DaemonFacts
 from specmesh.core.events import Noted
+from specmesh.core.fields import Json
 from specmesh.core.scheduling.batch import ThreadShare
-from specmesh.core.snapshot import Json
 from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
 from specmesh.logs import flush, leave
 

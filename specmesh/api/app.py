@@ -35,8 +35,9 @@ from specmesh.api.shapes import Shape, error_body, new_id, refusal
 from specmesh.api.tokens import apply_template, detokenize, props, tokenize
 from specmesh.config import Port
 from specmesh.core.chat import Tokenizer, unknown_variables
+from specmesh.core.fields import Json
 from specmesh.core.session_params import endless
-from specmesh.core.snapshot import Json, as_json
+from specmesh.core.snapshot import as_json
 from specmesh.security import endpoint, is_loopback
 
 log = structlog.get_logger("specmesh.api")

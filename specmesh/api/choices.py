@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from specmesh.api.deltas import deltas_of
 from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Shape, new_id, server_sent, written
+from specmesh.core.fields import Json
 from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
 from specmesh.core.session_params import SessionParams
-from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.wire.messages import FinishReason
 

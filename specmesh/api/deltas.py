@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Iterator
 
 from specmesh.core.chat import ToolChoice
+from specmesh.core.fields import Json
 from specmesh.core.reasoning import STYLES, ThoughtSplitter
 from specmesh.core.session_params import SessionParams
-from specmesh.core.snapshot import Json
 from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallParser, TextPart
 
 

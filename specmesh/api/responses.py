@@ -1,15 +1,14 @@
 """OpenAI's /v1/responses as an adapter: a body becomes a chat's, and what the chat says the items of a response."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from specmesh.api.answer import Answer
 from specmesh.api.choices import Choice, usage_of, whole
+from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
-from specmesh.core.fields import Fields
+from specmesh.core.fields import Fields, Json
 from specmesh.core.session_params import LARGEST_MAX_TOKENS
-from specmesh.core.snapshot import Json
 from specmesh.errors import RequestError, SpecmeshError
 
 _REFUSED = ("background", "conversation", "messages", "n", "prompt", "response_format", "resumable", "resume", "rounds")
@@ -85,7 +84,7 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
 
 def _add(messages: list[Json], item: object, where: str) -> None:
     """Add an item to a chat, where all that an assistant thinks, says and calls in one turn is one message."""
-    role, said = "assistant", dict[str, Any]()
+    role, said = "assistant", Json()
     match item:
         case {"type": "function_call", "call_id": str(name), "name": str(function), "arguments": str(arguments)}:
             called = {"name": function, "arguments": arguments}
@@ -99,13 +98,18 @@ def _add(messages: list[Json], item: object, where: str) -> None:
         case _:
             why = "must be a message, a function_call, a function_call_output or a reasoning, with all of its fields"
             raise RequestError(f"{where} {why}", where)
-    last: dict[str, Any] = messages[-1] if messages else {}
+    last: Json = messages[-1] if messages else {}
     again = "reasoning_content" in said or "content" in said.keys() & last.keys()
     if role != "assistant" or last.get("role") != role or again:
         messages.append({"role": role} | said)
     else:
-        calls = [*last.get("tool_calls", ()), *said.get("tool_calls", ())]
+        calls = _calls(last) + _calls(said)
         messages[-1] = last | said | ({"tool_calls": calls} if calls else {})
+
+
+def _calls(message: Json) -> list[object]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
 
 
 def _text(value: object, where: str) -> str:
@@ -164,6 +168,7 @@ def _tools(fields: Fields) -> Json:
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 _TEXTS = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
 """How names of items begin, and of the events of their texts."""
+_UNCOUNTED = {"input_tokens_details": {"cache_write_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
 
 
 class ResponseBuilder:
@@ -171,13 +176,14 @@ class ResponseBuilder:
 
     def __init__(self, shape: Shape, echoed: Json) -> None:
         self._id = shape.id.rpartition("-")[2]
-        self.id, self.output = f"resp_{self._id}", list[dict[str, Any]]()
+        self.id, self.output = f"resp_{self._id}", list[Json]()
         self.response: Json = {"id": self.id, "object": "response", "created_at": shape.created, "model": shape.model}
         self.response |= {"status": "in_progress", "error": None, "incomplete_details": None, "output": self.output}
         self.response |= {"usage": None, **echoed}
         self._events: list[str] = []
         self._said = 0
-        self._open: object = None  # what the last item is, while it is not over
+        self._kind = ""  # of the last item
+        self._open: object = None  # what that is, while it is not over
         self._pieces: list[str] = []  # of its text
         self._logprobs: list[object] = []
         self._finish: object = None
@@ -187,36 +193,39 @@ class ResponseBuilder:
         events, self._events = self._events, []
         return "".join(events)
 
-    def hear(self, chat: Mapping[str, Any]) -> None:
+    def hear(self, chat: Json) -> None:
         """Take a chunk of a chat, or a whole one."""
         if not self._said:
             self._say("created", response=self.response)
             self._say("in_progress", response=self.response)
-        [choice], ours = chat["choices"], chat["specmesh"]
-        said: dict[str, Any] = choice.get("delta") or choice.get("message") or {}
-        if said.get("reasoning_content"):
-            self._write("reasoning", said["reasoning_content"], summary=[], content=[])
-        if said.get("content"):
-            logprobs = (choice.get("logprobs") or {}).get("content") or []
-            self._write("message", said["content"], logprobs, role="assistant", content=[])
-        for place, call in enumerate(said.get("tool_calls") or ()):
-            function = call.get("function") or {}
-            own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": ""}
-            self._write("function_call", function.get("arguments") or "", (), call.get("index", place), **own)
-        self._finish = choice["finish_reason"] or self._finish
-        if "report" in ours:
-            self.response["specmesh"] = {name: ours[name] for name in ("schema_version", "prompt_token_ids", "report")}
+        match chat:
+            case {"choices": [dict(choice)], "specmesh": dict(ours)}:
+                said = choice.get("delta") or choice.get("message") or {}
+                if said.get("reasoning_content"):
+                    self._write("reasoning", said["reasoning_content"], summary=[], content=[])
+                if said.get("content"):
+                    logprobs = (choice.get("logprobs") or {}).get("content") or []
+                    self._write("message", said["content"], logprobs, role="assistant", content=[])
+                for place, call in enumerate(said.get("tool_calls") or ()):
+                    function = call.get("function") or {}
+                    own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": ""}
+                    self._write("function_call", function.get("arguments") or "", (), call.get("index", place), **own)
+                self._finish = choice["finish_reason"] or self._finish
+                if "report" in ours:
+                    names = ("schema_version", "prompt_token_ids", "report")
+                    self.response["specmesh"] = {name: ours[name] for name in names}
 
-    def end(self, usage: Mapping[str, Any]) -> None:
+    def end(self, usage: Json) -> None:
         """The chat is over."""
         if not self.output:
             self._write("message", "", role="assistant", content=[])
         details = {"reason": "max_output_tokens"} if self._finish == "length" else None
         status = "incomplete" if details else "completed"
         self._close(status)
-        used = {name.replace("prompt", "input").replace("completion", "output"): one for name, one in usage.items()}
-        used["input_tokens_details"] = {"cache_write_tokens": 0} | used["input_tokens_details"]
-        used["output_tokens_details"] = {"reasoning_tokens": 0} | used["output_tokens_details"]
+        used: Json = {}
+        for name, one in usage.items():
+            count = name.replace("prompt", "input").replace("completion", "output")
+            used[count] = _UNCOUNTED[count] | one if isinstance(one, dict) else one
         self.response |= {"status": status, "usage": used, "incomplete_details": details}
         self._say(status, response=self.response)
 
@@ -229,7 +238,7 @@ class ResponseBuilder:
         """Add to the text of an item, which begins where the last one is of another kind, or another call."""
         if self._open != (kind, index):
             self._close("completed")
-            self._open, self._pieces, self._logprobs = (kind, index), [], []
+            self._kind, self._open, self._pieces, self._logprobs = kind, (kind, index), [], []
             name = f"{_PREFIXES[kind]}_{self._id}{len(self.output)}"
             self.output.append({"id": name, "type": kind, "status": "in_progress", **own})
             self._say("output_item.added", item=self.output[-1])
@@ -244,7 +253,7 @@ class ResponseBuilder:
         if self._open is None:
             return
         item, text = self.output[-1], "".join(self._pieces)
-        if item["type"] == "function_call":
+        if self._kind == "function_call":
             item["arguments"] = text
             self._say("function_call_arguments.done", name=item["name"], arguments=text)
         else:
@@ -258,11 +267,11 @@ class ResponseBuilder:
 
     def _part(self, text: str) -> Json:
         extra = self._extra(self._logprobs)
-        return {"type": _TEXTS[self.output[-1]["type"]], "text": text} | extra | ({"annotations": []} if extra else {})
+        return {"type": _TEXTS[self._kind], "text": text} | extra | ({"annotations": []} if extra else {})
 
     def _extra(self, logprobs: Sequence[object]) -> Json:
         """What a message's text has besides."""
-        return {"logprobs": logprobs} if self.output[-1]["type"] == "message" else {}
+        return {"logprobs": logprobs} if self._kind == "message" else {}
 
     def _say(self, kind: str, **fields: object) -> None:
         event: Json = {"type": f"response.{kind}", "sequence_number": self._said}
@@ -277,10 +286,20 @@ class ResponseBuilder:
 class ResponseAnswer(Answer):
     """The answer to a chat in the form of a response, which is kept where that is wanted."""
 
-    def __init__(self, messages: list[Json], echoed: Json, kept: KeptResponses, *chat: Any, **how: Any) -> None:
-        """Take what `Answer` takes for the chat besides."""
-        super().__init__(*chat, **how)
-        self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(self._choices[0].shape, echoed)
+    def __init__(
+        self,
+        messages: list[Json],
+        echoed: Json,
+        kept: KeptResponses,
+        backend: Backend,
+        choices: Sequence[Choice],
+        headers: dict[str, str],
+        *,
+        stream: bool,
+        tells_usage: bool,
+    ) -> None:
+        super().__init__(backend, choices, headers, stream=stream, tells_usage=tells_usage)
+        self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(choices[0].shape, echoed)
 
     def part(self, choice: Choice) -> str:
         for event in choice.chunk().split("\n\n")[:-1]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from starlette.responses import JSONResponse
 
 from specmesh import __version__, errors
+from specmesh.core.fields import Json
 from specmesh.core.requests import CHAT
 from specmesh.core.sampling.logprobs import Logprob
-from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import SpecmeshError
 

@@ -5,8 +5,7 @@ from specmesh import __version__
 from specmesh.api.body import parse_body
 from specmesh.api.requests import ModelInfo
 from specmesh.core.chat import Tokenizer, for_template
-from specmesh.core.fields import Fields, are_ids, is_id
-from specmesh.core.snapshot import Json
+from specmesh.core.fields import Fields, Json, are_ids, is_id
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 

@@ -3,16 +3,18 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from specmesh.client import Client, GeneratedText, Json
+from specmesh.client import Client, GeneratedText
+from specmesh.core.fields import Json, number_at, objects_at
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, EngineError
 from specmesh.paths import read_text
 
 WARM_UP_TOKENS = 32  # of a text that is not measured: first steps allocate memory
 PAYS = 1.02  # minimum speed-up at which drafts pay: two simulations of the same thing differ by 1 %
+SIZES = ("bytes_sent", "bytes_received")  # of a report
 MAX_PROMPTS = 2**26  # bytes of a file of prompts
 
 BUILT_IN = (
@@ -40,8 +42,13 @@ def generate(client: Client, body: Json, text: GeneratedText | None = None) -> G
     return text
 
 
+def summed(texts: Sequence[GeneratedText], *names: str) -> float:
+    """Return the sum of these numbers of all reports."""
+    return sum(number_at(text.report, name) for text in texts for name in names)
+
+
 def totals(texts: list[GeneratedText]) -> Json:
-    drafted, accepted = (sum(text.report[name] or 0 for text in texts) for name in ("drafted", "accepted"))
+    drafted, accepted = summed(texts, "drafted"), summed(texts, "accepted")
     return {
         "texts": len(texts),
         "tokens": sum(len(text.ids) for text in texts),
@@ -62,7 +69,7 @@ def loaded_stats(client: Client) -> Json:
 def has_drafter(snapshot: Json) -> bool:
     """Whether the daemon of these /stats has a drafter, or is one that has found its verifier."""
     if snapshot.get("role") == "drafter":
-        return any(one["name"] for one in snapshot["verifiers"])
+        return any(one["name"] for one in objects_at(snapshot, "verifiers"))
     return bool(snapshot.get("peers"))
 
 

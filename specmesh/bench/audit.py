@@ -7,7 +7,8 @@ of another width do. A divergence is a near tie where differences of that size c
 from collections.abc import Callable, Iterator
 
 from specmesh.bench import generate, totals
-from specmesh.client import Client, GeneratedText, Json
+from specmesh.client import Client, GeneratedText
+from specmesh.core.fields import Json, at, list_at, number_at, objects_at
 
 TOP_LOGPROBS = 10
 """Tokens of a row that are compared: less likely ones move more, and a temperature lets them be chosen."""
@@ -37,7 +38,7 @@ def audit(
     differences = [[row for made in texts.values() for row in _agreeing((one, made[n]))] for n, one in enumerate(alone)]
     every = [row for rows in differences for row in rows]
     at_drafter = snapshot.get("role") == "drafter"
-    model = {"name": snapshot["verifiers"][0]["model"]} if at_drafter else snapshot["model"]
+    model: object = {"name": objects_at(snapshot, "verifiers")[0]["model"]} if at_drafter else snapshot["model"]
     largest = 0.0 if _reproducible(model) else max((max(row) for row in every), default=0.0)
     divergences, counts = list[Json](), list[Json]()
     for way, made in texts.items():
@@ -59,15 +60,16 @@ def audit(
 def judged(result: Json) -> Json:
     """Add to what an audit has found whether it failed. A verifier that promises the same bits may have no noise.
     undrafted: the ways in which nothing was drafted; adaptive draft_n may do so, unless nobody drafted at all."""
-    too_noisy = result["noise"] > (0.0 if _reproducible(result["model"]) else MAX_NOISE)
-    none = [way["draft_n"] for way in result["ways"] if not way["drafted"]]
-    undrafted = [way for way in none if way != "auto" or len(none) == len(result["ways"])]
-    failed = bool(undrafted or too_noisy or any(one["verdict"] == "error" for one in result["divergences"]))
+    ways = objects_at(result, "ways")
+    too_noisy = number_at(result, "noise") > (0.0 if _reproducible(result["model"]) else MAX_NOISE)
+    none = [way["draft_n"] for way in ways if not way["drafted"]]
+    undrafted = [way for way in none if way != "auto" or len(none) == len(ways)]
+    failed = bool(undrafted or too_noisy or any(one["verdict"] == "error" for one in objects_at(result, "divergences")))
     return result | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
-def _reproducible(model: Json | None) -> bool:
-    return bool(model and model.get("reproducible"))
+def _reproducible(model: object) -> bool:
+    return bool(at(model, "reproducible"))
 
 
 def _noise(differences: list[list[float]], largest: float) -> float:
@@ -89,7 +91,8 @@ def _agreeing(pair: TextPair) -> Iterator[list[float]]:
 
 def _likeliest(entry: Json) -> dict[int, float]:
     """Return a token's log-probability, and then those of the likeliest in its place, by id."""
-    return {one["id"]: one["logprob"] for one in (entry, *entry["top_logprobs"])}
+    entries = (entry, *objects_at(entry, "top_logprobs"))
+    return {int(number_at(one, "id")): number_at(one, "logprob") for one in entries}
 
 
 def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Json:
@@ -100,7 +103,7 @@ def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Jso
     body = body | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
     # Away from its token alone too: that may have been the last one that a filter let in.
     biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
-    biased = (body | {"logit_bias": [*body.get("logit_bias", []), bias]} for bias in biases)
+    biased = (body | {"logit_bias": [*list_at(body, "logit_bias"), bias]} for bias in biases)
     tie = noise > 0 and any(generate(client, one).ids == drafted.ids[at : at + 1] for one in biased)
     verdict = "near tie" if tie else "error"
     return {"position": at, "alone": tokens[0], "drafted": tokens[1], "near_tie_up_to": 2 * noise, "verdict": verdict}
@@ -108,8 +111,9 @@ def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Jso
 
 def lines(result: Json) -> list[str]:
     noise = [f"ERROR: log-probabilities of the same tokens differ by {result['noise']:.2g}, more than kernels explain"]
-    undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in result["undrafted"]]
-    return [*(noise if result["too_noisy"] else []), *undrafted, *map(_line, result["divergences"])]
+    ways = list_at(result, "undrafted")
+    undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in ways]
+    return [*(noise if result["too_noisy"] else []), *undrafted, *map(_line, objects_at(result, "divergences"))]
 
 
 def _line(one: Json) -> str:

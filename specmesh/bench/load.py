@@ -9,7 +9,8 @@ from statistics import fmean
 from threading import Thread
 
 from specmesh.bench import generate, totals
-from specmesh.client import Client, GeneratedText, Json
+from specmesh.client import Client, GeneratedText
+from specmesh.core.fields import Json
 from specmesh.errors import Busy
 
 RETRY_AFTER_S = 0.1

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from specmesh.bench import PAYS
 from specmesh.bench.steps import costs_of
-from specmesh.client import Json
 from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.fields import Json, at, list_at, number_at, object_at, objects_at
 from specmesh.core.simulation import Deployment, Forecast, Simulation, Workload
 from specmesh.machines import DRAFT_MS, STEPS_MS
 
@@ -48,14 +47,14 @@ def known() -> Json:
 
 def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]:
     """Return a target's family and what gave it: its file's metadata, else its name; None where neither is known."""
-    families: list[Json] = known()["families"]
+    families = objects_at(known(), "families")
     architecture, pre = (metadata.get(key) for key in ("general.architecture", "tokenizer.ggml.pre"))
     for family in families:
-        if architecture in family["architectures"]:
+        if architecture in list_at(family, "architectures"):
             return family, f"architecture {architecture} of its file"
     for called in (metadata.get("general.name", ""), name):
         for family in families:
-            if re.search(family["names"], re.sub(r"[\s_]+", "-", called.lower())):
+            if re.search(str(family["names"]), re.sub(r"[\s_]+", "-", called.lower())):
                 return family, f"the name {called}"
     for family in families:
         if pre == family["tokenizer"]:
@@ -71,15 +70,15 @@ def size_of(name: str) -> float | None:
 
 def pairs_for(family: Json, size: float | None) -> list[Json]:
     """Return the family's pairs for targets of this size; else all whose drafter is clearly smaller."""
-    pairs: list[Json] = family.get("pairs", [])
-    same = [pair for pair in pairs if size is not None and size_of(pair["target"]) == size]
-    return same or [pair for pair in pairs if size is None or 3 * pair["draft_b"] <= size]
+    pairs = objects_at(family, "pairs")
+    same = [pair for pair in pairs if size is not None and size_of(str(pair["target"])) == size]
+    return same or [pair for pair in pairs if size is None or 3 * number_at(pair, "draft_b") <= size]
 
 
 def tables(size: float | None) -> list[StepTimes]:
     """Return the step times of known machines with targets of about this size; of all where there are none."""
-    facts: dict[str, Json] = known()["machines"]
-    near = [name for name, fact in facts.items() if size and 1 / NEAR_SIZE < fact["b"] / size < NEAR_SIZE]
+    facts = {name: object_at(known(), f"machines.{name}") for name in STEPS_MS}
+    near = [name for name, fact in facts.items() if size and 1 / NEAR_SIZE < number_at(fact, "b") / size < NEAR_SIZE]
     return [
         StepTimes(costs_of({0: STEPS_MS[name]}), "table", f"of another target, {fact['kind']}: {source_of(fact)}")
         for name, fact in facts.items()
@@ -100,10 +99,10 @@ def draft_time(chip: str | None, draft_b: float) -> Json:
     """Return the milliseconds of a draft, and how they are known."""
     if chip is None:
         return {"ms": DRAFT_MS, "kind": "estimated", "source": "a model of about 1B on a Mac; --chip knows others"}
-    fact = known()["chips"][chip]
-    if draft_b <= SAME_SIZE * fact["b"]:
+    fact = object_at(known(), f"chips.{chip}")
+    if draft_b <= SAME_SIZE * number_at(fact, "b"):
         return {"ms": fact["ms"], "kind": fact["kind"], "source": source_of(fact)}
-    ms = round(fact["ms"] * draft_b / fact["b"], 1)
+    ms = round(number_at(fact, "ms") * draft_b / number_at(fact, "b"), 1)
     return {"ms": ms, "kind": "estimated", "source": f"at most, by weights: {fact['ms']} ms are of {source_of(fact)}"}
 
 
@@ -115,8 +114,8 @@ def alphas(pair: Json) -> tuple[float, float]:
     """Return the range of acceptance per draft that is reckoned with."""
     if "acceptance" not in pair:
         return UNKNOWN_ALPHA
-    rate = pair["acceptance"]
-    alpha = _per_draft(rate, pair["draft_n"]) if "draft_n" in pair else rate - SPREAD  # of drafts that it was sure of
+    rate, draft_n = number_at(pair, "acceptance"), int(number_at(pair, "draft_n"))
+    alpha = _per_draft(rate, draft_n) if draft_n else rate - SPREAD  # of drafts that it was sure of
     return round(alpha - SPREAD, 2), round(min(alpha + SPREAD, HIGHEST_ALPHA), 2)
 
 
@@ -151,8 +150,8 @@ def report(target: str, metadata: Mapping[str, str], step: StepTimes | None, chi
     steps = tables(size) if step is None else [step]
     shown = list[Json]()
     for pair in pairs_for(family, size) if family else []:
-        draft, alpha, rate = draft_time(chip, pair["draft_b"]), alphas(pair), pair.get("acceptance")
-        pays = [sorted(speedup(times.costs, draft["ms"], rtt_ms, one) for one in alpha) for times in steps]
+        draft, alpha, rate = draft_time(chip, number_at(pair, "draft_b")), alphas(pair), pair.get("acceptance")
+        pays = [sorted(speedup(times.costs, number_at(draft, "ms"), rtt_ms, one) for one in alpha) for times in steps]
         acceptance = {"rate": rate, "kind": "unknown" if rate is None else "published", "draft_n": pair.get("draft_n")}
         acceptance["source"] = None if rate is None else source_of(pair)
         shown.append({"drafter": pair["drafter"], "measured_with": pair["target"], "acceptance": acceptance})
@@ -169,15 +168,15 @@ def _advice(family: Json | None, pairs: list[Json], *, experts: bool) -> Iterato
     if family is None:
         yield "No pair is known: try a drafter of the same family and generation, a tenth of the size or less."
     elif "instead" in family:
-        yield f"Instead of a draft model: {_fact(family['instead'])}"
+        yield f"Instead of a draft model: {_fact(object_at(family, 'instead'))}"
     if experts:
-        yield f"Expect less than the forecast: {_fact(known()['experts'])}"
-    ranges = [one for pair in pairs for one in pair["speedup"]]
-    if ranges and max(one["high"] for one in ranges) < PAYS:
+        yield f"Expect less than the forecast: {_fact(object_at(known(), 'experts'))}"
+    ranges = [one for pair in pairs for one in objects_at(pair, "speedup")]
+    if ranges and max(number_at(one, "high") for one in ranges) < PAYS:
         yield "Better without a drafter: no pair pays at these times."
-    elif ranges and min(one["low"] for one in ranges) < PAYS:
+    elif ranges and min(number_at(one, "low") for one in ranges) < PAYS:
         yield "Where the low end is about 1, drafts may not pay; specmesh stops drafting then."
-    yield f"For edits, agents and other repeated text, also: {_fact(known()['suffix'])}"
+    yield f"For edits, agents and other repeated text, also: {_fact(object_at(known(), 'suffix'))}"
     yield "Forecasts are simulated with chances that do not change in a text; `specmesh bench run --suite` measures."
 
 
@@ -186,39 +185,42 @@ def _fact(fact: Json) -> str:
     return f"{fact['what']} ({fact['how']}): {fact['result']} ({where})"
 
 
-def rows(result: Json) -> list[dict[str, Any]]:
+def rows(result: Json) -> list[Json]:
     """Return a report's pairs as rows of one table."""
     return [
         {
             "drafter": pair["drafter"],
-            "acceptance": UNKNOWN if (rate := pair["acceptance"])["rate"] is None else f"{rate['rate']} published",
+            "acceptance": UNKNOWN if (rate := at(pair, "acceptance.rate")) is None else f"{rate} published",
             "with": pair["measured_with"],
-            "assumed": "-".join(map(str, pair["assumed"])),
-            "draft ms": f"{pair['draft']['ms']} {pair['draft']['kind']}",
+            "assumed": "-".join(map(str, list_at(pair, "assumed"))),
+            "draft ms": f"{at(pair, 'draft.ms')} {at(pair, 'draft.kind')}",
             "step ms": f"{step['ms']} {step['kind']}",
             "speed-up": f"{one['low']:.2f}-{one['high']:.2f} simulated",
         }
-        for pair in result["pairs"]
-        for one, step in zip(pair["speedup"], result["steps"], strict=True)
+        for pair in objects_at(result, "pairs")
+        for one, step in zip(objects_at(pair, "speedup"), objects_at(result, "steps"), strict=True)
     ]
 
 
 def sources(result: Json) -> list[str]:
     """Return a line for each thing that a report's numbers are from."""
-    pairs = result["pairs"]
-    lines = [f"step {step['ms']} ms: {step['kind']}, {step['source']}" for step in result["steps"]]
-    lines += [f"draft {one['draft']['ms']} ms: {one['draft']['kind']}, {one['draft']['source']}" for one in pairs]
-    shown = ((one["drafter"], one["measured_with"], one["acceptance"]) for one in pairs)
-    lines += [f"{drafter} for {of}: {rate['source']}" for drafter, of, rate in shown if rate["source"]]
+    pairs, steps = objects_at(result, "pairs"), objects_at(result, "steps")
+    drafts = (object_at(one, "draft") for one in pairs)
+    lines = [f"step {step['ms']} ms: {step['kind']}, {step['source']}" for step in steps]
+    lines += [f"draft {one['ms']} ms: {one['kind']}, {one['source']}" for one in drafts]
+    shown = ((one["drafter"], one["measured_with"], at(one, "acceptance.source")) for one in pairs)
+    lines += [f"{drafter} for {of}: {source}" for drafter, of, source in shown if source]
     return list(dict.fromkeys(lines))
 
 
 def summary() -> list[tuple[str, str, str]]:
     """Return a row per family for the README: target, drafter, and what came of it with a link."""
     found = list[tuple[str, str, str]]()
-    for family in known()["families"]:
-        best = family.get("instead") or family["pairs"][0]
+    for family in objects_at(known(), "families"):
+        best = object_at(family, "instead") or objects_at(family, "pairs")[0]
         what = best.get("what") or best["drafter"]
         share = f"{best['acceptance']} accepted" if "acceptance" in best else best.get("result", "unknown")
-        found.append((family["name"], what, f"[{share}]({best['source']})" if "source" in best else share))
+        found.append(
+            (str(family["name"]), str(what), f"[{share}]({best['source']})" if "source" in best else str(share))
+        )
     return found

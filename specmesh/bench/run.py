@@ -7,14 +7,16 @@ from pathlib import Path
 from secrets import token_hex
 from statistics import median
 
-from specmesh.bench import WARM_UP_TOKENS, generate, totals
-from specmesh.client import Client, GeneratedText, Json
+from specmesh.bench import SIZES, WARM_UP_TOKENS, generate, summed, totals
+from specmesh.client import Client, GeneratedText
+from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import ConfigError
 
 ALONE = "alone"
 VARIANTS: dict[str, int | str] = {ALONE: 0, "draft_n 2": 2, "draft_n 4": 4, "draft_n 8": 8, "adaptive": "auto"}
 """The draft_n that is asked for, by name."""
 SOURCES: dict[str, int | str] = {ALONE: 0, "drafter": "auto"}  # the same of a suite, by where drafts are from
+MEDIAN = "tokens_per_second.median"  # in an outcome
 Runs = dict[str, list[list[GeneratedText]]]  # by variant and iteration, the text of each prompt
 
 
@@ -41,27 +43,26 @@ def measure(
 def outcomes(runs: Runs) -> list[Json]:
     """Sum up each variant. Rates are without prompt processing, by iteration; speed-ups against the verifier alone."""
     found: list[Json] = [{"variant": name} | _outcome(iterations, runs[ALONE][0]) for name, iterations in runs.items()]
-    alone = found[0]["tokens_per_second"]["median"]
-    return [one | {"speedup": round(one["tokens_per_second"]["median"] / alone, 4) if alone else 0.0} for one in found]
+    alone = number_at(found[0], MEDIAN)
+    return [one | {"speedup": round(number_at(one, MEDIAN) / alone, 4) if alone else 0.0} for one in found]
 
 
 def _outcome(iterations: list[list[GeneratedText]], alone: list[GeneratedText]) -> Json:
     texts = [text for texts in iterations for text in texts]
     rates = [_rate(own) for own in iterations]
     sums = totals(texts)
-    rounds = sum(text.report["rounds"] for text in texts)
-    sent = sum(text.report["bytes_sent"] + text.report["bytes_received"] for text in texts)
+    tokens, rounds, size = number_at(sums, "tokens"), summed(texts, "rounds"), summed(texts, *SIZES)
     return sums | {
         "tokens_per_second": {"median": round(median(rates), 3), "low": round(min(rates), 3), "high": max(rates)},
-        "mean_draft_n": round(sums["drafted"] / rounds, 4) if rounds else 0.0,
-        "bytes_per_token": round(sent / sums["tokens"], 2) if sums["tokens"] else 0.0,
+        "mean_draft_n": round(summed(texts, "drafted") / rounds, 4) if rounds else 0.0,
+        "bytes_per_token": round(size / tokens, 2) if tokens else 0.0,
         "identical": sum(text.ids == truth.ids for own in iterations for text, truth in zip(own, alone, strict=True)),
     }
 
 
 def _rate(texts: list[GeneratedText]) -> float:
     """Tokens per second of decoding, of texts that came one after the other."""
-    rates = [(len(text.ids), text.report["tokens_per_second"]) for text in texts]
+    rates = [(len(text.ids), number_at(text.report, "tokens_per_second")) for text in texts]
     seconds = sum(tokens / rate for tokens, rate in rates if rate)
     return round(sum(tokens for tokens, _ in rates) / seconds, 3) if seconds else 0.0
 
@@ -94,14 +95,14 @@ def rows(found: list[Json]) -> list[dict[str, object]]:
         {
             "category": one["category"],
             "source": drafted["variant"],
-            "alone tok/s": f"{alone['tokens_per_second']['median']:.1f}",
-            "tok/s": f"{drafted['tokens_per_second']['median']:.1f}",
+            "alone tok/s": f"{at(alone, MEDIAN):.1f}",
+            "tok/s": f"{at(drafted, MEDIAN):.1f}",
             "speed-up": f"{drafted['speedup']:.2f}",
             "acceptance": None if (rate := drafted["acceptance_rate"]) is None else f"{rate:.2f}",
             "same text": f"{drafted['identical']}/{drafted['texts']}",
         }
         for one in found
-        for alone, drafted in [one["sources"]]
+        for alone, drafted in [objects_at(one, "sources")]
     ]
 
 
@@ -113,10 +114,10 @@ def draw(found: list[Json], title: str, file: Path) -> None:
         raise ConfigError("--png needs matplotlib: pip install matplotlib") from None
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes, (_, drafted) = figure.subplots(), SOURCES
-    bars = axes.bar([*range(len(found))], [one["sources"][1]["speedup"] for one in found], label=drafted)
+    bars = axes.bar([*range(len(found))], [objects_at(one, "sources")[1]["speedup"] for one in found], label=drafted)
     axes.bar_label(bars, fmt="%.2f")
     axes.axhline(1, color="black", linewidth=1)
-    axes.set_xticks(range(len(found)), [one["category"].replace("_", " ") for one in found], rotation=20)
+    axes.set_xticks(range(len(found)), [str(one["category"]).replace("_", " ") for one in found], rotation=20)
     axes.set_ylabel("speed-up against the verifier alone")
     axes.set_title(title)
     axes.legend()

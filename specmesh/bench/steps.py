@@ -5,25 +5,27 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from specmesh.client import Json
 from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.fields import Json, number_at, object_at
 from specmesh.errors import ConfigError
 
 MEASUREMENTS = 3  # that a median of a table counts for: a verifier takes so many before its first session
 
 
-def report(snapshot: Json) -> Json:
-    """Return what --json prints of a verifier's /stats. Raise ConfigError at a drafter."""
+def steps_of(snapshot: Json) -> dict[str, dict[str, float]]:
+    """Return the milliseconds that steps take, of a verifier's /stats, by context and rows. Raise ConfigError at a
+    drafter."""
     if "steps_ms" not in snapshot:
         raise ConfigError("a drafter answers at this socket: give the verifier's with --socket PATH")
-    return {"schema_version": 1, "model": snapshot["model"], "steps_ms": snapshot["steps_ms"]}
+    found = object_at(snapshot, "steps_ms")
+    return {key: {rows: number_at(found, f"{key}.{rows}") for rows in object_at(found, key)} for key in found}
 
 
-def table_of(result: Json) -> list[dict[str, object]]:
-    """Return a `report` as rows of one table. ratio: to the time of one row in such a context."""
+def table_of(steps_ms: Mapping[str, Mapping[str, float]]) -> list[Json]:
+    """Return `steps_of` as rows of one table. ratio: to the time of one row in such a context."""
     return [
         {"context": context, "rows": rows, "ms": f"{ms:.4f}", "ratio": f"{ms / of.get('1', math.nan):.2f}"}
-        for context, of in result["steps_ms"].items()
+        for context, of in steps_ms.items()
         for rows, ms in of.items()
     ]
 
@@ -44,7 +46,7 @@ def costs_of(steps_ms: Mapping[int, Mapping[int, float]] | Mapping[str, Mapping[
 
 
 def read_costs(file: Path) -> StepCosts:
-    """The same of a file with a `report`. Raise ConfigError that names it where it has none."""
+    """The same of a file of `bench steps`. Raise ConfigError that names it where it has none."""
     try:
         return costs_of(json.loads(file.read_text())["steps_ms"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:

@@ -25,9 +25,9 @@ from specmesh.cli.options import (
     socket_option,
     table,
 )
-from specmesh.client import Json
 from specmesh.config import ModelSettings
 from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.fields import Json, at, list_at, number_at, object_at, objects_at
 from specmesh.models import resolve
 from specmesh.paths import bundled, models_dir
 
@@ -55,10 +55,12 @@ def bench() -> None:
 @json_option
 def steps(socket_path: Path | None, json: bool) -> None:
     """Show how long the running verifier's steps take by number of rows."""
-    from specmesh.bench.steps import report, table_of
+    from specmesh.bench.steps import steps_of, table_of
 
-    result = report(loaded_stats(daemon.Client(socket_path)))
-    print_result(result, table(table_of(result)), as_json=json)
+    snapshot = loaded_stats(daemon.Client(socket_path))
+    steps_ms = steps_of(snapshot)
+    result: Json = {"schema_version": 1, "model": snapshot["model"], "steps_ms": steps_ms}
+    print_result(result, table(table_of(steps_ms)), as_json=json)
 
 
 @bench.command()
@@ -115,7 +117,7 @@ def _suite(
     with bar(texts * iterations * len(SOURCES)) as advance:
         found = run_suite(client, suite, body, iterations, advance)
     if png is not None:
-        draw(found, snapshot["model"]["name"], png)
+        draw(found, str(at(snapshot, "model.name")), png)
     result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": texts, "iterations": iterations}
     result |= {"max_tokens": body["max_tokens"], "categories": found}
     print_result(result, table(rows(found)), as_json=json)
@@ -193,8 +195,8 @@ def audit(
     bodies = [{"seed": number, "max_tokens": 128} | sampling | {"prompt": one} for number, one in enumerate(prompts)]
     with bar(len(bodies) * (1 + len(ways))) as advance:
         result = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
-    print_result(result, [*columns(result["ways"]), *lines(result)], as_json=json)
-    ctx.exit(int(result["failed"]))
+    print_result(result, [*columns(objects_at(result, "ways")), *lines(result)], as_json=json)
+    ctx.exit(1 if result["failed"] else 0)
 
 
 @click.command()
@@ -233,7 +235,7 @@ def plan(
     rows than were measured are extrapolated.
     """
     from specmesh.bench.recommend import simulated
-    from specmesh.bench.steps import costs_of, read_costs, report
+    from specmesh.bench.steps import costs_of, read_costs, steps_of
     from specmesh.core.simulation import Deployment, Workload
 
     def run(count: int, draft_n: int | None) -> Json:
@@ -241,19 +243,16 @@ def plan(
         advance()
         return {key: value and round(value, 4) for key, value in asdict(found).items()}
 
-    if steps is not None:
-        costs = read_costs(steps)
-    else:
-        costs = costs_of(report(loaded_stats(daemon.Client(socket_path)))["steps_ms"])
+    costs = read_costs(steps) if steps is not None else costs_of(steps_of(loaded_stats(daemon.Client(socket_path))))
     site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters)
     levels = list[Json]()
     with bar(2 * len(users)) as advance:
         for count in sorted(users):
             drafting, alone = run(count, None), run(count, 0)
-            speedup = round(drafting["total"] / alone["total"], 4)
+            speedup = round(number_at(drafting, "total") / number_at(alone, "total"), 4)
             levels.append({"users": count, "speedup": speedup, "drafting": drafting, "alone": alone})
-    paying = [level["users"] for level in itertools.takewhile(lambda level: level["speedup"] >= PAYS, levels)]
-    most = paying[-1] if paying else None
+    paying = [*itertools.takewhile(lambda level: number_at(level, "speedup") >= PAYS, levels)]
+    most = paying[-1]["users"] if paying else None
     result: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
     result |= {"round_trip_ms": rtt_ms, "draft_ms": draft_ms, "pause_ms": pause_ms, "drafters": drafters}
     result |= {"tokens": tokens, "prompt_tokens": prompt_tokens, "levels": levels, "drafting_pays_up_to": most}
@@ -279,8 +278,9 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_m
     """
     from specmesh.bench.recommend import given, known, report, rows, sources, summary
 
-    if chip is not None and chip not in known()["chips"]:
-        names = ", ".join(known()["chips"])
+    chips = object_at(known(), "chips")
+    if chip is not None and chip not in chips:
+        names = ", ".join(chips)
         raise click.UsageError(f"no speed of {chip!r} is known: give one of {names}, or `specmesh plan` --draft-ms")
     if target is None:
         found = [dict(zip(("target", "drafter", "result"), row, strict=True)) for row in summary()]
@@ -296,7 +296,7 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_m
         name, metadata, step = path.stem, read(path), step or _measured(path)
     result = report(name, metadata, step, chip, rtt_ms)
     lines = [f"{name}: {result['family'] or 'unknown family'}, by {result['known_by']}"]
-    lines += [*(table(rows(result)) if result["pairs"] else []), *sources(result), *result["advice"]]
+    lines += [*(table(rows(result)) if result["pairs"] else []), *sources(result), *map(str, list_at(result, "advice"))]
     print_result(result, lines, as_json=json)
 
 

@@ -1,16 +1,18 @@
 """`specmesh verifier`, `drafter` and `rpc-server`. Nothing of a daemon is imported before one is run."""
 
 import re
+from collections.abc import Callable
 from dataclasses import fields
-from typing import TypeVar
+from pathlib import Path
+from typing import TypedDict, TypeVar, Unpack
 
 import click
 
 from specmesh import paths
 from specmesh.cli.config import config_option
 from specmesh.cli.options import COUNT, FILE, SECONDS, combined, option, several
-from specmesh.client import Json
 from specmesh.config import DaemonSettings, DrafterSettings, ModelSettings, VerifierSettings, parse_port
+from specmesh.core.fields import Json
 from specmesh.core.tool_calls import FORMATS
 from specmesh.errors import ConfigError
 from specmesh.machines import STEPS_MS
@@ -21,6 +23,20 @@ Settings = TypeVar("Settings", bound=DaemonSettings | ModelSettings)
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 ADDRESS = "tcp://127.0.0.1:7071"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+
+
+class DaemonOptions(TypedDict):
+    """Of a daemon's options those that are read here; the others are only settings of the same name."""
+
+    socket: Path | None
+    http: str | None
+    api_key_file: Path | None
+    allow_origin: tuple[str, ...]
+    insecure_no_auth: bool
+    log_level: str
+    model: str | None
+    engine: str
+
 
 _threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None)
 _daemon_options = combined(
@@ -75,7 +91,7 @@ _insecure_rpc_option = click.option(
 @_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
-def verifier(**values: object) -> None:
+def verifier(**values: Unpack[DaemonOptions]) -> None:
     """Run the verifier: it runs the target model and decides every token."""
     _run("verifier", values)
 
@@ -103,12 +119,12 @@ def verifier(**values: object) -> None:
     "Draft model: a GGUF file, a Hugging Face directory or hub id, a name in `models list`, or `bundled`.",
 )
 @_daemon_options
-def drafter(**values: object) -> None:
+def drafter(**values: Unpack[DaemonOptions]) -> None:
     """Run a drafter: its draft model proposes the next tokens."""
     _run("drafter", values)
 
 
-def _run(role: str, values: Json) -> None:
+def _run(role: str, values: DaemonOptions) -> None:
     """Run a daemon. values: of its options; settings have their names."""
     from specmesh import logs
 
@@ -118,14 +134,14 @@ def _run(role: str, values: Json) -> None:
         logs.configure(values["log_level"])
         bundled = values["model"] == "bundled" and role == "verifier"
         path = paths.bundled("target.gguf") if bundled else _model_path(values["model"], values["engine"])
-        values |= {"model": path, "insecure": values["insecure_no_auth"]}
-        values |= {"model": _settings(ModelSettings, values), "socket": where, "port": port}
+        given: Json = {**values, "model": path, "insecure": values["insecure_no_auth"]}
+        given |= {"model": _settings(ModelSettings, given), "socket": where, "port": port}
         from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is said at once
 
         if role == "verifier":
-            serve_verifier(_settings(VerifierSettings, values))
+            serve_verifier(_settings(VerifierSettings, given))
         else:
-            serve_drafter(_settings(DrafterSettings, values))
+            serve_drafter(_settings(DrafterSettings, given))
 
 
 def _model_path(value: str | None, engine: str) -> str | None:
@@ -142,7 +158,8 @@ def _model_path(value: str | None, engine: str) -> str | None:
 
 
 def _settings(kind: type[Settings], values: Json) -> Settings:
-    return kind(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
+    made: Callable[..., Settings] = kind
+    return made(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
 
 
 @click.command("rpc-server")

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specmesh.bench import generate, has_drafter, loaded_stats
+from specmesh.bench import SIZES, generate, has_drafter, loaded_stats, summed
 from specmesh.cli.options import columns, json_option, option, print_result
-from specmesh.client import Client, GeneratedText, Json
+from specmesh.client import Client, GeneratedText
+from specmesh.core.fields import Json, number_at
 from specmesh.errors import EngineError, SpecmeshError
 from specmesh.machines import DRAFT_MS, STEPS_MS, step_ms
 from specmesh.security.keys import KeyFolder
@@ -141,16 +142,16 @@ def result(hardware: str, alone: GeneratedText, pair: GeneratedText) -> Json:
     """What the two reports say. step_ms: of the verifier alone, as it was in this run."""
     counts = ("rounds", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length", "tokens_per_second")
     before, report = alone.report, pair.report
-    rate = before["tokens_per_second"]
+    rate, size = number_at(before, "tokens_per_second"), summed([pair], *SIZES)
     return {
         "schema_version": 1,
         "hardware": hardware,
         "stretched": hardware != "this",
-        "step_ms": round(before["verify_ms"] / max(before["rounds"], 1), 3),
+        "step_ms": round(number_at(before, "verify_ms") / max(number_at(before, "rounds"), 1), 3),
         "text": pair.text,
         "same_text": alone.ids == pair.ids,
         "tokens": len(pair.ids),
         "tokens_per_second_alone": rate,
-        "speedup": round(report["tokens_per_second"] / rate, 3) if rate else None,
-        "bytes_per_token": round((report["bytes_sent"] + report["bytes_received"]) / len(pair.ids), 1),
+        "speedup": round(number_at(report, "tokens_per_second") / rate, 3) if rate else None,
+        "bytes_per_token": round(size / len(pair.ids), 1),
     } | {name: report[name] for name in counts}

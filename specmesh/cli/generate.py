@@ -12,7 +12,8 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import SECONDS, aligned, draft_n_option, json_option, option, request_fields, request_options
-from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, Json, answer
+from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, answer
+from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import RequestError, SpecmeshError
 
 
@@ -70,12 +71,13 @@ def generate(
     }
     if n > 1:
         body["n"] = n
-    texts = [GeneratedText((body["seed"] + number) % 2**32) for number in range(n)]
+    texts = [GeneratedText((int(number_at(body, "seed")) + number) % 2**32) for number in range(n)]
     shows = n == 1 and not json
     try:
         with closing(answer(daemon.Client(socket_path), body, reconnect_timeout, say)) as chunks:
             for chunk in chunks:
-                drafted, own = texts[chunk["choices"][0]["index"]].take(chunk)
+                [choice] = objects_at(chunk, "choices")
+                drafted, own = texts[int(number_at(choice, "index"))].take(chunk)
                 if shows:
                     print(end=_marked(drafted) + own, flush=True)
     finally:  # whatever has come
@@ -174,7 +176,7 @@ class Conversation:
         try:
             with closing(answer(self._client, body, RECONNECT_TIMEOUT, say)) as chunks:
                 for chunk in chunks:
-                    part = chunk["choices"][0]["delta"].get("content") or ""
+                    part = str(at(objects_at(chunk, "choices")[0], "delta.content") or "")
                     answered += part
                     print(end=part, flush=True)
         except KeyboardInterrupt:

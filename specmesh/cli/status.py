@@ -12,7 +12,8 @@ import click
 
 from specmesh import client as daemon
 from specmesh.cli.options import json_option, option, print_json, print_result, socket_option, table
-from specmesh.client import Client, Json, at, printable
+from specmesh.client import Client, printable
+from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import DaemonUnreachable, SpecmeshError, Starting
 from specmesh.paths import candidate_sockets
 
@@ -67,7 +68,7 @@ def watch(client: Client, interval: float) -> None:
     none answers at first."""
     snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
     while True:
-        found = [{name: session.get(name) for name in _SESSION} for session in at(snapshot, "sessions.rows") or []]
+        found = [{name: session.get(name) for name in _SESSION} for session in objects_at(snapshot, "sessions.rows")]
         shown = [trouble, *lines(snapshot), "", *(table(found[::-1]) if found else [])]
         if sys.stdout.isatty():
             width, height = shutil.get_terminal_size()
@@ -93,8 +94,8 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
     templates = {"role": "{role}, up {uptime_s} s"} | _ROWS | (_DRAFTER_ROWS if role == "drafter" else _VERIFIER_ROWS)
     found = [(name, _filled(template, snapshot)) for name, template in templates.items()]
     found.append(("wire", "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted"))
-    found += [("verifier", _verifier_of(one)) for one in at(snapshot, "verifiers") or []]
-    found += [("drafter", _filled(_PEER, one)) for one in at(snapshot, "peers") or []]
+    found += [("verifier", _verifier_of(one)) for one in objects_at(snapshot, "verifiers")]
+    found += [("drafter", _filled(_PEER, one)) for one in objects_at(snapshot, "peers")]
     return found if "verifiers" in snapshot or snapshot.get("peers") else [*found, ("drafter", "none attached")]
 
 
@@ -193,8 +194,9 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
         for _ in range(count):
             time.sleep(max(due - time.monotonic(), 0.0))
             due = time.monotonic() + interval
-            for peer in client.get("/ping", {})["peers"]:
-                name, address, time_ms = peer["peer"], peer["address"], peer["time_ms"]
+            for peer in objects_at(client.get("/ping", {}), "peers"):
+                name, address = str(peer["peer"]), str(peer["address"])
+                time_ms = None if peer["time_ms"] is None else number_at(peer, "time_ms")
                 times.setdefault((name, address), []).append(time_ms)
                 if not json:
                     said = "lost" if time_ms is None else f"time={time_ms:.2f} ms"

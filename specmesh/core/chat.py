@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from specmesh.core import reasoning, tool_calls
+from specmesh.core.fields import Json
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned
+from specmesh.core.fields import Json
 from specmesh.core.requests import DrafterRequest, Finished, RequestState, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob, unflattened
-from specmesh.core.snapshot import Json
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 

@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 from specmesh.core import events as ev
 from specmesh.core import snapshot
 from specmesh.core import verifier_events as vev
+from specmesh.core.fields import Json
 from specmesh.core.statistics import LONG, SERVED, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
 
 UNMEASURED = {"draft_interval_ms": None, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
@@ -19,7 +20,7 @@ class DaemonFacts(TypedDict):
 
     version: str
     pid: int
-    model: snapshot.Json
+    model: Json
     address: str
     encrypted: bool
 
@@ -81,7 +82,7 @@ class VerifierStats(DaemonStats):
         self,
         max_sessions: int,
         core: vev.CoreReport,
-        peers: dict[vev.DrafterId, snapshot.Json],
+        peers: dict[vev.DrafterId, Json],
         traffic: snapshot.WireSection,
         now: float,
         live: int,
@@ -154,7 +155,7 @@ class DrafterStats(DaemonStats):
         draft_ns: Sequence[int],
         traffic: snapshot.WireSection,
         now: float,
-        verifiers: list[snapshot.Json],
+        verifiers: list[Json],
         interrupted: int = 0,
         **facts: Unpack[DaemonFacts],
     ) -> snapshot.DrafterSnapshot:

@@ -1,17 +1,19 @@
-"""The fields of a JSON object, checked as they are read: RequestError names the one that is wrong."""
+"""What JSON has: the fields of a request, checked as they are read, and what stands at a path in anything else."""
 
 from typing import TypeGuard
 
 from specmesh.errors import RequestError
 
+Json = dict[str, object]
+
 
 class Fields:
-    """Those that are not null, each read by its name."""
+    """Those that are not null, each read by its name. RequestError names the one that is wrong."""
 
     def __init__(self, given: object) -> None:
         if not isinstance(given, dict):
             raise RequestError("the request body must be a JSON object")
-        self.given: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+        self.given: Json = {name: value for name, value in given.items() if value is not None}
         self._read: set[str] = set()
 
     def get(self, name: str, default: object = None) -> object:
@@ -51,7 +53,7 @@ class Fields:
             raise RequestError(f"{name} must be a list", name)
         return value
 
-    def mapping(self, name: str) -> dict[str, object]:
+    def mapping(self, name: str) -> Json:
         """Return a copy of an object, empty where none is given."""
         value = self.get(name, {})
         if not isinstance(value, dict):
@@ -68,3 +70,36 @@ def is_id(value: object) -> TypeGuard[int]:
 
 def are_ids(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(map(is_id, value))
+
+
+# --- what any JSON has at a path of names with dots between; what is of another kind counts as nothing
+
+
+def at(value: object, path: str) -> object:
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def number_at(value: object, path: str) -> float:
+    found = at(value, path)
+    return found if isinstance(found, int | float) else 0
+
+
+def object_at(value: object, path: str) -> Json:
+    found = at(value, path)
+    return found if isinstance(found, dict) else {}
+
+
+def list_at(value: object, path: str) -> list[object]:
+    found = at(value, path)
+    return found if isinstance(found, list) else []
+
+
+def objects_at(value: object, path: str) -> list[Json]:
+    return [one for one in list_at(value, path) if isinstance(one, dict)]
+
+
+def ids_at(value: object, path: str) -> list[int]:
+    found = at(value, path)
+    return found if are_ids(found) else []

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.fields import Json
 from specmesh.core.sampling import is_exact
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.session import VerifierSession
-from specmesh.core.snapshot import Json
 from specmesh.wire import messages as m
 
 

@@ -7,9 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated
 
+from specmesh.core.fields import Json
 from specmesh.core.statistics import Histogram, RoundCounts, counter, gauge, histogram
-
-Json = dict[str, object]
 
 
 def as_json(part: object) -> Json:

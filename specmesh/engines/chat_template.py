@@ -18,8 +18,8 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.snapshot import Json
 from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 

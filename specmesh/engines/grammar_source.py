@@ -14,9 +14,9 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from specmesh.core.fields import Json
 from specmesh.core.reasoning import STYLES
 from specmesh.core.sampling.constraint import GrammarKind
-from specmesh.core.snapshot import Json
 from specmesh.core.tool_calls import FORMATS, ToolFormat, resolved, types_of
 from specmesh.errors import RequestError
 

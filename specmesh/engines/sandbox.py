@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import IO
 
-from specmesh.core.snapshot import Json
+from specmesh.core.fields import Json
 from specmesh.errors import ChildFailed
 
 STARTING = 60.0  # seconds for the interpreter and its imports on a busy machine

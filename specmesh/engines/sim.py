@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from specmesh.core.chat import Tokenizer
 from specmesh.core.events import Span
+from specmesh.core.fields import Json
 from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.snapshot import Json
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Sequences
 from specmesh.errors import ConfigError, RequestError

@@ -4,9 +4,8 @@ import os
 from typing import Any
 
 import pytest
-from processes import Daemon, Done, generate, sim_ids, sim_text, until
+from processes import Daemon, Done, Json, generate, sim_ids, sim_text, until
 
-from specmesh.client import Json
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 
 PROMPT = "Once upon a time"

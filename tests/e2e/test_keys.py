@@ -8,10 +8,23 @@ from pathlib import Path
 
 import pytest
 from harness import PATIENCE
-from processes import Daemon, Mesh, Stream, body, command, complete, drafted, edited, generate, sim_ids, sim_text, until
+from processes import (
+    Daemon,
+    Json,
+    Mesh,
+    Stream,
+    body,
+    command,
+    complete,
+    drafted,
+    edited,
+    generate,
+    sim_ids,
+    sim_text,
+    until,
+)
 from proxy import Proxy
 
-from specmesh.client import Json
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode

@@ -8,9 +8,8 @@ import jsonschema
 import openai
 import pytest
 from harness.ports import free_port
-from processes import Daemon, Mesh, Stream, complete, generate, sim_text, until
+from processes import Daemon, Json, Mesh, Stream, complete, generate, sim_text, until
 
-from specmesh.client import Json
 from specmesh.errors import SpecmeshError
 
 WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}

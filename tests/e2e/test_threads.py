@@ -1,9 +1,8 @@
 """CPU threads where both daemons compute on one machine."""
 
 import pytest
-from processes import Daemon, Mesh, generate, until
+from processes import Daemon, Json, Mesh, generate, until
 
-from specmesh.client import Json
 from specmesh.engines.base import physical_cores
 
 pytestmark = pytest.mark.models

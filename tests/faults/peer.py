@@ -11,7 +11,7 @@ from harness import PATIENCE
 from harness.loops import ScriptedDrafter
 from processes import Daemon, Mesh, until
 
-from specmesh.client import Json
+from specmesh.core.fields import Json
 from specmesh.core.prefix import Prefix
 from specmesh.security.curve import protect_client
 from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from specmesh.core.snapshot import Json
+from specmesh.core.fields import Json
 from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, ConfigError
 

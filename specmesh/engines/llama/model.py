@@ -11,8 +11,8 @@ from typing import Any
 import structlog
 
 from specmesh.config import ModelSettings
+from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.snapshot import Json
 from specmesh.core.tool_calls import TOOL_MARKS, detect
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from specmesh.bench.audit import audit, judged, lines
-from specmesh.client import Client, Json
+from specmesh.client import Client
+from specmesh.core.fields import Json
 from specmesh.core.sampling.logprobs import logprobs_of
 from specmesh.core.sampling.sampler import Sampler, SamplingParams, biased
 

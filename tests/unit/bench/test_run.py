@@ -10,7 +10,8 @@ from specmesh.bench import read_prompts
 from specmesh.bench.load import level
 from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows
 from specmesh.bench.steps import read_costs
-from specmesh.client import GeneratedText, Json
+from specmesh.client import GeneratedText
+from specmesh.core.fields import Json
 from specmesh.errors import ConfigError
 
 SIZES = {"bytes_sent": 300, "bytes_received": 500}

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from specmesh.cli.generate import Conversation
-from specmesh.client import Json
+from specmesh.core.fields import Json
 
 
 class FakeClient:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from specmesh import client as client_module
 from specmesh.cli import main
-from specmesh.client import Json
+from specmesh.core.fields import Json
 from specmesh.doctor import judge_reach
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from specmesh.core.chat import for_template, prompt_of, with_format
+from specmesh.core.fields import Json
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.snapshot import Json
 from specmesh.core.tool_calls import ToolCall
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 

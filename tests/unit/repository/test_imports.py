@@ -115,6 +115,12 @@ def test_no_circle():
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
 
 
+def test_only_engines_use_any():
+    """What a library without types answers is their matter; all else says what it takes and returns."""
+    files = [path for path in sources("specmesh", "wire", "daemons") if "engines" not in path.parts]
+    assert [named(path) for path in files if imports(path) & {"typing", "typing.Any"}] == []
+
+
 def test_broad_excepts_say_why():
     found = {
         f"{named(path)}:{number}": re.sub(r"noqa: \w+", "", line.partition("#")[2])
