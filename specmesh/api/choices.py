@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from specmesh.api.deltas import deltas_of
 from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Shape, new_id, server_sent, written
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, list_at
 from specmesh.core.requests import ClientEvent, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.stop import ShownText, StopTextFilter
@@ -220,6 +220,6 @@ def whole(choices: Sequence[Choice]) -> Json:
     first, *others = (one.whole() for one in choices)
     if others:
         answers = [first, *others]
-        first["choices"] = [choice for one in answers for choice in one["choices"]]  # type: ignore[attr-defined]
+        first["choices"] = [choice for one in answers for choice in list_at(one, "choices")]
         first["specmesh"] = {"choices": [one["specmesh"] for one in answers]}
     return first | {"usage": usage_of(choices)}
