@@ -28,10 +28,10 @@ _ROWS = {
 }
 _VERIFIER_ROWS = {
     "sessions": "{sessions.live} live of {sessions.max_sessions}, {sessions.queued} queued, {sessions.opened} opened",
-    "acceptance": "{acceptance.total}, mean length {acceptance.mean_length}",
+    "acceptance": "{acceptance.rate}, mean length {acceptance.mean_length}",
     "per position": "{acceptance.per_position}",
     "tokens/s": "{tokens_per_second}, one-token step {one_token_step_ms} ms",
-    "generated": "{totals.generated} tokens in {totals.rounds} rounds",
+    "generated": "{totals.generated_tokens} tokens in {totals.rounds} rounds",
     "drafts": "{totals.accepted} accepted of {totals.drafted}",
 }
 _DRAFTER_ROWS = {
@@ -44,7 +44,7 @@ _PEER = (
     "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, acceptance "
     "{acceptance}, promises {promised_tokens_per_second} tokens/s, drafts for {sessions}"
 )
-_SESSION = ("session", "prompt_tokens", "generated", "acceptance_rate", "draft_n", "lead", "tokens_per_second")
+_SESSION = ("session", "prompt_tokens", "generated_tokens", "acceptance_rate", "draft_n", "lead", "tokens_per_second")
 
 
 @click.command()

@@ -128,7 +128,7 @@ class Probabilistic:
 
 
 def strategy_of(params: SamplingParams) -> AcceptanceStrategy:
-    if params.greedy:
+    if params.argmax:
         return argmax  # by every strategy
     if params.strategy == Strategy.THRESHOLD:
         return partial(threshold, params.threshold)

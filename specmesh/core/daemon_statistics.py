@@ -12,7 +12,7 @@ from specmesh.core import verifier_events as vev
 from specmesh.core.fields import Json
 from specmesh.core.statistics import LONG, SERVED, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
 
-UNMEASURED = {"draft_interval_ms": None, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
+UNMEASURED = {"draft_interval_ms": None, "acceptance_rate": None, "promised_tokens_per_second": None, "sessions": 0}
 
 
 class DaemonFacts(TypedDict):
@@ -110,7 +110,7 @@ class VerifierStats(DaemonStats):
                 ended=snapshot.Ended(**{one.name: self._ended[one.name] for one in fields(snapshot.Ended)}),
             ),
             acceptance={
-                "total": round(totals.acceptance_rate, 4) if totals.drafted else None,
+                "rate": round(totals.acceptance_rate, 4) if totals.drafted else None,
                 "per_position": [round(rate, 4) for rate in totals.acceptance_per_position()],
                 "mean_length": round(totals.mean_acceptance_length, 4),
             },

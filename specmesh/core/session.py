@@ -154,7 +154,7 @@ class VerifierSession:
     @property
     def generated(self) -> int:
         """Ids of the text, resumed ones included."""
-        return self.resumed + self.counts.generated
+        return self.resumed + self.counts.generated_tokens
 
     def said(self, known: int = 0) -> tuple[int, ...]:
         """The text's ids but for the first `known`, without an end id."""

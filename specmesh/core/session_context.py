@@ -106,7 +106,7 @@ def session_report(session: VerifierSession, costs: StepCosts, drafter: str | No
 def tokens_per_second(session: VerifierSession, now: float) -> float:
     """Tokens per second of a session since its first verification step; 0 before it."""
     seconds = session.times.generating(now)
-    return session.counts.generated / seconds if seconds > 0 else 0.0
+    return session.counts.generated_tokens / seconds if seconds > 0 else 0.0
 
 
 def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
@@ -115,8 +115,7 @@ def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
     return {
         "session": live.id,
         "prompt_tokens": session.n_prompt,
-        "generated": counts.generated,
-        "drafted": live.drafter is not None,
+        "generated_tokens": counts.generated_tokens,
         "drafter": drafter,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,

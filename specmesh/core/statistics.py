@@ -41,7 +41,7 @@ class RoundCounts:
     rounds_with_drafts: Annotated[int, counter("spec_decode_num_drafts", "Steps with drafts.")] = 0
     drafted: Annotated[int, counter("spec_decode_num_draft_tokens", "Drafts verified.")] = 0
     accepted: Annotated[int, counter("spec_decode_num_accepted_tokens", "Drafts accepted.")] = 0
-    generated: Annotated[int, counter("generation_tokens", "Tokens generated.")] = 0
+    generated_tokens: Annotated[int, counter("generation_tokens", "Tokens generated.")] = 0
     tested_at: Annotated[
         list[int], counter("spec_decode_num_tested_tokens_per_pos", "Drafts compared.", by="position")
     ] = field(default_factory=list)
@@ -66,7 +66,7 @@ class RoundCounts:
         self.rounds_with_drafts += tested > 0
         self.drafted += drafted
         self.accepted += accepted
-        self.generated += generated
+        self.generated_tokens += generated
         for bins, size in ((self.tested_at, tested), (self.accepted_at, accepted)) if tested else ():
             bins.extend([0] * (size - len(bins)))
             for index in range(size):

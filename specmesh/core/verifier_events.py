@@ -89,7 +89,7 @@ class ThreadsShared:
 
 class Signal(Enum):
     STOPPING = "stopping"  # whoever waits has been refused, nobody new comes, and nothing is kept
-    REPORT_WANTED = "report wanted"  # somebody wants to know how it stands
+    REPORT_WANTED = "report wanted"
     TIME_UP = "time up"  # the core wanted to be woken now
 
 

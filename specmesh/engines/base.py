@@ -137,7 +137,7 @@ class DraftEngine(Engine, Protocol):
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         """Append each ask's ids to its sequence and return a guess of the id after them, or None. The sequences are
         different ones, several only where `info.batches`, and have at most n_batch ids in all. Without a `sampler` the
-        ids are only decoded. A `greedy` one need not be consulted. Where it raises, `trim` returns what each sequence
+        ids are only decoded. An `argmax` one need not be consulted. Where it raises, `trim` returns what each sequence
         holds."""
 
 

@@ -116,11 +116,11 @@ class _Translating(Sampler):
     def __init__(self, sampler: Sampler, remap: Remap) -> None:
         super().__init__(sampler.params)
         self._sampler, self._remap = sampler, remap
-        self.greedy = False  # an engine's own argmax would be one of its ids
+        self.argmax = False  # an engine's own argmax would be one of its ids
 
     def choose(self, logits: Logits, position: int) -> int:
         best = self._remap.say(int(logits.argmax()))
-        if best == NONE or self._sampler.greedy:
+        if best == NONE or self._sampler.argmax:
             return best
         return self._sampler.choose(self._remap.scatter(logits), position)
 

@@ -161,7 +161,7 @@ class SimDrafter(_SimEngine):
         if ask.sampler is None:
             return None
         guess = self.guess(self.prefixes[ask.seq].crc, held + len(ask.ids), tokens[-1])
-        if ask.sampler.greedy:  # as its device would choose it: no row for this host to fill
+        if ask.sampler.argmax:  # as its device would choose it: no row for this host to fill
             return guess
         return ask.sampler.choose(_one_hot([guess], self.settings.n_vocab)[0], held + len(ask.ids))
 

@@ -42,7 +42,7 @@ def test_metrics_agree_with_stats(pair: dict[str, Daemon]):
 
 SAME = {
     "verifier": (
-        *(("generation_tokens", "generated"), ("prompt_tokens", "prompt_tokens")),
+        *(("generation_tokens", "generated_tokens"), ("prompt_tokens", "prompt_tokens")),
         *(("spec_decode_num_drafts", "rounds_with_drafts"), ("spec_decode_num_draft_tokens", "drafted")),
         ("spec_decode_num_accepted_tokens", "accepted"),
     ),

@@ -59,7 +59,7 @@ def test_a_client_that_does_not_read(mesh: Mesh):
         lazy.connect(str(verifier.socket))
         lazy.sendall(asking(body(PROMPT, 3000, stream=True, rounds=True)))
         before = Usage(verifier.pid).memory("VmRSS")
-        until(lambda: verifier.stats()["totals"]["generated"] >= 3000, "its text is made")
+        until(lambda: verifier.stats()["totals"]["generated_tokens"] >= 3000, "its text is made")
         assert complete(verifier, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
         assert Usage(verifier.pid).memory("VmRSS") - before < 64 * 2**20
         lazy.settimeout(PATIENCE)

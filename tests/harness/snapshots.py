@@ -43,7 +43,7 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
     machine.id = 5088330
     rows = [session_row(SessionContext(machine, 0, 1, None), None, now)] * sessions
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
-    measured = {"draft_interval_ms": 2.0, "acceptance": None, "promised_tokens_per_second": None, "sessions": 0}
+    measured = {"draft_interval_ms": 2.0, "acceptance_rate": None, "promised_tokens_per_second": None, "sessions": 0}
     drafting = dict.fromkeys(peers, measured)
     report = vev.CoreReport(rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}})
     known = {identity: one.describe() for identity, one in peers.items()}

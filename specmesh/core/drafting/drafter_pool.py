@@ -44,7 +44,7 @@ class RemoteDrafter:
         """Return what was measured of it, and how many sessions it drafts for."""
         return {
             "draft_interval_ms": milliseconds(self.arrivals.interval),
-            "acceptance": round(self.acceptance.pooled(), 4) if self.acceptance.known else None,
+            "acceptance_rate": round(self.acceptance.pooled(), 4) if self.acceptance.known else None,
             "promised_tokens_per_second": None if self.rate is None else round(self.rate, 2),
             "sessions": sessions,
         }

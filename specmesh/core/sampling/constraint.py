@@ -157,7 +157,7 @@ class _Masking(Sampler):
 
     def __init__(self, plain: Sampler, constraint: Constraint) -> None:
         super().__init__(plain.params)
-        self._plain, self._constraint, self.greedy = plain, constraint, False
+        self._plain, self._constraint, self.argmax = plain, constraint, False
 
     def choose(self, logits: Logits, position: int) -> int:
         try:

@@ -164,7 +164,7 @@ class SamplingParams:
     threshold: float = THRESHOLD  # of that strategy
 
     @property
-    def greedy(self) -> bool:
+    def argmax(self) -> bool:
         """Whether the choice is the first of a row's largest logits, whatever came before."""
         return self.temperature <= 0 and not self.penalties and not self.logit_bias
 
@@ -183,12 +183,12 @@ class SamplingParams:
 class Sampler:
     """Chooses tokens for one session; holds no state that advances. `before`: the latest ids, for penalties."""
 
-    __slots__ = ("_as_is", "_seed", "before", "greedy", "params")
+    __slots__ = ("_as_is", "_seed", "argmax", "before", "params")
 
     def __init__(self, params: SamplingParams, before: Sequence[int] = ()) -> None:
         self.params = params
         self.before = before
-        self.greedy = params.greedy  # an engine may look for the choice itself
+        self.argmax = params.argmax  # an engine may look for the choice itself
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
         self._as_is = not params.logit_bias and not (params.penalties and len(before))  # rows are not adjusted
 

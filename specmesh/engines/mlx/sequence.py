@@ -89,7 +89,7 @@ class MlxSequence:
         best = mx.argmax(row)
         mx.eval(best, row, [self._caches[index].state for index in self._watched])
         self._remember()
-        if sampler.greedy:
+        if sampler.argmax:
             return int(best.item())  # type: ignore[arg-type] # an index
         return sampler.choose(np.array(row.astype(mx.float32)), self.length)
 
