@@ -133,16 +133,11 @@ def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench: Bench):
     assert end.reason == "of_tomorrow"
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("busy", errors.Busy),
-        ("request", errors.RequestError),
-        ("engine", errors.EngineError),
-        ("session", errors.NoSuchText),
-        ("context", errors.PromptTooLong),
-    ],
-)
+CODES = ("busy", "request", "engine", "session", "context")
+CLASSES = (errors.Busy, errors.RequestError, errors.EngineError, errors.NoSuchText, errors.PromptTooLong)
+
+
+@pytest.mark.parametrize(("code", "error"), [*zip(CODES, CLASSES, strict=True)])
 def test_refused_open(bench: Bench, code: str, error: type[errors.SpecmeshError]):
     router, drafter = welcomed(bench)
     client = drafter.ask(request())
