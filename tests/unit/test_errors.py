@@ -39,10 +39,9 @@ MADE: dict[SpecmeshError, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
-def test_a_sentence_is_made_of_fields(error: SpecmeshError):
-    assert vars(error).items() >= MADE[error].items()
-    assert str(error) == f"{error.what}: {error.remedy}"
+def test_a_sentence_is_made_of_fields():
+    for error, fields in MADE.items():
+        assert (str(error), vars(error) | fields) == (f"{error.what}: {error.remedy}", vars(error))
 
 
 @pytest.mark.parametrize("error", [*PLAIN, *MADE], ids=lambda error: type(error).__name__)
