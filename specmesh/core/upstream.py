@@ -242,7 +242,7 @@ class Upstream:
         if isinstance(why, SpecmeshError):
             self._interrupt(live, why, now)
         elif why.finish_reason == m.FinishReason.SHUTDOWN:
-            stopping = DaemonUnreachable("the verifier is stopping: the text ends here", address=self.address)
+            stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
         elif live.pending is not None and live.n_truth < why.length:
             came = f"{live.n_truth} of {why.length} tokens came"

@@ -32,6 +32,7 @@ class Ends:
         self.dealer.send(encode(m.Ping(1)))
         assert self.router.socket.poll(int(PATIENCE * 1000))
         [(self.identity, _, _)] = list(self.router.receive(0.0))
+        assert self.router.inlet.known("User-Id") == "", "nobody was asked about its key"
         self.router.gate.attach(self.identity, "")
 
     def another(self) -> "zmq.Socket[bytes]":
@@ -68,8 +69,7 @@ def test_a_drafter_that_does_not_keep_up(ends: Ends):
 
 def test_a_drafter_that_has_left(ends: Ends):
     """It is told from one that does not keep up: its descriptor may be another's by now."""
-    ends.router.send(b"nobody", m.Bye())
-    assert ends.router.take_gone() == {b"nobody": "unreachable"}
+    assert (ends.router.send(b"nobody", m.Bye()), ends.router.take_gone()) == (0, {b"nobody": "unreachable"})
 
 
 PING, HELLO = encode(m.Ping(1)), encode(m.Hello("d", "m", "none", "", 0, 4096))
