@@ -58,7 +58,7 @@ class LoopBackend:
 
     def not_ready(self) -> SpecmeshError | None:
         if self.loop is None:
-            return Starting(f"the {self.role} is loading its model ({self._share:.0%}): try again in a moment")
+            return Starting(f"the {self.role} is loading its model ({self._share:.0%})", "try again in a moment")
         try:
             self.loop.served("")
         except SpecmeshError as error:

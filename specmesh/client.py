@@ -73,7 +73,7 @@ class Client:
                 trouble = "went away while answering"
                 yield response
         except (OSError, http.client.HTTPException) as error:
-            raise WentAway(f"the daemon {trouble} ({error}): see its log") from None
+            raise WentAway(f"the daemon {trouble} ({error})", "see its log") from None
         finally:
             connection.close()
 
@@ -89,7 +89,7 @@ class Client:
             except OSError as error:
                 connection.close()
                 if isinstance(error, BlockingIOError):  # its queue is full
-                    raise WentAway(f"the daemon at {path} does not answer: see its log") from None
+                    raise WentAway(f"the daemon at {path} does not answer", "see its log", str(path)) from None
                 if isinstance(error, PermissionError):
                     closed.append(path)
                 elif waits and starting(path):
@@ -99,8 +99,9 @@ class Client:
         for path in filter(starting, self.tried):
             raise Starting(f"the daemon at {path} is starting")
         tried = ", ".join(str(path) for path in self.tried)
-        meaning = f"no daemon answers at {tried}: start one (specmesh verifier) or give --socket PATH"
-        raise DaemonUnreachable(meaning + (f"; this user may not use {closed[0]}" if closed else ""))
+        remedy = "start one (specmesh verifier) or give --socket PATH"
+        remedy += f"; this user may not use {closed[0]}" if closed else ""
+        raise DaemonUnreachable(f"no daemon answers at {tried}", remedy, tried)
 
 
 def answer(
@@ -227,7 +228,7 @@ def _json(raw: bytes) -> Json:
 
 def _error(answer: Json) -> SpecmeshError:
     """The error that an answer tells, of the class that the daemon names and about the field that it names."""
-    message = at(answer, "error.message") or "the daemon refused without a reason"
+    message = str(at(answer, "error.message") or "the daemon refused without a reason")
     error = _CLASSES.get(str(at(answer, "error.specmesh.error")), SpecmeshError)(message)
     param = at(answer, "error.param")
     if isinstance(error, errors.RequestError) and isinstance(param, str):

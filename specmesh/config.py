@@ -29,19 +29,19 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
     if http is None:
         for option, given in (("--allow-origin", origins), ("--api-key-file", key_file)):
             if given:
-                raise ConfigError(f"{option} without --http opens nothing: give both")
+                raise ConfigError(f"{option} without --http opens nothing", "give both")
         return None
     host, port = endpoint(f"//{http}")
     if not host or port is None or "/" in http or "@" in http:
-        raise ConfigError(f"--http {http!r} is not HOST:PORT: write 127.0.0.1:8080")
+        raise ConfigError(f"--http {http!r} is not HOST:PORT", "write 127.0.0.1:8080")
     keys = read_keys(key_file) if key_file is not None else ()
     if not keys and not is_loopback(host):
-        raise ConfigError(f"--http {http} is open to other machines: set --api-key-file FILE, or use 127.0.0.1")
+        raise ConfigError(f"--http {http} is open to other machines", "set --api-key-file FILE, or use 127.0.0.1")
     for origin in origins:
         if origin == "*" and not keys:
-            raise ConfigError("--allow-origin '*' lets every page ask: set --api-key-file FILE")
+            raise ConfigError("--allow-origin '*' lets every page ask", "set --api-key-file FILE")
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", origin):
-            raise ConfigError(f"--allow-origin {origin!r} is no origin: write https://page.example")
+            raise ConfigError(f"--allow-origin {origin!r} is no origin", "write https://page.example")
     return Port(host, port, keys, origins)
 
 
@@ -49,7 +49,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
     """The keys in a file, one per line; raises ConfigError where it has none, or others may read it."""
     lines = read_text(path, MAX_API_KEYS_BYTES, "a file of keys").splitlines()
     if path.stat().st_mode & stat.S_IRWXO:
-        raise ConfigError(f"{path}: everybody on this machine can read the keys: chmod 600 {path}")
+        raise ConfigError(f"{path}: everybody on this machine can read the keys", f"chmod 600 {path}")
     keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
     if not keys or not all(key.isascii() for key in keys):
         raise ConfigError(f"{path}: needs at least one key, plain ASCII, one per line")
@@ -80,13 +80,13 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         if self.stretch and self.engine != "llama":
-            raise ConfigError("--stretch is for the demo's models: give --engine llama")
+            raise ConfigError("--stretch is for the demo's models", "give --engine llama")
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and not self.gpu_layers:
-            raise ConfigError("--rpc puts layers on other machines, --gpu-layers 0 allows none: leave one out")
+            raise ConfigError("--rpc puts layers on other machines, --gpu-layers 0 allows none", "leave one out")
         if self.engine not in ("auto", "ngram") and not self.model:
-            raise ConfigError("no model: give --model FILE, a name of `specmesh models list`, or bundled")
+            raise ConfigError("no model", "give --model FILE, a name of `specmesh models list`, or bundled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class DaemonSettings:
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.insecure:
-            raise ConfigError("--keys and --insecure-no-auth contradict each other: leave one out")
+            raise ConfigError("--keys and --insecure-no-auth contradict each other", "leave one out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,4 +127,4 @@ class DrafterSettings(DaemonSettings):
     def __post_init__(self) -> None:
         DaemonSettings.__post_init__(self)
         if not self.connect:
-            raise ConfigError("no verifier: give --connect tcp://HOST:PORT")
+            raise ConfigError("no verifier", "give --connect tcp://HOST:PORT")

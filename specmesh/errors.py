@@ -23,7 +23,8 @@
             FrameError          peer: bytes that are no frame
             EndLost             peer: said too little, or some was lost
 
-`exit_code` is what the command line leaves with. What code needs of an error is a field, its sentence made of that.
+`exit_code` is what the command line leaves with. What code needs of an error is a field, its sentence made of that. One
+that another process raised comes back as its class and sentence: `what` is all of that, and its other fields are empty.
 """
 
 from enum import Enum
@@ -31,14 +32,19 @@ from typing import ClassVar
 
 
 class SpecmeshError(Exception):
-    """Base of all errors raised on purpose; `code` is what clients of the API know it by, OpenAI's where it has it."""
+    """Base of all errors raised on purpose; `code` is what clients of the API know it by, OpenAI's where it has it.
+    what: is wrong. remedy: what to do, where the sentence says so."""
 
     exit_code: ClassVar[int] = 1
     code: ClassVar[str | None] = None
 
+    def __init__(self, what: str = "", remedy: str = "") -> None:
+        super().__init__(f"{what}: {remedy}" if remedy else what)
+        self.what, self.remedy = what, remedy
+
 
 class ConfigError(SpecmeshError):
-    """Settings, model files or addresses of this side are wrong; says which and what to do."""
+    """Settings, model files or addresses of this side are wrong; `what` says which."""
 
     exit_code = 78
 
@@ -64,8 +70,8 @@ class RequestError(SpecmeshError):
 
     exit_code = 2
 
-    def __init__(self, message: str = "", param: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, what: str = "", param: str | None = None, remedy: str = "") -> None:
+        super().__init__(what, remedy)
         self.param = param
 
 
@@ -73,26 +79,30 @@ class PromptTooLong(RequestError):
     """The prompt does not fit into the context with room for one token."""
 
     code = "context_length_exceeded"
+    prompt_tokens: int | None = None
+    context: int | None = None
 
     @classmethod
     def of(cls, prompt_tokens: int, context: int) -> "PromptTooLong":
         """In the words that clients look for."""
-        return cls(
-            f"This model's maximum context length is {context} tokens, and your prompt has {prompt_tokens} tokens: "
-            "shorten it or start the verifier with a larger --ctx",
-            "prompt",
-        )
+        what = f"This model's maximum context length is {context} tokens, and your prompt has {prompt_tokens} tokens"
+        error = cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
+        error.prompt_tokens, error.context = prompt_tokens, context
+        return error
 
 
 class NoSuchModel(RequestError):
     """None of a drafter's verifiers has a model of that name."""
 
     code = "model_not_found"
+    name: str | None = None
 
     @classmethod
     def of(cls, name: str) -> "NoSuchModel":
         """Say which name it was, and where the others are."""
-        return cls(f"no model {name[:200]} is served here: see `specmesh ps`, or /v1/models", "model")
+        error = cls(f"no model {name[:200]} is served here", "model", "see `specmesh ps`, or /v1/models")
+        error.name = name
+        return error
 
 
 class NoSuchText(RequestError):
@@ -100,9 +110,9 @@ class NoSuchText(RequestError):
 
     code = "text_not_found"
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, what: str = "") -> None:
         meaning = "no text of that name is here: its time was over, it was cancelled, or it belongs to another key"
-        super().__init__(message or meaning, "resume")
+        super().__init__(what or meaning, "resume")
 
 
 class NotOffered(RequestError):
@@ -112,10 +122,14 @@ class NotOffered(RequestError):
 
 
 class DaemonUnreachable(SpecmeshError):
-    """No daemon answers at the sockets tried, or what it needs to answer is not there."""
+    """No daemon answers at the sockets tried, or what it needs to answer is not there. address: whose it is, or was."""
 
     exit_code = 69
     code = "verifier_unreachable"
+
+    def __init__(self, what: str = "", remedy: str = "", address: str = "") -> None:
+        super().__init__(what, remedy)
+        self.address = address
 
 
 class WentAway(DaemonUnreachable):
@@ -154,8 +168,8 @@ class InternalError(SpecmeshError):
 
     code = "internal_error"
 
-    def __init__(self, message: str = "internal error: see the daemon's log") -> None:
-        super().__init__(message)
+    def __init__(self, what: str = "internal error: see the daemon's log") -> None:
+        super().__init__(what)
 
 
 class LocalProtocolError(SpecmeshError):
@@ -179,7 +193,7 @@ class FrameError(RemoteProtocolError):
     and labels the rejection counter; `seen` is the offending value."""
 
     def __init__(self, reason: str, seen: object) -> None:
-        super().__init__(reason, seen)
+        super().__init__(reason)
         self.reason = reason
         self.seen = seen
 

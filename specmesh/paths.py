@@ -72,10 +72,11 @@ def config_folders() -> list[Path]:
 def check_socket_path(path: Path) -> None:
     """Raise ConfigError where the path is too long for a socket, or none."""
     if path.name in ("", ".."):
-        raise ConfigError(f"--socket {path} is no file's name: give one in a folder of yours, or leave it out")
+        raise ConfigError(f"--socket {path} is no file's name", "give one in a folder of yours, or leave it out")
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH:
-        raise ConfigError(f"the socket path {path} has {size} bytes, {MAX_SOCKET_PATH} at most: give another --socket")
+        what = f"the socket path {path} has {size} bytes, {MAX_SOCKET_PATH} at most"
+        raise ConfigError(what, "give another --socket")
 
 
 def prepare_folder(path: Path) -> None:
@@ -94,10 +95,10 @@ def read_text(path: Path, limit: int, what: str) -> str:
             raise ConfigError(f"{path}: longer than {limit} bytes: is this {what}?")
         return raw.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}): name a readable file") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})", "name a readable file") from None
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8: save the file as UTF-8 text") from None
+        raise ConfigError(f"{path}:{line}: not UTF-8", "save the file as UTF-8 text") from None
 
 
 def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
@@ -140,7 +141,7 @@ def instance_lock(path: Path) -> Iterator[None]:
     with opened as file:
         if not _flocked(file):
             pid = file.read(32).strip() or "unknown"
-            raise Busy(f"already running at {path} (pid {pid}): stop it or choose another --socket")
+            raise Busy(f"already running at {path} (pid {pid})", "stop it or choose another --socket")
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in (0, os.geteuid()):
             raise _unusable(lock, "it is a link, or another user's")
@@ -151,7 +152,7 @@ def instance_lock(path: Path) -> Iterator[None]:
 
 
 def _unusable(lock: Path, why: str) -> ConfigError:
-    return ConfigError(f"cannot write {lock} ({why}): remove it or choose another --socket")
+    return ConfigError(f"cannot write {lock} ({why})", "remove it or choose another --socket")
 
 
 def _flocked(file: IO[str]) -> bool:

@@ -79,7 +79,7 @@ def run(commands: Iterable[str], dry: bool) -> None:
             raise ConfigError(f"{words[0]} is not here: services need systemd or launchd") from None
         if done.returncode and not command.startswith("-"):
             hint = "is this user logged in? else use --system" if "--user" in words else "see above"
-            raise EngineError(f"{shlex.join(words)} failed: {hint}")
+            raise EngineError(f"{shlex.join(words)} failed", hint)
 
 
 TEMPLATES = resources.files("specmesh.systemd")

@@ -223,7 +223,7 @@ class UpstreamLink:
             log.warning("verifier_error", code=code, message=str(error))
         elif self.upstream.info is None:
             address = self.upstream.address
-            raise ConfigError(f"the verifier at {address} refused this drafter: {error}: {UPDATE}")
+            raise ConfigError(f"the verifier at {address} refused this drafter: {error}", UPDATE)
 
     def _tell_vocabulary(self, now: float) -> None:
         engine = self.introduction.engine
@@ -242,7 +242,7 @@ class UpstreamLink:
             sent = self.dealer.send(open_of(pending, ref))
         except ValueError as error:
             return RequestError(f"the request does not fit the wire: {error}")
-        return None if sent else Busy(f"the verifier at {self.upstream.address} takes no requests now: try again")
+        return None if sent else Busy(f"the verifier at {self.upstream.address} takes no requests now", "try again")
 
     def close(self, session: int, ref: int = 0) -> None:
         self.dealer.send(m.Close(session, ref))

@@ -7,7 +7,7 @@ from enum import Enum
 import zmq
 
 from specmesh.core.snapshot import WireSection
-from specmesh.daemons.link.sockets import MAX_FRAMES_PER_TURN, OPTIONS, Inlet, open_socket
+from specmesh.daemons.link.sockets import MAX_FRAMES_PER_TURN, OPTIONS, Inlet, hand_over, open_socket, zmq_errors
 from specmesh.errors import ConfigError, FrameError, InvalidTransition
 from specmesh.security import check_connect
 from specmesh.security.curve import Context, Handshake, Socket, next_handshake, protect_client, unwatch, watch
@@ -43,8 +43,8 @@ class Route:
         self._known: bytes | None = None
 
     def open(self) -> Socket:
-        """Return a fresh DEALER that connects, and reconnects, to the verifier. Raises ConfigError for a missing key.
-        Its monitor (`get_monitor_socket`) reports handshakes and disconnections; `close_dealer` closes both."""
+        """Return a fresh DEALER that connects, and reconnects, to the verifier, and is watched until `close_dealer`.
+        Raises ConfigError for a missing key, OSError where there are too many sockets."""
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
             self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self.address)
@@ -52,10 +52,12 @@ class Route:
         socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
         if identity is not None and self._known is not None:
             protect_client(socket, identity, self._known)
-        watch(socket)
+        with zmq_errors():
+            watch(socket)
         try:
-            socket.connect(self.address)
-        except zmq.ZMQError as error:
+            with zmq_errors():
+                socket.connect(self.address)
+        except OSError as error:
             close_dealer(socket)
             raise ConfigError(f"cannot connect to {self.address}: {error.strerror}") from None
         return socket
@@ -156,14 +158,10 @@ class Dealer:
         """Send and return the bytes handed over; 0 when the verifier is not there or does not keep up. Raises
         ValueError for a message no frame can hold."""
         frame = encode(message)
-        try:
-            self.socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
+        if hand_over(self.socket, self.traffic, frame) is not None:
             if isinstance(message, m.Close) and self.state is ConnectionState.HELD:
                 self.move(ConnectionState.CUT)
             return 0
-        self.traffic.frames_sent += 1
-        self.traffic.bytes_sent += len(frame)
         return len(frame)
 
     def receive(self) -> Iterator[tuple[m.Message | None, int]]:
@@ -188,7 +186,7 @@ class Dealer:
         """Open a fresh connection, of which the verifier knows nothing; later, where keys forbid it."""
         try:
             fresh = self._route.open()
-        except (ConfigError, OSError, zmq.ZMQError) as error:
+        except (ConfigError, OSError) as error:
             self._leave()
             self.refusal = str(error)
             return
@@ -206,7 +204,7 @@ class Dealer:
     def _leave(self) -> None:
         """End the connection, until the next look begins another."""
         self.move(ConnectionState.LEFT)
-        with contextlib.suppress(zmq.ZMQError):
+        with contextlib.suppress(OSError), zmq_errors():
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
     def _newest_handshake(self) -> Handshake | None:

@@ -3,6 +3,8 @@ speak, and how much. The receiving side of a socket is the drafter's, too.
 """
 
 import asyncio
+import contextlib
+import errno
 import re
 import time
 from collections import Counter
@@ -55,6 +57,35 @@ _COSTS: dict[int, Cost] = {
 }
 
 
+@contextlib.contextmanager
+def zmq_errors() -> Iterator[None]:
+    """Raise what ZeroMQ cannot do as OSError. Its own errors are caught here, by `hand_over` and by `Inlet.known`."""
+    try:
+        yield
+    except zmq.ZMQError as error:
+        raise OSError(error.errno, error.strerror) from None
+
+
+_MORE, _LAST = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.NOBLOCK)
+_UNSENT: dict[int | None, Departure] = {zmq.EAGAIN: Departure.BEHIND, zmq.EHOSTUNREACH: Departure.UNREACHABLE}
+
+
+def hand_over(socket: Socket, traffic: WireSection, frame: bytes, identity: bytes | None = None) -> Departure | None:
+    """Send and count a frame, by a ROUTER to that peer; return why it was not sent: no room for it, or nobody there."""
+    try:
+        if identity is not None:
+            socket.send(identity, _MORE)
+        socket.send(frame, _LAST)
+    except zmq.ZMQError as error:
+        if error.errno not in _UNSENT:
+            raise
+        return _UNSENT[error.errno]
+    traffic.frames_sent += 1
+    traffic.bytes_sent += len(frame)
+    return None
+
+
+@zmq_errors()
 def open_socket(context: Context, kind: int, options: dict[zmq.SocketOption, int]) -> Socket:
     socket = context.socket(kind)
     for option, value in options.items():
@@ -67,15 +98,16 @@ def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard 
     check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 4096})
     try:
-        if guard is not None:
-            guard.protect(socket)
-        socket.bind(address)
-    except zmq.ZMQError as error:
+        with zmq_errors():
+            if guard is not None:
+                guard.protect(socket)
+            socket.bind(address)
+    except OSError as error:
         if guard is not None:
             guard.stop()
         socket.close()
-        if error.errno == zmq.EADDRINUSE:
-            raise ConfigError(f"{address} is in use: stop what listens there or choose another --bind") from None
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"{address} is in use", "stop what listens there or choose another --bind") from None
         raise ConfigError(f"cannot bind {address}: {error.strerror}") from None
     return socket
 
@@ -127,10 +159,13 @@ class Inlet:
         self._last = part
         return parts
 
-    def last(self) -> zmq.Frame:
-        """Return the last message, for what libzmq knows of its sender; only after `receive` gave one."""
+    def known(self, what: str | int) -> str:
+        """Return what libzmq knows of the last message's sender, empty for nothing; only after `receive` gave one."""
         assert self._last is not None, "nothing was received yet"
-        return self._last
+        try:
+            return str(self._last.get(what))
+        except zmq.ZMQError:
+            return ""
 
 
 class Router:
@@ -162,15 +197,10 @@ class Router:
         if isinstance(message, m.Truth | m.Sync):
             self.gate.limits(identity).earn(message.draft_n)
         frame = encode(message)
-        try:
-            self.socket.send_multipart([identity, frame], zmq.NOBLOCK)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                raise
-            self.gone[identity] = Departure.BEHIND if error.errno == zmq.EAGAIN else Departure.UNREACHABLE
+        unsent = hand_over(self.socket, self.traffic, frame, identity)
+        if unsent is not None:
+            self.gone[identity] = unsent
             return 0
-        self.traffic.frames_sent += 1
-        self.traffic.bytes_sent += len(frame)
         return len(frame)
 
     def take_gone(self) -> dict[bytes, Departure]:
@@ -238,15 +268,12 @@ class Router:
 
     def sender(self) -> str:
         """Return the IP address that it came from as tcp://HOST; empty where libzmq does not know."""
-        try:
-            host = str(self.inlet.last().get("Peer-Address"))
-        except zmq.ZMQError:
-            return ""
+        host = self.inlet.known("Peer-Address")
         return plain(f"tcp://[{host}]" if ":" in host else f"tcp://{host}") if host else ""
 
     def proved_key(self) -> str:
         """Return the key that it has proved; empty where keys are not used."""
-        return self._guard.key_of(self.inlet.last()) if self._guard is not None else ""
+        return self._guard.key_of(self.inlet.known("User-Id")) if self._guard is not None else ""
 
     def name_of(self, key: str) -> str:
         return self._guard.names.get(key, "") if self._guard is not None else ""
@@ -266,7 +293,7 @@ class Router:
     def _end_connection(self, identity: bytes, now: float) -> bool:
         """Cut the sender's connection; return False if that was just done."""
         due = self._cut.due(identity, now)
-        if due and (connection := TcpConnection.of(self.inlet.last())) is not None:
+        if due and (connection := TcpConnection.of(self.inlet.known)) is not None:
             connection.cut()
         return due
 

@@ -56,7 +56,7 @@ class VerifierLoop(DaemonLoop[Order]):
         thread: ModelThread | None = None,
         model_hash: str = "",
     ) -> None:
-        stopping = Busy("the verifier is stopping: try again when it is back")
+        stopping = Busy("the verifier is stopping", "try again when it is back")
         super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
         self._router, self._engine, self._model_hash = Router(socket, guard), engine, model_hash
         self._prompts = PromptEncoder(engine.tokenizer, self.mailbox.put)

@@ -187,7 +187,7 @@ class Drafters:
             self._router.send(identity, m.Error("busy", str(error)))
             return
         router, number = self._router, next(self._numbers)
-        proved = router.name_of(key), TcpConnection.of(router.inlet.last())
+        proved = router.name_of(key), TcpConnection.of(router.inlet.known)
         self.peers[identity] = peer = DrafterPeer(identity, hello, Link(now), number, router.sender(), *proved)
         self._stats.peer_came()
         self._share_cores(now)

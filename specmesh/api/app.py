@@ -185,7 +185,7 @@ async def round_trips(backend: Backend) -> list[dict[str, object]]:
         await asyncio.wait_for(complete.wait(), PING_TIMEOUT_S)
     if not times:
         other = "drafter" if backend.role == "verifier" else "verifier"
-        raise errors.DaemonUnreachable(f"no {other} is attached to this {backend.role}: start one, or see its log")
+        raise errors.DaemonUnreachable(f"no {other} is attached to this {backend.role}", "start one, or see its log")
     return [{"peer": peer.name, "address": peer.address, "time_ms": time_ms} for peer, time_ms in times.items()]
 
 
@@ -240,7 +240,7 @@ class ApiGuard:
         if self._keys:
             if path == "/health" or (scheme.lower() == "bearer" and _is_key(given.strip(), self._keys)):
                 return None
-            error = errors.Refused("no valid API key: send Authorization: Bearer KEY")
+            error = errors.Refused("no valid API key", "send Authorization: Bearer KEY")
             body = error_body(error, "authentication_error", "invalid_api_key")
             return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
         allowed = origin is None or origin in self._origins or _is_here(origin)

@@ -30,7 +30,7 @@ log = structlog.get_logger("specmesh.api")
 BACKLOG = 2048  # connections that wait to be accepted
 SEND_BUFFER = 64 * 1024  # bytes of an answer in the kernel: a slow reader is noticed beyond them
 ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
-_FULL = refusal(Busy("the API has as many connections as may be, all with requests: try again"))
+_FULL = refusal(Busy("the API has as many connections as may be, all with requests", "try again"))
 _FULL.headers["Connection"] = "close"
 
 
@@ -170,12 +170,12 @@ def _listen(path: Path) -> socket.socket:
     for this user only and, in the system's folder, for the members of the service's group."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise ConfigError(f"{path} exists and is not a socket: remove it or choose another --socket")
+            raise ConfigError(f"{path} exists and is not a socket", "remove it or choose another --socket")
         path.unlink()
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise ConfigError(f"cannot replace {path} ({error.strerror}): choose another --socket") from None
+        raise ConfigError(f"cannot replace {path} ({error.strerror})", "choose another --socket") from None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     old = os.umask(0o117 if path.parent == SYSTEM_DIR else 0o177)
     try:

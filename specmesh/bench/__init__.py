@@ -38,7 +38,7 @@ def generate(client: Client, body: Json, text: GeneratedText | None = None) -> G
         for chunk in chunks:
             text.take(chunk, time.perf_counter())
     if not text.report:
-        raise EngineError("the daemon ended a text without its report: see its log")
+        raise EngineError("the daemon ended a text without its report", "see its log")
     return text
 
 
@@ -62,7 +62,7 @@ def loaded_stats(client: Client) -> Json:
     """Return a daemon's /stats. Raise Busy while it loads."""
     snapshot = client.get("/stats")
     if "loading" in snapshot:
-        raise Busy("the daemon is still loading its model: try again in a moment")
+        raise Busy("the daemon is still loading its model", "try again in a moment")
     return snapshot
 
 
@@ -77,7 +77,7 @@ def drafting_stats(client: Client) -> Json:
     """Return a daemon's /stats. Raise Busy while it loads, DaemonUnreachable where nobody drafts."""
     snapshot = loaded_stats(client)
     if not has_drafter(snapshot):
-        raise DaemonUnreachable("no drafter is attached, so there is nothing to compare: start specmesh drafter")
+        raise DaemonUnreachable("no drafter is attached, so there is nothing to compare", "start specmesh drafter")
     return snapshot
 
 
@@ -98,10 +98,10 @@ def read_prompts(path: Path | None) -> tuple[str, ...]:
         return BUILT_IN
     lines = [line for line in read_text(path, MAX_PROMPTS, "a file of prompts").splitlines() if line.strip()]
     if not lines:
-        raise ConfigError(f"--prompts: {path} has no prompts: write one on each line")
+        raise ConfigError(f"--prompts: {path} has no prompts", "write one on each line")
     if not lines[0].startswith("{"):
         return tuple(lines)
     try:
         return tuple(str(json.loads(line)["prompt"]) for line in lines)
     except (ValueError, TypeError, KeyError):
-        raise ConfigError(f'--prompts: {path} has a line that is no JSON object with "prompt": correct it') from None
+        raise ConfigError(f'--prompts: {path} has a line that is no JSON object with "prompt"', "correct it") from None

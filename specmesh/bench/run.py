@@ -111,7 +111,7 @@ def draw(found: list[Json], title: str, file: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("--png needs matplotlib: pip install matplotlib") from None
+        raise ConfigError("--png needs matplotlib", "pip install matplotlib") from None
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes, (_, drafted) = figure.subplots(), SOURCES
     bars = axes.bar([*range(len(found))], [objects_at(one, "sources")[1]["speedup"] for one in found], label=drafted)

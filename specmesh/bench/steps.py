@@ -16,7 +16,7 @@ def steps_of(snapshot: Json) -> dict[str, dict[str, float]]:
     """Return the milliseconds that steps take, of a verifier's /stats, by context and rows. Raise ConfigError at a
     drafter."""
     if "steps_ms" not in snapshot:
-        raise ConfigError("a drafter answers at this socket: give the verifier's with --socket PATH")
+        raise ConfigError("a drafter answers at this socket", "give the verifier's with --socket PATH")
     found = object_at(snapshot, "steps_ms")
     return {key: {rows: number_at(found, f"{key}.{rows}") for rows in object_at(found, key)} for key in found}
 
@@ -35,7 +35,7 @@ def costs_of(steps_ms: Mapping[int, Mapping[int, float]] | Mapping[str, Mapping[
     no time, ConfigError where none is."""
     costs = StepCosts()
     if not any(steps_ms.values()):
-        raise ConfigError("no step was measured: let the verifier generate a text first")
+        raise ConfigError("no step was measured", "let the verifier generate a text first")
     for context, of in steps_ms.items():
         for rows, ms in of.items():
             if not (0 < ms < math.inf and int(rows) > 0):

@@ -110,13 +110,13 @@ def read(path: Path, command: click.Command) -> dict[str, object]:
         settings = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         hint = 'write lines like key = value, texts in quotes: bind = "tcp://127.0.0.1:7071"'
-        raise ConfigError(f"{path}: {error}: {hint}") from None
+        raise ConfigError(f"{path}: {error}", hint) from None
     known, values = keys(command), dict[str, object]()
     for key, value in settings.items():
         if key not in known:
             close = get_close_matches(key, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"see `specmesh config show {command.name}`"
-            raise ConfigError(f"{path}: unknown key {key}: {hint}")
+            raise ConfigError(f"{path}: unknown key {key}", hint)
         several = value if isinstance(value, list) else [value]
         values[str(known[key].name)] = [str(one) for one in several] if known[key].multiple else str(value)
     return values

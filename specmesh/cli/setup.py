@@ -80,7 +80,7 @@ def revoke(who: str, folder: KeyFolder) -> None:
     """Revoke what was allowed, by name, address or key; open connections are cut."""
     gone = folder.revoke(who)
     if not gone:
-        raise ConfigError(f"{who} is not on the lists in {folder.path}: see `specmesh keys list`")
+        raise ConfigError(f"{who} is not on the lists in {folder.path}", "see `specmesh keys list`")
     for listing, label in gone:
         click.echo(f"revoked {label} ({listing})", err=True)
 
@@ -173,10 +173,8 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
     except WrongCode as error:
         raise WrongCode(f"{error}: run `specmesh pair` on the verifier's machine again for a new one") from None
     except OSError as error:
-        raise DaemonUnreachable(
-            f"nobody waits at {name}:{port} ({error.strerror or error}): run `specmesh pair` on the verifier's machine "
-            "first; a code is good once, for five minutes"
-        ) from None
+        remedy = "run `specmesh pair` on the verifier's machine first; a code is good once, for five minutes"
+        raise DaemonUnreachable(f"nobody waits at {name}:{port} ({error.strerror or error})", remedy) from None
     address = f"tcp://{bracketed(name)}:{theirs.port}"
     folder.allow(Listing.VERIFIERS, theirs.key, address, replace=True)
     click.echo(f"Paired with {theirs.name}. Start the drafter with --connect {address}")
@@ -194,7 +192,7 @@ def _endpoint(text: str, option: str) -> tuple[str, int]:
 
     host, port = endpoint(f"tcp://{text}" if endpoint(f"tcp://{text}")[1] else f"tcp://{text}:{PORT}")
     if not (host and port):
-        raise ConfigError(f"{option} {text!r} is not an address: write HOST or HOST:PORT, IPv6 as [ADDRESS]:PORT")
+        raise ConfigError(f"{option} {text!r} is not an address", "write HOST or HOST:PORT, IPv6 as [ADDRESS]:PORT")
     return host, port
 
 
@@ -235,7 +233,7 @@ def service(action: str, role: str, system: bool, dry_run: bool) -> None:
         else:
             run(found.commands[action], dry_run)
     except PermissionError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}: --system needs root, use sudo") from None
+        raise ConfigError(f"{error.filename}: {error.strerror}", "--system needs root, use sudo") from None
 
 
 # --- models
@@ -258,7 +256,7 @@ def pull(hub_id: str, file: str | None) -> None:
     try:
         from specmesh.models.pull import pull as get
     except ImportError as error:
-        raise ConfigError('huggingface_hub is not installed: pip install "specmesh[hub]"') from error
+        raise ConfigError("huggingface_hub is not installed", 'pip install "specmesh[hub]"') from error
     click.echo(get(hub_id, file, models_dir().absolute()))
 
 

@@ -20,7 +20,7 @@ def most_sessions(max_sessions: int) -> int:
 def check_queue(waiting: Sequence[int], new: int, most: int, full: str) -> None:
     """Raise Busy, which says `full`, where those `waiting`, all in bytes, leave no room for one more."""
     if waiting and sum(waiting) + new > MAX_BYTES:
-        raise Busy(f"the {len(waiting)} requests that wait take {sum(waiting) >> 20} MB: try again, or ask for less")
+        raise Busy(f"the {len(waiting)} requests that wait take {sum(waiting) >> 20} MB", "try again, or ask for less")
     if len(waiting) >= most:
         raise Busy(full)
 

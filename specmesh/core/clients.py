@@ -108,7 +108,7 @@ class Clients:
         check_queue(sizes, entry.request.size, self._most + free, full)
         theirs = owners.count(entry.owner) + sum(one.owner == entry.owner for one in waiting)
         if entry.owner is not None and theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
-            raise Busy(f"{theirs} requests of this drafter run or wait: {hint}")
+            raise Busy(f"{theirs} requests of this drafter run or wait", hint)
 
     def encoded(self, opening: vev.Opening) -> None:
         """Hand a request with its prompt to the core, unless it was withdrawn."""

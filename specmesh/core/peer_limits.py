@@ -96,7 +96,7 @@ class PeerLimits:
     def check_open(self, now: float) -> None:
         """Count a request for a session; raise Busy where they come too fast."""
         if not self._take(now, (Cost.OPENS, 1)):
-            raise Busy("requests come too fast: try again in a moment")
+            raise Busy("requests come too fast", "try again in a moment")
 
     def _take(self, now: float, *costs: tuple[Cost | None, float]) -> bool:
         """Lower levels up to the first that has not enough; return True if all have."""
@@ -132,7 +132,7 @@ class PeerGate:
         """Take a drafter; raise Busy where there are too many."""
         keys = list(self.keys.values())
         if len(keys) >= MAX_DRAFTERS or (key and keys.count(key) >= MAX_PER_KEY):
-            raise Busy(f"too many drafters are attached ({len(keys)}): stop one")
+            raise Busy(f"too many drafters are attached ({len(keys)})", "stop one")
         self.keys[identity] = key
 
     def limits(self, identity: bytes, key: str | None = None) -> PeerLimits:

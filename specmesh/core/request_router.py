@@ -51,10 +51,10 @@ class RequestRouter:
             if one.info is not None and one.vocabulary is not None:
                 return one.info, one.vocabulary
         if wanted:
-            raise Starting("the vocabulary is still being fetched from the verifier: try again in a moment")
+            raise Starting("the vocabulary is still being fetched from the verifier", "try again in a moment")
         if not there and now < self._begun + CONNECTING and not all(one.refusal for one in self.upstreams):
             addresses = ", ".join(one.address for one in self.upstreams)
-            raise Starting(f"the drafter is connecting to {addresses}: try again in a moment")
+            raise Starting(f"the drafter is connecting to {addresses}", "try again in a moment")
         if not there:
             raise DaemonUnreachable(self.trouble)
         away = [one.trouble for one in self.upstreams if (known := one.known) and known.model == name]
@@ -157,7 +157,7 @@ class RequestRouter:
             why = next((upstream.refusal for upstream in self.upstreams if upstream.address == one.home), None)
             seconds = one.request.reconnect_timeout
             went = f"the verifier at {one.home} went away and was not back within {seconds:g} s"
-            self._give_up(one, DaemonUnreachable(why or went))
+            self._give_up(one, DaemonUnreachable(why or went, address=one.home))
         elif now >= one.due and self._candidates(one):
             self._place(one, now)
 

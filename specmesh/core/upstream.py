@@ -66,9 +66,8 @@ class Upstream:
 
     @property
     def trouble(self) -> str:
-        return (
-            self.refusal or f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
-        )
+        silent = f"the verifier at {self.address} does not answer: is it running, and reachable from here?"
+        return self.refusal or silent
 
     # --- whether it is there
 
@@ -94,7 +93,7 @@ class Upstream:
 
     def lost(self, reason: str, now: float) -> None:
         self._note("verifier_lost", "warning", reason=reason)
-        self._away(DaemonUnreachable(f"the verifier at {self.address} went away"), now)
+        self._away(DaemonUnreachable(f"the verifier at {self.address} went away", address=self.address), now)
 
     def give_up(self, error: SpecmeshError, now: float) -> None:
         self.given_up = error

@@ -51,7 +51,7 @@ class ChatTemplate:
         try:
             answered = self._child.ask(self._request | chat | {"variables": variables})
         except ChildFailed as error:
-            raise EngineError(f"the chat template failed ({error}): give the verifier another one") from None
+            raise EngineError(f"the chat template failed ({error})", "give the verifier another one") from None
         if "text" not in answered:
             raise RequestError(f"the model's chat template refuses these messages: {answered['refused']}", "messages")
         return str(answered["text"])

@@ -50,14 +50,15 @@ def check_files(path: Path) -> None:
     """Raise ConfigError, which names the file, where a part is missing or no file; llama.cpp checks contents."""
     match = SPLIT_NAME.fullmatch(path.name)
     if match is not None and int(match["part"]) != 1:
-        raise ConfigError(f"{path} is part {int(match['part'])} of a model: name the first part, {parts(path)[0].name}")
+        remedy = f"name the first part, {parts(path)[0].name}"
+        raise ConfigError(f"{path} is part {int(match['part'])} of a model", remedy)
     try:
         missing = [file.name for file in parts(path) if not file.is_file()]  # opening a FIFO waits for its writer
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if missing:
         lacking = ", ".join(missing[:3])
-        raise ConfigError(f"{path}: {lacking} is missing, or no file: name a .gguf file that has all parts")
+        raise ConfigError(f"{path}: {lacking} is missing, or no file", "name a .gguf file that has all parts")
 
 
 def resolve(value: str, root: Path) -> str:
@@ -78,4 +79,4 @@ def resolve(value: str, root: Path) -> str:
             )
         case _:
             names = ", ".join(entry.name for entry in alike)
-            raise ConfigError(f"{value!r} means {len(alike)} models in {root}: give one of {names}")
+            raise ConfigError(f"{value!r} means {len(alike)} models in {root}", f"give one of {names}")

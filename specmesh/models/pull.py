@@ -109,7 +109,7 @@ def _fetch(file: RemoteFile, url: str, path: Path) -> None:
         try:
             fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Busy(f"another pull of {file.name} is running: wait for it") from error
+            raise Busy(f"another pull of {file.name} is running", "wait for it") from error
         # A compressed answer would count other bytes than the file has.
         headers = build_hf_headers(library_name="specmesh") | {"Accept-Encoding": "identity"}
         if out.tell() < file.size:
@@ -132,15 +132,15 @@ def _refusals(what: str, out: BinaryIO | None = None) -> Iterator[None]:
     except HFValidationError as error:
         raise RequestError(f"{what!r} is no name on the hub: give OWNER/NAME") from error
     except OfflineModeIsEnabled as error:
-        raise PullError("HF_HUB_OFFLINE is set: unset it to download") from error
+        raise PullError("HF_HUB_OFFLINE is set", "unset it to download") from error
     except HfHubHTTPError as error:
         code = error.response.status_code
         if code in (401, 403):
             hint = "check the name, accept the model's terms on the hub, or set HF_TOKEN"
-            raise ConfigError(f"{what}: the hub does not give it to you ({code}): {hint}") from error
+            raise ConfigError(f"{what}: the hub does not give it to you ({code})", hint) from error
         if code == 404:
             raise RequestError(f"{what} is not on {constants.ENDPOINT} (404): check the name") from error
-        raise PullError(f"{what}: {constants.ENDPOINT} answered {code}: try again later") from error
+        raise PullError(f"{what}: {constants.ENDPOINT} answered {code}", "try again later") from error
     except HTTPError as error:
         kept = f"; {out.tell()} bytes are kept: the same command goes on from there" if out is not None else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -153,5 +153,5 @@ def _disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise PullError(f"the disk of {path} is full: make room; what came is kept") from error
+            raise PullError(f"the disk of {path} is full", "make room; what came is kept") from error
         raise PullError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error

@@ -47,7 +47,7 @@ def host_of(address: str, option: str) -> str:
     """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
     host, port = endpoint(address)
     if not address.lower().startswith("tcp://") or not host or not port:
-        raise ConfigError(f"{option} {address!r} is not an address: write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
+        raise ConfigError(f"{option} {address!r} is not an address", "write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
     return host
 
 
@@ -55,7 +55,7 @@ def check_one_network(address: str, option: str) -> str:
     """The host to listen at; raises ConfigError where that would be on every network."""
     host = host_of(address, option)
     if _means_everywhere(host):
-        raise ConfigError(f"{option} {address} would listen on every network: name the one address to listen on")
+        raise ConfigError(f"{option} {address} would listen on every network", "name the one address to listen on")
     return host
 
 
@@ -65,9 +65,10 @@ def check_bind(address: str, *, keyed: bool, insecure: bool) -> None:
     host = check_one_network(address, "--bind")
     if not (is_loopback(host) or keyed or insecure):
         raise ConfigError(
-            f"--bind {address} listens beyond this machine, and without keys the wire is not encrypted: run "
-            "`specmesh pair` here and on the drafter's machine (or `specmesh keys new`); or bind tcp://127.0.0.1:PORT "
-            "behind an SSH tunnel; or add --insecure-no-auth on a network whose every member you trust"
+            f"--bind {address} listens beyond this machine, and without keys the wire is not encrypted",
+            "run `specmesh pair` here and on the drafter's machine (or `specmesh keys new`); or bind "
+            "tcp://127.0.0.1:PORT behind an SSH tunnel; or add --insecure-no-auth on a network whose every member you "
+            "trust",
         )
 
 
@@ -77,9 +78,9 @@ def check_connect(address: str, *, keyed: bool, insecure: bool) -> None:
     host = host_of(address, "--connect")
     if not (is_loopback(host) or keyed or insecure):
         raise ConfigError(
-            f"--connect {address} leads beyond this machine, and no key is known for that verifier: "
+            f"--connect {address} leads beyond this machine, and no key is known for that verifier",
             f"run `specmesh pair` there and then here (or `specmesh keys new` and `specmesh keys allow KEY --verifier "
-            f"{address}`); or add --insecure-no-auth on a network whose every member you trust"
+            f"{address}`); or add --insecure-no-auth on a network whose every member you trust",
         )
 
 
@@ -88,11 +89,11 @@ def check_rpc(address: str, option: str, *, insecure: bool) -> None:
     so beyond loopback only where `insecure` says that its user trusts the wire; every network never."""
     host, _, port = address.rpartition(":")
     if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"{option} {address!r} is not an address: write HOST:PORT, like 127.0.0.1:50052")
+        raise ConfigError(f"{option} {address!r} is not an address", "write HOST:PORT, like 127.0.0.1:50052")
     if is_loopback(host):
         return
     if _means_everywhere(host):
-        raise ConfigError(f"{option} {address} means every network: name one address")
+        raise ConfigError(f"{option} {address} means every network", "name one address")
     if not insecure:
         raise ConfigError(
             f"{option} {address} is beyond this machine, and llama.cpp's RPC has neither keys nor encryption: whoever "

@@ -12,6 +12,7 @@ import secrets
 import socket as sockets
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -86,12 +87,8 @@ class ZapGuard(ThreadAuthenticator):
         is asked about a handshake, libzmq takes the User-Id that the peer itself sends."""
         return self._mark + client_public_key.hex()
 
-    def key_of(self, message: zmq.Frame) -> str:
-        """Return the key that a message's sender has proved to this guard; empty where there was none."""
-        try:
-            user = str(message.get("User-Id"))
-        except zmq.ZMQError:
-            return ""
+    def key_of(self, user: str) -> str:
+        """Return the key that the sender with this User-Id has proved to this guard; empty where there was none."""
         return user.removeprefix(self._mark) if user.startswith(self._mark) else ""
 
     def stop(self) -> None:
@@ -203,14 +200,14 @@ class TcpConnection:
     end: tuple[object, ...]
 
     @classmethod
-    def of(cls, message: zmq.Frame) -> Self | None:
-        """The one a message came over; None where libzmq does not know, or another has its descriptor by now."""
-        with contextlib.suppress(zmq.ZMQError, OSError):
-            descriptor, host = int(message.get(zmq.SRCFD)), str(message.get("Peer-Address"))
-            with sockets.socket(fileno=os.dup(descriptor)) as connection:
-                end = connection.getpeername()
-                if isinstance(end, tuple) and end[0] == host.partition("%")[0]:
-                    return cls(descriptor, end)
+    def of(cls, known: Callable[[str | int], str]) -> Self | None:
+        """The one a message came over, of which libzmq has `known`; None where it does not, or another has its
+        descriptor by now."""
+        descriptor, host = int(known(zmq.SRCFD) or -1), known("Peer-Address")
+        with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
+            end = connection.getpeername()
+            if isinstance(end, tuple) and end[0] == host.partition("%")[0]:
+                return cls(descriptor, end)
         return None
 
     def cut(self) -> None:

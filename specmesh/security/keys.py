@@ -65,7 +65,7 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
     folder named has no key, InsecureKeys if this user may not look."""
     if named is not None:
         if not KeyFolder(named).has_key():
-            raise ConfigError(f"--keys {named}: no key is there: make one with `specmesh keys new --keys {named}`")
+            raise ConfigError(f"--keys {named}: no key is there", f"make one with `specmesh keys new --keys {named}`")
         return KeyFolder(named)
     user, system = map(KeyFolder, key_folders())
     if user.has_key():
@@ -78,7 +78,8 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
 def parse_key(text: str) -> str:
     key = text.strip().lower()
     if not KEY.fullmatch(key):
-        raise ConfigError(f"{text!r} is no key: give the 64 hexadecimal digits that `specmesh keys show` prints there")
+        remedy = "give the 64 hexadecimal digits that `specmesh keys show` prints there"
+        raise ConfigError(f"{text!r} is no key", remedy)
     return key
 
 
@@ -118,10 +119,10 @@ class KeyFolder:
 
         path, raw = self.path / SECRET, self._read(SECRET)
         if raw is None:
-            raise ConfigError(f"{path}: no key is there: make one with `specmesh keys new`")
+            raise ConfigError(f"{path}: no key is there", "make one with `specmesh keys new`")
         lines = [line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")]
         if len(lines) != 1 or not KEY.fullmatch(lines[0]):
-            raise ConfigError(f"{path} holds no key: make another with `specmesh keys new --force`")
+            raise ConfigError(f"{path} holds no key", "make another with `specmesh keys new --force`")
         secret = bytes.fromhex(lines[0])
         return Identity(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
 
@@ -137,7 +138,7 @@ class KeyFolder:
                 continue
             key, _, label = line.strip().partition(" ")
             if not KEY.fullmatch(key) or not _LABEL.fullmatch(label.strip()):
-                raise ConfigError(f"{self.path / listing}:{number}: write the 64 digits of a key, a space and a name")
+                raise ConfigError(f"{self.path / listing}:{number}", "write the 64 digits of a key, a space and a name")
             found.append((key, label.strip()))
         return found
 
@@ -161,7 +162,7 @@ class KeyFolder:
         """Put a key on a list under a label. Raise ConfigError if the label is another key's and not `replace`. A label
         has one key. A drafter's key has one name; a verifier's may have several addresses."""
         if not _LABEL.fullmatch(label):
-            raise ConfigError(f"{label!r} is no name: give one word")
+            raise ConfigError(f"{label!r} is no name", "give one word")
         with self._changing():
             found = self.entries(listing)
             if not replace and any(listing.same(known, label) and other != key for other, known in found):
@@ -191,7 +192,7 @@ class KeyFolder:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             hint = "make a key first, with `specmesh keys new`" if error.errno == errno.ENOENT else "is it yours?"
-            raise ConfigError(f"{self.path} cannot be opened ({error.strerror}): {hint}") from None
+            raise ConfigError(f"{self.path} cannot be opened ({error.strerror})", hint) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -221,9 +222,9 @@ class KeyFolder:
             return None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
-                raise InsecureKeys(f"{path} is a symbolic link: put the file itself there") from None
+                raise InsecureKeys(f"{path} is a symbolic link", "put the file itself there") from None
             mend = f"sudo chown -R {os.geteuid()} {shlex.quote(str(self.path))}"
-            raise InsecureKeys(f"{path} cannot be read ({error.strerror}); if it is yours: {mend}") from None
+            raise InsecureKeys(f"{path} cannot be read ({error.strerror}); if it is yours", mend) from None
         with os.fdopen(descriptor, "rb") as file:
             folder = self.path.stat()
             _require_safe(self.path, folder, folder.st_uid, forbidden=0o022)
@@ -238,10 +239,10 @@ def _require_safe(path: Path, found: os.stat_result, owner: int, *, forbidden: i
     """Raise InsecureKeys for what is not ours alone. Root may read what belongs to the folder's `owner`."""
     quoted = shlex.quote(str(path))
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise InsecureKeys(f"{path} is no regular file: put the file itself there")
+        raise InsecureKeys(f"{path} is no regular file", "put the file itself there")
     ours = {0, os.geteuid()} | ({owner} if os.geteuid() == 0 else set())
     if found.st_uid not in ours:
-        raise InsecureKeys(f"{path} belongs to user {found.st_uid}: sudo chown {os.geteuid()} {quoted}")
+        raise InsecureKeys(f"{path} belongs to user {found.st_uid}", f"sudo chown {os.geteuid()} {quoted}")
     if found.st_mode & forbidden:
         mode, right = stat.S_IMODE(found.st_mode), "700" if stat.S_ISDIR(found.st_mode) else "600"
-        raise InsecureKeys(f"{path} is open to others (mode {mode:04o}): chmod {right} {quoted}")
+        raise InsecureKeys(f"{path} is open to others (mode {mode:04o})", f"chmod {right} {quoted}")

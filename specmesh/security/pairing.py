@@ -80,8 +80,8 @@ def wait(
                 return offer(lines, code, mine, admit)
             except (WrongCode, RemoteProtocolError, OSError) as error:
                 if lines.answered:  # something that a guess could be tried on
-                    raise Refused(f"nobody was let in: {error}: run `specmesh pair` again for a new code") from None
-    raise Busy("nobody came, and the code is no longer good: run `specmesh pair` again for a new one")
+                    raise Refused(f"nobody was let in: {error}", "run `specmesh pair` again for a new code") from None
+    raise Busy("nobody came, and the code is no longer good", "run `specmesh pair` again for a new one")
 
 
 def offer(

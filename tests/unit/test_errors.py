@@ -30,12 +30,26 @@ def test_the_tree_is_drawn():
     assert drawn == [(" " * 4 * depth, cls.__name__) for depth, cls in tree()]
 
 
-@pytest.mark.parametrize("cls", [cls for _, cls in tree() if cls not in OF_FIELDS])
-def test_an_error_comes_back_whole(fake_daemon: Callable[..., Path], cls: type[SpecmeshError]):
-    """What a daemon answers is raised by its client as it was there, fields included."""
-    error = cls(SENTENCE)
+PLAIN = [cls(SENTENCE) for _, cls in tree() if cls not in OF_FIELDS]
+MADE: dict[SpecmeshError, dict[str, object]] = {
+    errors.ConfigError("wrong", "mend it"): {"what": "wrong", "remedy": "mend it"},
+    errors.WentAway("gone", "start it", "tcp://host:1"): {"address": "tcp://host:1"},
+    errors.NoSuchModel.of("m"): {"name": "m", "param": "model"},
+    errors.PromptTooLong.of(9, 5): {"prompt_tokens": 9, "context": 5, "param": "prompt"},
+}
+
+
+def test_a_sentence_is_made_of_fields():
+    for error, fields in MADE.items():
+        assert (str(error), vars(error) | fields) == (f"{error.what}: {error.remedy}", vars(error))
+
+
+@pytest.mark.parametrize("error", [*PLAIN, *MADE], ids=lambda error: type(error).__name__)
+def test_an_error_comes_back(fake_daemon: Callable[..., Path], error: SpecmeshError):
+    """What a daemon answers is raised by its client as its class, with its sentence and the request's field."""
+    same = type(error)(str(error))
     if isinstance(error, errors.RequestError):
-        error.param = "its_field"
+        same.param = error.param = error.param or "its_field"
     with pytest.raises(SpecmeshError) as caught:
         Client(fake_daemon({"/x": (400, json.dumps(error_body(error)).encode())})).get("/x")
-    assert (type(caught.value), str(caught.value), vars(caught.value)) == (cls, SENTENCE, vars(error))
+    assert (type(caught.value), str(caught.value), vars(caught.value)) == (type(error), str(error), vars(same))

@@ -1,6 +1,7 @@
 """Where sockets live, and what a verifier says of its model file."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,8 @@ def test_length_is_counted_in_bytes():
     """103 bytes are the most, and a letter may have several."""
     paths.check_socket_path(Path("/" + "x" * 102))
     for path in (Path("/" + "x" * 103), Path("/" + "ü" * 52)):
-        with pytest.raises(ConfigError, match=r"10[45] bytes.* 103") as caught:
+        with pytest.raises(ConfigError, match=f"{path} has 10[45] bytes, 103 at most"):
             paths.check_socket_path(path)
-        assert str(path) in str(caught.value)
 
 
 def test_folder_is_made_private(tmp_path: Path):
@@ -53,12 +53,9 @@ def test_folder_is_made_private(tmp_path: Path):
 
 def test_one_instance_per_socket(tmp_path: Path):
     """A second one is told who runs; once the first has ended the next may begin."""
+    lock = partial(paths.instance_lock, tmp_path / "s")
     for _ in range(2):
-        with (
-            paths.instance_lock(tmp_path / "s"),
-            pytest.raises(Busy, match=r"pid \d+"),
-            paths.instance_lock(tmp_path / "s"),
-        ):
+        with lock(), pytest.raises(Busy, match=f"pid {os.getpid()}"), lock():
             pass
 
 

@@ -55,7 +55,7 @@ class LlamaCache:
         self._batch = _Batch(lib, sizes.rows)
         if self._memory is None:
             self.close()
-            raise ConfigError(f"{model.name} keeps no context: choose a model that generates text")
+            raise ConfigError(f"{model.name} keeps no context", "choose a model that generates text")
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         """Run one step; return the `outputs` wanted rows in order, valid until the next. Raises EngineError."""
@@ -154,10 +154,8 @@ def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params.no_perf = True
     handle = model.lib.llama_init_from_model(model.handle, params)
     if handle is None:
-        raise ConfigError(
-            f"no context of {sizes.n_ctx} ids x {sizes.max_sessions} sequences for {model.name} "
-            f"({quoted_errors()}): choose a smaller context or fewer sequences"
-        )
+        what = f"no context of {sizes.n_ctx} ids x {sizes.max_sessions} sequences for {model.name} ({quoted_errors()})"
+        raise ConfigError(what, "choose a smaller context or fewer sequences")
     return handle
 
 

@@ -165,7 +165,7 @@ def _on_cpu(threads: int) -> str:
 def _context_size(settings: ModelSettings, trained: int) -> int:
     n_ctx = context_of(settings.ctx, trained)
     if n_ctx * settings.max_sessions > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
-        raise ConfigError(f"{n_ctx} ids x {settings.max_sessions} sequences: choose a smaller context")
+        raise ConfigError(f"{n_ctx} ids x {settings.max_sessions} sequences", "choose a smaller context")
     if n_ctx > trained:
         _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
     return n_ctx

@@ -60,11 +60,11 @@ def library() -> Any:
     try:
         package = importlib.import_module("llama_cpp")
     except ImportError as error:
-        raise ConfigError(f"llama-cpp-python is not installed: {_INSTALL}") from error
+        raise ConfigError("llama-cpp-python is not installed", _INSTALL) from error
     except (OSError, RuntimeError) as error:
         raise ConfigError(f"llama-cpp-python is installed but its library does not load: {error}") from error
     if package.__version__ != PINNED:
-        raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}: {_INSTALL}")
+        raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}", _INSTALL)
     lib = package.llama_cpp
     # The reason of an abort is the last line of stderr then; no debugger is started.
     os.environ["GGML_NO_BACKTRACE"] = "1"
@@ -115,10 +115,8 @@ def add_servers(addresses: Sequence[str]) -> None:
         for address in addresses:
             child.ask({"address": address})
     except ChildFailed as error:
-        raise ConfigError(
-            f"no RPC server of llama.cpp {PINNED} answers at {address} ({error}): start one there with "
-            "`specmesh rpc-server`; one server serves one verifier at a time",
-        ) from None
+        remedy = "start one there with `specmesh rpc-server`; one server serves one verifier at a time"
+        raise ConfigError(f"no RPC server of llama.cpp {PINNED} answers at {address} ({error})", remedy) from None
     finally:
         child.close()
     for address in addresses:
@@ -134,7 +132,7 @@ def answer(request: Json) -> Json:
 def _add_server(address: str) -> None:
     found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)(address.encode())
     if not found:
-        raise ConfigError(f"the RPC server at {address} has no devices: start it anew")
+        raise ConfigError(f"the RPC server at {address} has no devices", "start it anew")
     _ggml("ggml_backend_register", None, ctypes.c_void_p)(found)
     gpu_devices.cache_clear()
 
@@ -148,7 +146,7 @@ def serve_rpc(address: str, threads: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):  # llama.cpp never returns to where Python would look
         signal.signal(number, signal.SIG_DFL)
     start(address.encode(), None, threads, len(devices), (ctypes.c_void_p * len(devices))(*devices))
-    raise ConfigError(f"no RPC server can listen at {address}: name an address of this machine and a free port")
+    raise ConfigError(f"no RPC server can listen at {address}", "name an address of this machine and a free port")
 
 
 def _rpc_function(name: str, result: Any, *arguments: Any) -> Any:

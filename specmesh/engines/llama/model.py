@@ -48,7 +48,7 @@ class LlamaModel:
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
             self.close()
-            raise ConfigError(f"{path} is no decoder-only language model: choose one that generates text")
+            raise ConfigError(f"{path} is no decoder-only language model", "choose one that generates text")
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
         self.name = path.stem
@@ -161,10 +161,8 @@ def _load(lib: Any, path: Path, progress: Progress | None = None, **wanted: int)
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle is not None:
         return handle
-    raise ConfigError(
-        f"{path} could not be loaded ({quoted_errors()}): give a GGUF file; if it is damaged or incomplete, "
-        "download it again; if memory ran out, use a smaller one"
-    )
+    remedy = "give a GGUF file; if it is damaged or incomplete, download it again; if memory ran out, use a smaller one"
+    raise ConfigError(f"{path} could not be loaded ({quoted_errors()})", remedy)
 
 
 def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:

@@ -151,10 +151,8 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
     the text: it is tried."""
     recurrent = model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle)
     if recurrent and sizes.width is not None:
-        raise ConfigError(
-            f"{model.name} keeps states that rows cannot be removed from, so its steps cannot be filled up to one "
-            "width: leave --reproducible out"
-        )
+        what = "keeps states that rows cannot be removed from, so its steps cannot be filled up to one width"
+        raise ConfigError(f"{model.name} {what}", "leave --reproducible out")
     cache: LlamaCache
     if recurrent:
         cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.max_sessions), ahead=drafter)
@@ -168,7 +166,7 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
     cache.clear(0)
     if recurrent and not drafter and not _takes_back(cache):
         cache.close()
-        raise ConfigError(f"{model.name} does not return to a saved state, so it cannot verify: choose another model")
+        raise ConfigError(f"{model.name} does not return to a saved state, so it cannot verify", "choose another model")
     return cache
 
 

@@ -46,7 +46,7 @@ class MlxModel:
         device = mx.device_info().get("device_name", "GPU") if on_gpu else "CPU"
         self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
         advice = "is it complete, and of an architecture that this mlx-lm knows?"
-        with mapped(lambda said: ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said}): {advice}")):
+        with mapped(lambda said: ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said})", advice)):
             if not where.is_dir():
                 self.name = str(where)
                 advice = f"no such directory here, and not in the hub's cache: get it by `hf download {where}`"
@@ -69,7 +69,7 @@ class MlxModel:
         """Return the vocabulary, `n_vocab` ids long. Raises ConfigError where the tokenizer does not tell it."""
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ConfigError(f"{self.name} has no tokenizer.json: choose a copy of the model that has one")
+            raise ConfigError(f"{self.name} has no tokenizer.json", "choose a copy of the model that has one")
         ends = frozenset(token for token in self._tokenizer.eos_token_ids if 0 <= token < n_vocab)
         try:
             known = token_bytes(json.loads(backend.to_str()), n_vocab, ends)
@@ -88,7 +88,7 @@ def mapped(ours: Callable[[str], SpecmeshError]) -> Iterator[None]:
 
 
 def _library(name: str) -> Any:
-    with mapped(lambda said: ConfigError(f"MLX cannot be used here ({said}): pip install 'specmesh[mlx]'")):
+    with mapped(lambda said: ConfigError(f"MLX cannot be used here ({said})", "pip install 'specmesh[mlx]'")):
         return import_module(name)
 
 

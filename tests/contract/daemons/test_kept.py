@@ -142,7 +142,7 @@ def test_texts_that_cannot_be_are_refused(bench: Bench, order: m.Open):
 
 def test_a_session_belongs_to_the_key_that_opened_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Another key has neither it nor a session of that name; its own has it, and so has the verifier's own client."""
-    one_per_connection = lambda router: f"key {router.inlet.last().get(zmq.SRCFD)}"  # noqa: E731
+    one_per_connection = lambda router: f"key {router.inlet.known(zmq.SRCFD)}"  # noqa: E731
     monkeypatch.setattr(Router, "proved_key", one_per_connection)
     verifier, first = bench.verifier(slow()), bench.dealer()
     first.say(named(1))

@@ -86,18 +86,13 @@ def test_usage_errors(daemon: type[FakeClient], args: str):
     assert "Error: " in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (RequestError("bad"), 2),
-        (DaemonUnreachable("gone"), 69),
-        (Busy("full"), 75),
-        (ConfigError("odd"), 78),
-        (SpecmeshError("broke"), 1),
-    ],
-)
-def test_errors_are_one_line_and_a_code(daemon: type[FakeClient], error: SpecmeshError, code: int):
+EXITS = {RequestError: 2, DaemonUnreachable: 69, Busy: 75, ConfigError: 78, SpecmeshError: 1}
+
+
+@pytest.mark.parametrize(("cls", "code"), EXITS.items())
+def test_errors_are_one_line_and_a_code(daemon: type[FakeClient], cls: type[SpecmeshError], code: int):
     """An error of ours is one line on stderr and its exit code, from every command; partial text stays on stdout."""
+    error = cls("what is wrong")
     choice = {"index": 0, "text": "AB", "finish_reason": None}
     daemon.chunks = [{"choices": [choice], "specmesh": {"token_ids": [1, 2]}}]
     daemon.error = error

@@ -1,7 +1,7 @@
 """The sockets: where they may listen, what they take, who is let go, and what becomes of a verifier that does not
 read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -32,6 +32,7 @@ class Ends:
         self.dealer.send(encode(m.Ping(1)))
         assert self.router.socket.poll(int(PATIENCE * 1000))
         [(self.identity, _, _)] = list(self.router.receive(0.0))
+        assert self.router.inlet.known("User-Id") == "", "nobody was asked about its key"
         self.router.gate.attach(self.identity, "")
 
     def another(self) -> "zmq.Socket[bytes]":
@@ -68,8 +69,7 @@ def test_a_drafter_that_does_not_keep_up(ends: Ends):
 
 def test_a_drafter_that_has_left(ends: Ends):
     """It is told from one that does not keep up: its descriptor may be another's by now."""
-    ends.router.send(b"nobody", m.Bye())
-    assert ends.router.take_gone() == {b"nobody": "unreachable"}
+    assert (ends.router.send(b"nobody", m.Bye()), ends.router.take_gone()) == (0, {b"nobody": "unreachable"})
 
 
 PING, HELLO = encode(m.Ping(1)), encode(m.Hello("d", "m", "none", "", 0, 4096))
@@ -129,12 +129,9 @@ NO_ADDRESSES = (
 @pytest.mark.parametrize("open_", ["bind", "connect"])
 def test_what_is_no_address(address: str, open_: str):
     """What is not tcp://HOST:PORT is a ConfigError that names the option and shows an example."""
-    opens: dict[str, Callable[[], object]] = {
-        "bind": lambda: bind_router(zmq.Context.instance(), address, insecure=True),
-        "connect": lambda: Route(zmq.Context.instance(), address).open(),
-    }
+    context = zmq.Context[zmq.Socket[bytes]].instance()
     with pytest.raises(ConfigError, match=f"--{open_}.*tcp://127.0.0.1:7071"):
-        opens[open_]()
+        bind_router(context, address, insecure=True) if open_ == "bind" else Route(context, address).open()
 
 
 def test_no_heartbeats_of_libzmq():
@@ -160,3 +157,14 @@ def test_a_verifier_that_does_not_keep_up(ends: Ends):
         assert not dealer.cut
     assert dealer.cut
     dealer.close(linger=0)
+
+
+def test_no_room_for_another_connection():
+    """It is refused in the system's words, as often as it is tried."""
+    context = zmq.Context[zmq.Socket[bytes]]()
+    context.set(zmq.MAX_SOCKETS, 3)  # as one connection has, with its monitor
+    dealer = Dealer(Route(context, free_address()))
+    for _ in range(2):
+        dealer.reconnect()
+        assert (dealer.cut, str(dealer.refusal)[-19:]) == (True, "Too many open files")
+    context.destroy(linger=0)

@@ -131,6 +131,11 @@ def test_broad_excepts_say_why():
     assert [place for place, why in found.items() if not re.search(r"\w+ \w+", why)] == []
 
 
+def test_zeromqs_errors_have_one_seam():
+    files = sources("specmesh", "daemons")
+    assert [path.name for path in files if re.search(r"ZMQError|zmq\.Again", path.read_text("utf-8"))] == ["sockets.py"]
+
+
 WALL = {"time.time", "time.time_ns", "datetime.datetime", "datetime.datetime.now", "datetime.date", "time.localtime"}
 SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/chat_template.py"]
 

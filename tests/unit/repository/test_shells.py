@@ -36,7 +36,7 @@ ASKS = {
     "what a library, the system or the settings said": """
         drafter/upstream_link.py UpstreamLink.ask
         link/dealer.py Dealer._newest_handshake
-        link/sockets.py Inlet.check Inlet.receive Router.sender
+        link/sockets.py hand_over Inlet.check Inlet.receive Router.sender
         runtime/process.py Notifier.__init__
         serve.py _keys model_hash
     """,
