@@ -144,7 +144,7 @@ def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
 
 
 def drafter_turn(engine: LlamaDrafter) -> Turn:
-    """Guesses, one after the other."""
+    """DraftedRows, one after the other."""
     held, sampler = 0, Sampler(SamplingParams())
 
     def turn() -> float:

@@ -128,7 +128,7 @@ def guesses(settings: SimSettings, tokens: int) -> list[bool]:
     hits, prefix = [], target.prefixes[0]
     token = [target.append(0, token) for token in target.encode(PROMPT)][-1]
     for _ in range(tokens):
-        hits.append(drafter.guess(prefix.crc, len(prefix), token) == token)
+        hits.append(drafter.draft(prefix.crc, len(prefix), token) == token)
         token = target.append(0, token)
     return hits
 

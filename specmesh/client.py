@@ -27,7 +27,15 @@ _CLASSES: dict[str, type[SpecmeshError]] = {
     for kind in (
         *(errors.ConfigError, errors.InsecureKeys, errors.EngineError, errors.ChildFailed),
         *(errors.RequestError, errors.PromptTooLong, errors.NoSuchModel, errors.NoSuchText, errors.NotOffered),
-        *(errors.DaemonUnreachable, errors.WentAway, errors.Refused, errors.Busy, errors.Starting, errors.PullError),
+        *(
+            errors.DaemonUnreachable,
+            errors.WentAway,
+            errors.Refused,
+            errors.WrongCode,
+            errors.Busy,
+            errors.Starting,
+            errors.PullError,
+        ),
         *(errors.InternalError, errors.LocalProtocolError, errors.RemoteProtocolError, errors.EndLost),
     )
 }

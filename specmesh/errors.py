@@ -13,6 +13,7 @@
         DaemonUnreachable       peer: does not answer
             WentAway            peer: may be back
         Refused                 who asks: must not
+            WrongCode           who asks: another pairing code
         Busy                    nobody: has no room, for now
             Starting            nobody: is not ready yet
         PullError               peer: a hub or the way to it
@@ -142,6 +143,10 @@ class Refused(SpecmeshError):
     """Whoever asks may not."""
 
     exit_code = 77
+
+
+class WrongCode(Refused):
+    """What the other side said of itself cannot be read: it had another pairing code."""
 
 
 class Busy(SpecmeshError):

@@ -11,7 +11,7 @@ import click
 
 from specmesh.cli.config import ROLE, daemon_context
 from specmesh.cli.options import FILE, aligned, json_option, option, print_result, table
-from specmesh.errors import ConfigError, DaemonUnreachable
+from specmesh.errors import ConfigError, DaemonUnreachable, WrongCode
 from specmesh.models import entries
 from specmesh.paths import models_dir
 from specmesh.security import bracketed, check_one_network, endpoint, host_of, is_loopback, listen
@@ -163,7 +163,7 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
-    from specmesh.security.pairing import PairingIntroduction, WrongCode, ask
+    from specmesh.security.pairing import PairingIntroduction, ask
 
     name, port = _endpoint(host, "HOST")
     mine = PairingIntroduction("drafter", folder.identity().public.hex(), socket.gethostname())

@@ -38,7 +38,7 @@ _DRAFTER_ROWS = {
     "sessions": "{sessions.live} live of {sessions.max_sessions}, {sessions.interrupted} interrupted, "
     "{sessions.opened} opened",
     "drafting": "{draft_ms} ms per draft",
-    "totals": "{totals.drafted} drafted, {totals.accepted} accepted, {totals.committed} committed",
+    "totals": "{totals.draft_tokens} drafted, {totals.accepted} accepted, {totals.committed} committed",
 }
 _PEER = (
     "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, acceptance "

@@ -140,7 +140,7 @@ class DrafterStats(DaemonStats):
     def worked(self, work: ev.Worked) -> None:
         """Count steps and their drafts, which share their time, and the rounds that were heard of."""
         self.busy.record(work.ended, work.seconds)
-        self._totals.drafted += work.drafts
+        self._totals.draft_tokens += work.drafts
         self._totals.rounds += work.rounds
         self._totals.accepted += work.accepted
         self._totals.committed += work.committed

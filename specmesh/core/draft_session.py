@@ -1,4 +1,4 @@
-"""One session at the drafter: the truth as last heard, the own chain of guesses beyond it, and what to run next.
+"""One session at the drafter: the truth as last heard, the own chain of drafts beyond it, and what to run next.
 
 The chain goes on past what was asked for, assuming acceptance, as far as covers the round trip. A recovered token cuts
 it; what still agrees stays. Nothing here can change the text, only how soon the verifier has it.
@@ -18,7 +18,7 @@ from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
 MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
-# Seconds that one step may go on guessing, and hear nothing. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3
+# Seconds that one step may go on drafting, and hear nothing. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3
 # made texts 8 % slower, 6e-4 8 % faster, with more calls and frames.
 BURST = 1e-3
 # Seconds between two frames of drafts that are asked for, and of those ahead of them: a frame costs more than ids, a
@@ -43,7 +43,7 @@ class DrafterSession:
     """opened: its n_vocab bounds the ids a peer may name. round_trip: to the verifier, in seconds. seq: its sequence in
     the draft model's memory, if any. That holds `fed` ids, of which the first `held` are the session's still; the rest
     is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed; alone: it did beside
-    others, so none joins until it has guessed."""
+    others, so none joins until it has drafted."""
 
     def __init__(self, opened: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
         self.opened, self._limits = opened, limits
@@ -68,7 +68,7 @@ class DrafterSession:
         self.fed = self.held = 0
         self._sent = 0  # the chain up to here is at the verifier
         self._sent_at = float("-inf")
-        self._stuck = False  # the model has no guess after the newest id
+        self._stuck = False  # the model has no draft after the newest id
         self._nacked: tuple[float, int] = (float("-inf"), -1)
         self._accepted = self._judged = 0.0  # drafts, of rounds long ago less
         self._judge(0, corrected=False)
@@ -82,8 +82,8 @@ class DrafterSession:
         return self._send_again(said, now) if isinstance(said, m.Nack) else self._grow(said, now)
 
     def plan(self, room: int | None = None) -> ev.DraftRow | None:
-        """What the draft model should do next: take in what it has not seen, then guess. None: nothing, as where no
-        drafts are asked for. room: ids that others leave in their step, which only a guess may join."""
+        """What the draft model should do next: take in what it has not seen, then draft. None: nothing, as where no
+        drafts are asked for. room: ids that others leave in their step, which only a draft may join."""
         ids, held = self._ids, self.held
         if not self.draft_n:
             return None
@@ -91,12 +91,12 @@ class DrafterSession:
         missing = (len(ids) if drafts else self.n_truth - 1) - held
         if missing <= 0 or self.n_truth > self._limits.n_ctx:
             return None
-        guess = drafts and missing <= self._chunk
-        if room is not None and not (guess and missing <= room):
+        draft = drafts and missing <= self._chunk
+        if room is not None and not (draft and missing <= room):
             return None
         assert self.seq is not None, "only who has a sequence has a plan"
         end = held + min(missing, self._chunk)
-        if not guess:
+        if not draft:
             return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), None)
         if self._plain and self.guided is None:
             return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), self._sampler, self._in_a_row())
@@ -209,11 +209,11 @@ class DrafterSession:
         self.fed, self.held = length, min(self.held, length)
 
     def predicted(self, row: ev.DraftRow, tokens: Sequence[int], started: float, now: float) -> list[ev.DrafterEffect]:
-        """Note what the model took in, as far as it belongs to the chain still, and let that grow by its guesses."""
+        """Note what the model took in, as far as it belongs to the chain still, and let that grow by its drafts."""
         if row.position != self.fed:
             return []  # the memory could not be cut there, and was not fed
         made = (*row.ids, *tokens)
-        self.fed += len(made) - (len(tokens) == row.drafts)  # the last guess is fed next time, unless none followed it
+        self.fed += len(made) - (len(tokens) == row.drafts)  # the last draft is fed next time, unless none followed it
         if row.position != self.held:
             return []  # what it follows was cut meanwhile
         known = self._ids[self.held : self.held + len(made)]

@@ -117,7 +117,7 @@ class DrafterCore:
         return ev.DraftStep(upstream, orders, tuple(rows), threads, offloads)
 
     def _rows(self) -> tuple[int, list[ev.DraftRow]]:
-        """What the first session with work does, and others of its verifier that guess in the same step."""
+        """What the first session with work does, and others of its verifier that draft in the same step."""
         upstream, rows, room = -1, list[ev.DraftRow](), self._limits.n_batch
         for session in self.sessions.values():
             theirs = session.opened.upstream
@@ -136,7 +136,7 @@ class DrafterCore:
         return upstream, rows
 
     def finish(
-        self, step: ev.DraftStep, result: ev.Guesses | SpecmeshError, started: float, ended: float
+        self, step: ev.DraftStep, result: ev.DraftedRows | SpecmeshError, started: float, ended: float
     ) -> list[ev.CoreEffect]:
         if isinstance(result, SpecmeshError):
             return self._failed(step, result)

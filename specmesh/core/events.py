@@ -197,7 +197,7 @@ CoreEvent = DraftFor | Heard | Aside | Dropped | CompiledGrammar | UpstreamChang
 
 @dataclass(frozen=True, slots=True)
 class DraftRow:
-    """Append `ids` at `position` of a session's sequence and, with a sampler, guess what follows, one after the other
+    """Append `ids` at `position` of a session's sequence and, with a sampler, draft what follows, one after the other
     at most `drafts` ids."""
 
     key: int
@@ -221,8 +221,8 @@ class DraftStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Guesses:
-    """held: ids left in each sequence that was cut, fewer where it cannot go back so far. tokens: the guesses of each
+class DraftedRows:
+    """held: ids left in each sequence that was cut, fewer where it cannot go back so far. tokens: the drafts of each
     row, fewer where the model has none."""
 
     held: Mapping[int, int]

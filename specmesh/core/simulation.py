@@ -238,22 +238,22 @@ class Simulation:
                 drafter.busy, seconds = True, self._site.draft * max(row.drafts for row in step.rows)
                 self._at(now + seconds, partial(self._drafted, drafter, step, now))
                 return
-            self._send(drafter, self._guessed(drafter, step, now, now), now)
+            self._send(drafter, self._drafted_rows(drafter, step, now, now), now)
 
     def _drafted(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> None:
         drafter.busy = False
-        self._send(drafter, self._guessed(drafter, step, started, now), now)
+        self._send(drafter, self._drafted_rows(drafter, step, started, now), now)
         self._draft(drafter, now)
 
-    def _guessed(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> list[ev.CoreEffect]:
-        """The effects of a step, which is free but for its guesses."""
+    def _drafted_rows(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> list[ev.CoreEffect]:
+        """The effects of a step, which is free but for its drafts."""
         held = {cut.seq: cut.length for cut in step.cuts}
         tokens = list[list[int]]()
         for row in step.rows:
             end = row.position + len(row.ids)
             positions = range(end, end + row.drafts) if row.sampler is not None else ()
             tokens.append([RIGHT if self._right(position) else WRONG for position in positions])
-        return drafter.core.finish(step, ev.Guesses(held, tokens), started, now)
+        return drafter.core.finish(step, ev.DraftedRows(held, tokens), started, now)
 
     def _send(self, drafter: _Drafter, effects: list[ev.CoreEffect], now: float) -> None:
         for effect in effects:

@@ -132,7 +132,7 @@ class VerifierSnapshot(RunningSnapshot):
 
 @dataclass(slots=True)
 class DraftTotals:
-    drafted: Annotated[int, counter("drafter_drafted_tokens", "Tokens this drafter has drafted.")] = 0
+    draft_tokens: Annotated[int, counter("drafter_drafted_tokens", "Tokens this drafter has drafted.")] = 0
     accepted: Annotated[int, counter("drafter_accepted_tokens", "Of these, those that were accepted.")] = 0
     committed: Annotated[int, counter("drafter_committed_tokens", "Tokens the verifier committed meanwhile.")] = 0
     rounds: int = 0

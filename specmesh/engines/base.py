@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specmesh.core.chat import Tokenizer
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.events import DraftRow, DraftStep, Guesses, Rows, Span, Step
+from specmesh.core.events import DraftedRows, DraftRow, DraftStep, Rows, Span, Step
 from specmesh.core.sampling.sampler import Sampler
 from specmesh.core.scheduling.kv_slots import KVCopy, KVCut, KVOffload, KVReuse
 from specmesh.core.session_params import TargetLimits
@@ -64,7 +64,7 @@ class EngineInfo:
     # the rest of the step. None: a step is as wide as its spans.
     width: int | None = None
     reuse: KVReuse = "whole"  # what of a sequence another session may continue from, long after it was decoded
-    batches: bool = False  # a draft engine guesses for several sequences in less time than one after the other
+    batches: bool = False  # a draft engine drafts for several sequences in less time than one after the other
     n_outputs: int | None = None  # most rows with logits of one step; None: `n_batch`
     threads: int = 0  # CPU threads of its steps; 0 on a GPU, or without a model
 
@@ -120,7 +120,7 @@ class OffloadEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for a guess: what follows the new `ids` of a sequence, by `sampler`."""
+    """A request for a draft: what follows the new `ids` of a sequence, by `sampler`."""
 
     seq: int
     ids: tuple[int, ...]
@@ -128,14 +128,14 @@ class Ask:
 
 
 class DraftEngine(Engine, Protocol):
-    """A draft model: guesses one token of a sequence at a time."""
+    """A draft model: drafts one token of a sequence at a time."""
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """None for an engine that knows ids only."""
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        """Append each ask's ids to its sequence and return a guess of the id after them, or None. The sequences are
+        """Append each ask's ids to its sequence and return a draft of the id after them, or None. The sequences are
         different ones, several only where `info.batches`, and have at most n_batch ids in all. Without a `sampler` the
         ids are only decoded. An `argmax` one need not be consulted. Where it raises, `trim` returns what each sequence
         holds."""
@@ -230,8 +230,8 @@ def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
     return engine.decode(step.spans)
 
 
-def run_draft_step(engine: DraftEngine, speaking: Mapping[int, DraftEngine], step: DraftStep) -> Guesses:
-    """Carry a step out but for rows that the memory cannot follow; each guesses until it has enough, or the model has
+def run_draft_step(engine: DraftEngine, speaking: Mapping[int, DraftEngine], step: DraftStep) -> DraftedRows:
+    """Carry a step out but for rows that the memory cannot follow; each drafts until it has enough, or the model has
     none. speaking: the engine as each upstream's ids have it."""
     if step.threads is not None and isinstance(engine, CpuEngine):
         engine.use_threads(step.threads)
@@ -247,12 +247,12 @@ def run_draft_step(engine: DraftEngine, speaking: Mapping[int, DraftEngine], ste
         if held.get(row.seq, row.position) == row.position:
             asks.append(Ask(row.seq, row.ids, row.sampler))
     while asks:
-        guesses, following = speaking[step.upstream].predict(asks), list[Ask]()
-        for ask, guess in zip(asks, guesses, strict=True):
-            if guess is not None:
+        drafts, following = speaking[step.upstream].predict(asks), list[Ask]()
+        for ask, draft in zip(asks, drafts, strict=True):
+            if draft is not None:
                 made = tokens[ask.seq]
-                made.append(guess)
+                made.append(draft)
                 if len(made) < rows[ask.seq].drafts:
-                    following.append(Ask(ask.seq, (guess,), ask.sampler))
+                    following.append(Ask(ask.seq, (draft,), ask.sampler))
         asks = following
-    return Guesses(held, list(tokens.values()))
+    return DraftedRows(held, list(tokens.values()))

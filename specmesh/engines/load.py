@@ -91,8 +91,8 @@ class RemappedDrafter:
         return self._engine.info
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        guesses = self._engine.predict([self._translated(ask) for ask in asks])
-        return [None if guess == NONE else guess for guess in guesses]
+        drafts = self._engine.predict([self._translated(ask) for ask in asks])
+        return [None if draft == NONE else draft for draft in drafts]
 
     def _translated(self, ask: Ask) -> Ask:
         ids = ask.ids

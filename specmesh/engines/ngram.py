@@ -1,6 +1,6 @@
 """A drafter without a model: prompt lookup.
 
-Text repeats itself: where the last few ids occurred before, what followed them then is a good guess now
+Text repeats itself: where the last few ids occurred before, what followed them then is a good draft now
 (Saxena, "Prompt Lookup Decoding", 2023). Costs tens of microseconds, and helps where answers quote their prompt.
 """
 
@@ -14,7 +14,7 @@ _SIZES = (4, 3, 2)  # lengths of the suffixes that are tried
 
 
 class NgramDrafter:
-    """Guesses the id that followed the most recent earlier occurrence of the longest known suffix."""
+    """Drafts the id that followed the most recent earlier occurrence of the longest known suffix."""
 
     vocabulary = None
 
@@ -25,9 +25,9 @@ class NgramDrafter:
         self._ids = np.zeros((max_sessions, n_ctx), np.int32)
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        return [self._guess(ask) for ask in asks]
+        return [self._draft(ask) for ask in asks]
 
-    def _guess(self, ask: Ask) -> int | None:
+    def _draft(self, ask: Ask) -> int | None:
         held = self._sequences.check_append(ask.seq, ask.ids)
         self._sequences.lengths[ask.seq] = end = held + len(ask.ids)
         self._ids[ask.seq, held:end] = ask.ids

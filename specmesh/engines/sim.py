@@ -30,10 +30,10 @@ _NEXT, _LUCK, _WRONG = 1, 2, 3  # purposes of a hash
 @dataclass(frozen=True, slots=True)
 class SimSettings:
     step_ms: float = 0.0  # a verifier's step of k rows takes step_ms + row_ms (k - 1);
-    row_ms: float = 0.0  # guesses for n sequences at once take row_ms (n - 1) more than one
-    draft_ms: float = 0.0  # one guess; prefill costs nothing
+    row_ms: float = 0.0  # drafts for n sequences at once take row_ms (n - 1) more than one
+    draft_ms: float = 0.0  # one draft; prefill costs nothing
     steps_ms: tuple[float, ...] = ()  # if given: of 1, 2, ... rows; more rows cost as much as the last entry
-    alpha: float = 0.75  # probability that a guess is right, decided by a hash of the prefix
+    alpha: float = 0.75  # probability that a draft is right, decided by a hash of the prefix
     alphas: tuple[float, ...] = ()  # if given: each holds for PERIOD ids in turn
     n_vocab: int = 256
     n_ctx: int = 8192
@@ -141,7 +141,7 @@ class SimVerifier(_SimEngine):
 
 
 class SimDrafter(_SimEngine):
-    """Guesses SimVerifier's token with probability alpha."""
+    """Drafts SimVerifier's token with probability alpha."""
 
     model, batches = "sim-drafter", True
 
@@ -150,9 +150,9 @@ class SimDrafter(_SimEngine):
         for ask in asks:
             self.sequences.check_append(ask.seq, ask.ids)
         chosen = [self._chosen(ask) for ask in asks]
-        guesses = sum(ask.sampler is not None for ask in asks)
-        if guesses:
-            wait_until(started + (settings.draft_ms + settings.row_ms * (guesses - 1)) / 1000)
+        drafts = sum(ask.sampler is not None for ask in asks)
+        if drafts:
+            wait_until(started + (settings.draft_ms + settings.row_ms * (drafts - 1)) / 1000)
         return chosen
 
     def _chosen(self, ask: Ask) -> int | None:
@@ -160,13 +160,13 @@ class SimDrafter(_SimEngine):
         tokens = [self.append(ask.seq, token) for token in ask.ids]
         if ask.sampler is None:
             return None
-        guess = self.guess(self.prefixes[ask.seq].crc, held + len(ask.ids), tokens[-1])
+        draft = self.draft(self.prefixes[ask.seq].crc, held + len(ask.ids), tokens[-1])
         if ask.sampler.argmax:  # as its device would choose it: no row for this host to fill
-            return guess
-        return ask.sampler.choose(_one_hot([guess], self.settings.n_vocab)[0], held + len(ask.ids))
+            return draft
+        return ask.sampler.choose(_one_hot([draft], self.settings.n_vocab)[0], held + len(ask.ids))
 
-    def guess(self, crc: int, length: int, right: int) -> int:
-        """Return the guess after `length` ids with this CRC, where `right` is the target's token."""
+    def draft(self, crc: int, length: int, right: int) -> int:
+        """Return the draft after `length` ids with this CRC, where `right` is the target's token."""
         if _hash(_LUCK, crc) < self.settings.alpha_at(length) * 2**64:
             return right
         other = 1 + _hash(_WRONG, crc) % (len(_PRINTABLE) - 1)

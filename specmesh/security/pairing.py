@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from cryptography.fernet import Fernet, InvalidToken
 from spake2 import SPAKE2_A, SPAKE2_B
 
-from specmesh.errors import Busy, Refused, RemoteProtocolError
+from specmesh.errors import Busy, Refused, RemoteProtocolError, WrongCode
 from specmesh.security.keys import KEY
 
 PORT = 7072
@@ -35,10 +35,6 @@ MAX_LINE = 4096
 _GREETING = b"specmesh pair 1 "
 _SIDES = {"idA": b"specmesh drafter", "idB": b"specmesh verifier"}
 _MESSAGE = re.compile(rb"[0-9a-f]{66}")
-
-
-class WrongCode(Refused):
-    """What the other side said of itself cannot be read: it had another code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,10 @@ SAME = {
         *(("spec_decode_num_drafts", "rounds_with_drafts"), ("spec_decode_num_draft_tokens", "drafted")),
         ("spec_decode_num_accepted_tokens", "accepted"),
     ),
-    "drafter": tuple((f"drafter_{key}_tokens", key) for key in ("drafted", "accepted", "committed")),
+    "drafter": (
+        ("drafter_drafted_tokens", "draft_tokens"),
+        *((f"drafter_{key}_tokens", key) for key in ("accepted", "committed")),
+    ),
 }
 """Counters of /metrics, and what they are called in the totals of /stats."""
 
@@ -61,6 +64,6 @@ def agreed(pair: dict[str, Daemon], before: Scraped) -> Scraped | None:
     same = [
         after[role][f"specmesh_{name}_total",] == totals[role][key] > 0 for role in SAME for name, key in SAME[role]
     ]
-    same.append(after["drafter"]["specmesh_draft_seconds_count",] == totals["drafter"]["drafted"])
+    same.append(after["drafter"]["specmesh_draft_seconds_count",] == totals["drafter"]["draft_tokens"])
     same.append(after["verifier"][generated] == before["verifier"][generated] + 60)
     return after if all(same) else None

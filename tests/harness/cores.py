@@ -280,7 +280,7 @@ class Drafter:
                 self._held += len(row.ids)
                 self._step, self._cut = step, held
                 return Draft(row.position, row.ids, row.sampler is not None, now), effects
-            effects += self._effects(self._core.finish(step, ev.Guesses(held, ((),) * len(step.rows)), now, now))
+            effects += self._effects(self._core.finish(step, ev.DraftedRows(held, ((),) * len(step.rows)), now, now))
         assert step.until > now
         return None, effects
 
@@ -291,7 +291,9 @@ class Drafter:
         if isinstance(row.sampler, ProposalSampler):
             row.sampler.proposal = proposal
         return self._effects(
-            self._core.finish(self._step, ev.Guesses(self._cut, (() if guess is None else (guess,),)), step.began, now)
+            self._core.finish(
+                self._step, ev.DraftedRows(self._cut, (() if guess is None else (guess,),)), step.began, now
+            )
         )
 
     def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:

@@ -193,7 +193,7 @@ class DraftLengthController:
             self.arrivals.policy = policy
 
     def judged(self, *, right: bool) -> None:
-        """Learn whether one more guess, which no step verified, would have stood. It may repeat what the text says
+        """Learn whether one more draft, which no step verified, would have stood. It may repeat what the text says
         already: where drafting did not pay it is not believed before the gate lets it be tried again, which bounds what
         that can cost."""
         gate = self.arrivals.gate if self.arrivals is not None else None

@@ -121,11 +121,11 @@ def choose_allowed(constraint: Constraint, sampler: Sampler, logits: Logits, pos
     return sampler.choose(masked(logits, constraint.allowed()), position)
 
 
-CHANGING_IDS = 64  # at the end of a drafter's text, that may have changed since its last guess: a chain is shorter
+CHANGING_IDS = 64  # at the end of a drafter's text, that may have changed since its last draft: a chain is shorter
 
 
 class DraftConstraint:
-    """The constraint of one session at its drafter: it goes on with the guesses, and back where they did not stand."""
+    """The constraint of one session at its drafter: it goes on with the drafts, and back where they did not stand."""
 
     def __init__(self, constraint: Constraint, end_ids: Iterable[int]) -> None:
         self._constraint, self._end_ids = constraint, frozenset(end_ids)
@@ -137,7 +137,7 @@ class DraftConstraint:
 
     def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
         """Return what chooses the id after a text of `length` ids without its prompt; `latest(n)` are its last n. The
-        `plain` sampler where the grammar does not allow the text, so that no guess after it can stand."""
+        `plain` sampler where the grammar does not allow the text, so that no draft after it can stand."""
         window = min(length, max(length - len(self._ids), 0) + CHANGING_IDS)
         tail, start = latest(window), length - window
         kept = start + common_length(self._ids[start:], tail)

@@ -28,9 +28,9 @@ class MlxDrafter:
             raise
 
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
-        return [self._guess(ask) for ask in asks]
+        return [self._draft(ask) for ask in asks]
 
-    def _guess(self, ask: Ask) -> int | None:
+    def _draft(self, ask: Ask) -> int | None:
         self._sequences.check_append(ask.seq, ask.ids)
         memory = self._memories[ask.seq]
         try:

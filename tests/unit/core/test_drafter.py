@@ -42,7 +42,7 @@ def finish(core, step, *tokens, held=None, at=0.0, whole=True):
     if whole:
         asked = [replace(row, drafts=max(len(made), 1)) for row, made in zip(step.rows, rows, strict=True)]
         step = replace(step, rows=tuple(asked))
-    effects = core.finish(step, ev.Guesses(held, rows), at, at + 2e-4)
+    effects = core.finish(step, ev.DraftedRows(held, rows), at, at + 2e-4)
     return [effect for effect in effects if not isinstance(effect, ev.Worked)]
 
 
@@ -202,14 +202,14 @@ def test_a_session_from_its_opening_to_its_end():
     core, done = made(), m.Done(1, "stop", 5, {})
     assert core.handle(ev.DraftFor(1, 0, 1, 256, len(PROMPT), GREEDY, learns=True), 0.0) == []
     assert core.handle(ev.Heard(1, m.Sync(1, 0, 0, PROMPT, 2)), 0.0) == [(1, ev.Learned(PROMPT, sync=True))]
-    assert core.finish(core.next_step(0.0), ev.Guesses({}, [[8]]), 0.0, 0.5) == [
+    assert core.finish(core.next_step(0.0), ev.DraftedRows({}, [[8]]), 0.0, 0.5) == [
         (1, m.Draft(1, 3, crc(*PROMPT), (8,))),
         ev.Worked(0.5, 0.5, 0.5, 1, prefix_cache=PrefixCacheSection(0, 0, 0, 0)),
     ]
     truth = m.Truth(1, 3, crc(*PROMPT), (8, 9), 2, 1)
     assert core.handle(ev.Heard(1, truth), 0.5) == [(1, ev.Learned((8, 9), 1, 1))]
     step = core.next_step(0.5)
-    assert core.finish(step, ev.Guesses({}, [[4]]), 0.5, 0.75) == [(1, m.Draft(1, 5, crc(*PROMPT, 8, 9), (4,)))]
+    assert core.finish(step, ev.DraftedRows({}, [[4]]), 0.5, 0.75) == [(1, m.Draft(1, 5, crc(*PROMPT, 8, 9), (4,)))]
     assert core.handle(ev.Aside(1, done), 0.8) == [(1, ev.Aside(1, done, 2, 0.75))]
     assert core.handle(ev.Dropped(1), 0.8) == [
         ev.Worked(0.75, 0.25, 0.25, 1, 1, 1, 2, PrefixCacheSection(0, 0, 1, 5)),

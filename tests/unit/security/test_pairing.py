@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 from spake2 import SPAKE2_A
 
-from specmesh.errors import Busy, Refused, RemoteProtocolError, SpecmeshError
-from specmesh.security.pairing import PairingIntroduction, WrongCode, ask, wait
+from specmesh.errors import Busy, Refused, RemoteProtocolError, SpecmeshError, WrongCode
+from specmesh.security.pairing import PairingIntroduction, ask, wait
 
 CODE, WRONG = "0123-4567", "0123-4568"
 BOX = PairingIntroduction("verifier", "ab" * 32, "bigbox", 7071)
