@@ -25,6 +25,7 @@ from statistics import median
 import zmq
 
 from specmesh.client import Client
+from specmesh.core.fields import number_at, object_at
 from specmesh.daemons.link.dealer import Route
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
@@ -99,12 +100,12 @@ def beside(kind: str | None, client: Client, folder: Path, keys: "Iterator[list[
         yield
         return
     own = next(keys)
-    before = int(client.get("/stats")["wire"]["frames_received"])
+    before = number_at(client.get("/stats"), "wire.frames_received")
     run = [sys.executable, "-m", "specmesh", "drafter", "--engine", "sim", "--model", "alpha=0,draft_ms=1"]
     wrong = [*run, "--connect", ADDRESS, "--socket", str(folder / "d.sock"), "--log-level", "error", *own]
     process = start(wrong if kind == "wrong" else [sys.executable, __file__, "--peer", kind, *own])
     try:
-        until(lambda: int(client.get("/stats")["wire"]["frames_received"]) > before)
+        until(lambda: number_at(client.get("/stats"), "wire.frames_received") > before)
         yield
     finally:
         process.terminate()
@@ -163,8 +164,8 @@ def allowed(folder: Path, count: int) -> tuple[list[str], Iterator[list[str]]]:
 
 
 def _rejected(client: Client) -> int:
-    rejected = client.get("/stats")["wire"]["rejected"]
-    return sum(rejected.values())
+    rejected = object_at(client.get("/stats"), "wire.rejected")
+    return int(sum(number_at(rejected, reason) for reason in rejected))
 
 
 def main() -> None:

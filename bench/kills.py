@@ -24,7 +24,7 @@ from pathlib import Path
 
 from specmesh import logs
 from specmesh.client import Client
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, number_at
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
@@ -77,8 +77,8 @@ class Pair:
         """Sessions that either holds, for somebody or nobody."""
         count = 0
         for role, names in (("verifier", ("live", "kept")), ("drafter", ("live", "interrupted"))):
-            told = Client(self.socket(role)).get("/stats")["sessions"]
-            count += sum(told[name] for name in names)
+            told = Client(self.socket(role)).get("/stats")
+            count += int(sum(number_at(told, f"sessions.{name}") for name in names))
         return count
 
     def stop(self) -> None:

@@ -38,7 +38,7 @@ from specmesh import logs
 from specmesh.bench.load import Texts, level, run_clients
 from specmesh.cli.options import columns
 from specmesh.client import Client
-from specmesh.core.fields import Json, at
+from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import DaemonUnreachable, SpecmeshError
 from specmesh.paths import bundled
 
@@ -68,8 +68,8 @@ class Server(Client):
         llama-server's drafts."""
         known = 0
         for chunk in super().complete(body | {"stream_options": {"include_usage": True}}):
-            text = "".join(choice["text"] for choice in chunk["choices"])
-            count = max(int(at(chunk, "usage.completion_tokens") or 0) - known, int(bool(text)))
+            text = "".join(str(choice["text"]) for choice in objects_at(chunk, "choices"))
+            count = max(int(number_at(chunk, "usage.completion_tokens")) - known, int(bool(text)))
             known += count
             drafts = {ours: at(chunk, f"timings.{theirs}") for ours, theirs in DRAFTS.items()}
             report = {"report": drafts} if "timings" in chunk else {}
@@ -164,14 +164,16 @@ def ratios(runs: Runs) -> list[dict[str, object]]:
     told: list[dict[str, object]] = []
     for count in dict.fromkeys(len(one) for run in runs.values() for one in run):
         of_count = {name: [level(one) for one in run if len(one) == count] for name, run in runs.items()}
-        speeds = {name: fmean(one["tokens_per_second"] for one in found) for name, found in of_count.items()}
+        speeds = {name: fmean(number_at(one, "tokens_per_second") for one in found) for name, found in of_count.items()}
         theirs = max((speed for name, speed in speeds.items() if name.startswith("llama-server")), default=None)
         told.append(
             {
                 "sessions": count,
                 "tokens_per_second": {name: round(speed, 2) for name, speed in speeds.items()},
                 "over_llama_server": _over(speeds.get("specmesh auto"), theirs),
-                "fairness": {name: min(one["fairness"] for one in found) for name, found in of_count.items()},
+                "fairness": {
+                    name: min(number_at(one, "fairness") for one in found) for name, found in of_count.items()
+                },
             }
         )
     return told

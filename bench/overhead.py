@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import cast
 
 from specmesh.client import Client
+from specmesh.core.fields import number_at
 
 sys.path.insert(0, str(Path(__file__).parent))
 from live import daemons, until
@@ -27,7 +28,7 @@ def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float
     """The engine's idle time between two steps, in milliseconds, over one generation of more than 1,024 rounds."""
     for _ in client.complete({"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}):
         pass
-    until(lambda: client.get("/stats")["sessions"]["live"] == 0)
+    until(lambda: number_at(client.get("/stats"), "sessions.live") == 0)
     return cast("dict[str, float]", client.get("/stats")["pause_ms"])
 
 

@@ -25,7 +25,7 @@ from specmesh.bench.steps import costs_of, read_costs
 from specmesh.client import Client
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, solve
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, at, objects_at
 from specmesh.core.simulation import Deployment, Simulation, Workload
 from specmesh.engines.sim import PERIOD, SimDrafter, SimSettings, SimVerifier
 from specmesh.errors import SpecmeshError
@@ -66,7 +66,7 @@ def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
                 speeds[draft_n].append(speed)
                 if draft_n == "auto":
                     acceptance = accepted
-        [peer] = client.get("/stats")["peers"]
+        [peer] = objects_at(client.get("/stats"), "peers")
     mean = {draft_n: fmean(found) for draft_n, found in speeds.items()}
     alone, adaptive = mean[0], mean["auto"]
     best = max(fixed, key=lambda n: mean[n]) if fixed else None
@@ -84,7 +84,7 @@ def measure(pair: Pair, tokens: int, fixed: list[int], repeats: int) -> Json:
         "oracle": told,
         "oracle_efficiency": round(adaptive / told, 4),
         "acceptance_rate": round(acceptance, 4),
-        "measured_round_trip_ms": peer["round_trip_ms"]["p50"],
+        "measured_round_trip_ms": at(peer, "round_trip_ms.p50"),
     }
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from specmesh.client import Client
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, ids_at, number_at, object_at, objects_at
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.paths import bundled
 
@@ -55,17 +55,18 @@ class Turn:
 def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
     """Have a text written after the prompt."""
     body: Json = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "cache_prompt": cached}
-    began, first, text, ids, report = time.perf_counter(), None, "", list[int](), dict[str, int]()
+    began, first, text, ids, report = time.perf_counter(), None, "", list[int](), Json()
     with closing(client.complete(body)) as chunks:
         for chunk in chunks:
-            told = chunk["specmesh"]
+            told = object_at(chunk, "specmesh")
             if told.get("token_ids") and first is None:
                 first = time.perf_counter()
-            ids += told.get("token_ids", ())
-            text += chunk["choices"][0]["text"]
-            report = told.get("report", report)
+            ids += ids_at(told, "token_ids")
+            text += str(objects_at(chunk, "choices")[0]["text"])
+            report = object_at(told, "report") or report
     ms = 1e3 * ((first or time.perf_counter()) - began)
-    return Turn(ms, report["prompt_tokens"], report["cached_tokens"], tuple(ids), text, prompt)
+    prompt_tokens, cached_tokens = (int(number_at(report, f"{one}_tokens")) for one in ("prompt", "cached"))
+    return Turn(ms, prompt_tokens, cached_tokens, tuple(ids), text, prompt)
 
 
 def outcome(warm: Turn, cold: Turn, target: LlamaVerifier) -> str:
@@ -142,7 +143,7 @@ def row(number: int, asked: list[tuple[Turn, Turn]], target: LlamaVerifier) -> J
 def table(record: Json) -> str:
     """The same for people."""
     names = ("turn", "prompt", "cached", "warm_ms", "cold_ms", "same_text", "near_tie", "of")
-    rows: list[Json] = record["turns"]
+    rows = objects_at(record, "turns")
     lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
     lines += ["| " + " | ".join(f"{one[name]:g}" for name in names) + " |" for one in rows]
     return "\n".join([*lines, "", f"load {record['load']:.1f} of {record['cores']} cores; {record['prefix_cache']}"])
