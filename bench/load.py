@@ -69,7 +69,7 @@ class Server(Client):
         known = 0
         for chunk in super().complete(body | {"stream_options": {"include_usage": True}}):
             text = "".join(str(choice["text"]) for choice in objects_at(chunk, "choices"))
-            count = max(int(number_at(chunk, "usage.completion_tokens")) - known, int(bool(text)))
+            count = max(int(number_at(chunk, "usage.completion_tokens", 0)) - known, int(bool(text)))
             known += count
             drafts = {ours: at(chunk, f"timings.{theirs}") for ours, theirs in DRAFTS.items()}
             report = {"report": drafts} if "timings" in chunk else {}

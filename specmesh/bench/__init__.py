@@ -44,7 +44,7 @@ def generate(client: Client, body: Json, text: GeneratedText | None = None) -> G
 
 def summed(texts: Sequence[GeneratedText], *names: str) -> float:
     """Return the sum of these numbers of all reports."""
-    return sum(number_at(text.report, name) for text in texts for name in names)
+    return sum(number_at(text.report, name) for text in texts for name in names if text.report[name] is not None)
 
 
 def totals(texts: list[GeneratedText]) -> Json:

@@ -114,7 +114,7 @@ def alphas(pair: Json) -> tuple[float, float]:
     """Return the range of acceptance per draft that is reckoned with."""
     if "acceptance" not in pair:
         return UNKNOWN_ALPHA
-    rate, draft_n = number_at(pair, "acceptance"), int(number_at(pair, "draft_n"))
+    rate, draft_n = number_at(pair, "acceptance"), int(number_at(pair, "draft_n", 0))
     alpha = _per_draft(rate, draft_n) if draft_n else rate - SPREAD  # of drafts that it was sure of
     return round(alpha - SPREAD, 2), round(min(alpha + SPREAD, HIGHEST_ALPHA), 2)
 

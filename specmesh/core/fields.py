@@ -2,7 +2,7 @@
 
 from typing import TypeGuard
 
-from specmesh.errors import RequestError
+from specmesh.errors import RemoteProtocolError, RequestError
 
 Json = dict[str, object]
 
@@ -72,7 +72,7 @@ def are_ids(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(map(is_id, value))
 
 
-# --- what any JSON has at a path of names with dots between; what is of another kind counts as nothing
+# --- what any JSON has at a path of names with dots between; but for numbers, what is of another kind counts as nothing
 
 
 def at(value: object, path: str) -> object:
@@ -81,9 +81,14 @@ def at(value: object, path: str) -> object:
     return value
 
 
-def number_at(value: object, path: str) -> float:
+def number_at(value: object, path: str, default: float | None = None) -> float:
+    """Raise RemoteProtocolError where there is none, unless a default is given: a number that is missed is no 0."""
     found = at(value, path)
-    return found if isinstance(found, int | float) else 0
+    if isinstance(found, int | float):
+        return found
+    if default is None:
+        raise RemoteProtocolError(f"an answer has no number as {path}")
+    return default
 
 
 def object_at(value: object, path: str) -> Json:

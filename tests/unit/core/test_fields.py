@@ -3,6 +3,7 @@
 import pytest
 
 from specmesh.core.fields import at, ids_at, list_at, number_at, object_at, objects_at
+from specmesh.errors import RemoteProtocolError
 
 JSON = {"model": {"name": "m", "ms": 1.5, "ids": [1, 2]}, "peers": [{"name": "a"}, None, 3], "count": 2, "none": None}
 
@@ -14,7 +15,6 @@ JSON = {"model": {"name": "m", "ms": 1.5, "ids": [1, 2]}, "peers": [{"name": "a"
         (at, "model.name.first", None),
         (at, "others.name", None),
         (number_at, "model.ms", 1.5),
-        (number_at, "model.name", 0),
         (object_at, "model", JSON["model"]),
         (object_at, "none", {}),
         (list_at, "peers", JSON["peers"]),
@@ -26,6 +26,13 @@ JSON = {"model": {"name": "m", "ms": 1.5, "ids": [1, 2]}, "peers": [{"name": "a"
 )
 def test_what_is_not_of_the_kind_counts_as_nothing(read, path, found):
     assert read(JSON, path) == found
+
+
+@pytest.mark.parametrize("path", ["model.name", "none", "others.ms"])
+def test_a_number_that_is_missed_is_no_zero(path):
+    with pytest.raises(RemoteProtocolError, match=path):
+        number_at(JSON, path)
+    assert number_at(JSON, path, 7) == 7
 
 
 def test_a_daemon_of_another_version_may_answer_a_text():
