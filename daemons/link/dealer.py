@@ -52,8 +52,12 @@ class Route:
         socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
         if identity is not None and self._known is not None:
             protect_client(socket, identity, self._known)
-        with zmq_errors():
-            watch(socket)
+        try:
+            with zmq_errors():
+                watch(socket)
+        except OSError:
+            socket.close(linger=0)
+            raise
         try:
             with zmq_errors():
                 socket.connect(self.address)

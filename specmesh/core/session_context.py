@@ -30,7 +30,7 @@ class SessionContext:
     kept_until: float = 0.0
     announced: bool = False
     rounds: int = 0
-    counted: bool = False
+    in_load: bool = False
 
     @property
     def id(self) -> int:

@@ -46,7 +46,7 @@ class DraftLengthController:
         self.estimate = ArrivalEstimate(Arrivals())  # of the newest drafter
         self._waiting: tuple[float, float] | None = None  # since when, and until when
         self._news = False  # of acceptance, since it was last looked whether estimates have moved
-        self._since = 0  # the frontier when the drafter was last asked for drafts
+        self._asked_at = 0  # the frontier when the drafter was last asked for drafts
         self.probing = False
         self.draft_n = self._wanted_drafts()
 
@@ -128,7 +128,7 @@ class DraftLengthController:
     @property
     def asking(self) -> bool:
         """Whether the drafter drafts for this text, or did not long ago: also to learn whether it is right."""
-        return self.arrivals is not None and self._frontier - self._since < PROBE_INTERVAL
+        return self.arrivals is not None and self._frontier - self._asked_at < PROBE_INTERVAL
 
     def stands(self, drafts: int) -> tuple[float, ...]:
         """The probability that the first 1, 2, ... of so many drafts all stand."""
@@ -220,9 +220,13 @@ class DraftLengthController:
         if self.arrivals is None:
             return
         if self.draft_n:
-            self._since, self.arrivals.probe_interval = self._frontier, PROBE_INTERVAL
-        elif self._frontier - self._since >= self.arrivals.probe_interval and not self.withheld and self._fixed is None:
-            self.draft_n, self.probing, self._since = FIRST_DRAFT_N, True, self._frontier
+            self._asked_at, self.arrivals.probe_interval = self._frontier, PROBE_INTERVAL
+        elif (
+            self._frontier - self._asked_at >= self.arrivals.probe_interval
+            and not self.withheld
+            and self._fixed is None
+        ):
+            self.draft_n, self.probing, self._asked_at = FIRST_DRAFT_N, True, self._frontier
             self.arrivals.probe_interval = min(2 * self.arrivals.probe_interval, LONGEST_PROBE_INTERVAL)
 
     def _wanted_drafts(self) -> int:

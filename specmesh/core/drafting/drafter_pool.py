@@ -150,7 +150,7 @@ class DrafterPool:
     def stepped(self, live: SessionContext, now: float) -> None:
         """Count a round of a session; where there are other drafters, see now and then whether it goes to one."""
         drafting = live.machine.drafting
-        if drafting != live.counted:
+        if drafting != live.in_load:
             self.weigh()
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
         if drafter is None or live.machine.finished is not None:
@@ -218,7 +218,7 @@ class DrafterPool:
         pacing, arrivals = live.machine.pacing, drafter.arrivals
         if pacing.alone <= 0 or drafter.silent:
             return 0.0
-        others = sum(one.counted and one.drafter == drafter.id for one in self._sessions.values() if one is not live)
+        others = sum(one.in_load and one.drafter == drafter.id for one in self._sessions.values() if one is not live)
         rates, interval = drafter.acceptance.rates(), arrivals.interval_at(1 + others)
         inputs = pacing.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
@@ -232,8 +232,8 @@ class DrafterPool:
     def weigh(self) -> None:
         """Set each drafter's load, which its timing depends on."""
         for live in self._sessions.values():
-            live.counted = live.machine.drafting
-        loads = Counter(live.drafter for live in self._sessions.values() if live.counted)
+            live.in_load = live.machine.drafting
+        loads = Counter(live.drafter for live in self._sessions.values() if live.in_load)
         for drafter in self.drafters.values():
             drafter.arrivals.load = max(loads[drafter.id], 1)
 
