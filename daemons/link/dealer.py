@@ -1,14 +1,14 @@
 """The drafter's end of the wire: messages to and from the one verifier it is connected to."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 import zmq
 
 from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.sockets import MAX_FRAMES_PER_TURN, OPTIONS, Inlet, hand_over, open_socket, zmq_errors
-from specmesh.errors import ConfigError, FrameError, InvalidTransition
+from specmesh.errors import ConfigError, FrameError
 from specmesh.security import check_connect
 from specmesh.security.curve import Context, Handshake, Socket, next_handshake, protect_client, unwatch, watch
 from specmesh.security.keys import KeyFolder, Listing
@@ -88,16 +88,8 @@ class ConnectionState(Enum):
     """Of a drafter's connection to its verifier."""
 
     HELD = "held"  # libzmq has it, or begins it
-    CUT = "cut"  # it had ended at the last look, or had no room for a CLOSE, which nobody repeats
+    CUT = "cut"  # it had ended at the last look, and libzmq makes another; or had no room for a CLOSE, never repeated
     LEFT = "left"  # ended here; the next look begins another
-
-
-CONNECTION_STATES: Mapping[ConnectionState, set[ConnectionState]] = {
-    ConnectionState.HELD: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
-    ConnectionState.CUT: {ConnectionState.HELD, ConnectionState.CUT, ConnectionState.LEFT},
-    ConnectionState.LEFT: {ConnectionState.HELD, ConnectionState.LEFT},
-}
-"""What each may become. Where it was cut libzmq makes another, over which the verifier does not know who this is."""
 
 
 class Dealer:
@@ -110,15 +102,9 @@ class Dealer:
         self.inlet = Inlet(self.socket)
         self._heard: Callable[[], None] | None = None
         self.traffic = traffic or WireSection()
-        self.state = ConnectionState.HELD  # changed by `move` only
+        self.state = ConnectionState.HELD
         self.refusal: str | None = None
         self.next_look = 0.0
-
-    def move(self, to: ConnectionState) -> None:
-        """Change its state; raise InvalidTransition, and change nothing, where CONNECTION_STATES does not have it."""
-        if to not in CONNECTION_STATES[self.state]:
-            raise InvalidTransition("connection", self.state, to)
-        self.state = to
 
     @property
     def cut(self) -> bool:
@@ -164,7 +150,7 @@ class Dealer:
         frame = encode(message)
         if hand_over(self.socket, self.traffic, frame) is not None:
             if isinstance(message, m.Close) and self.state is ConnectionState.HELD:
-                self.move(ConnectionState.CUT)
+                self.state = ConnectionState.CUT
             return 0
         return len(frame)
 
@@ -198,7 +184,7 @@ class Dealer:
         self.socket, self.inlet = fresh, Inlet(fresh)
         if self._heard is not None:
             self.inlet.listen(self._heard)
-        self.move(ConnectionState.HELD)
+        self.state = ConnectionState.HELD
 
     def close(self, linger: int = 100) -> None:
         """Close the connection; what is on its way has `linger` milliseconds to leave."""
@@ -207,7 +193,7 @@ class Dealer:
 
     def _leave(self) -> None:
         """End the connection, until the next look begins another."""
-        self.move(ConnectionState.LEFT)
+        self.state = ConnectionState.LEFT
         with contextlib.suppress(OSError), zmq_errors():
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
@@ -215,7 +201,7 @@ class Dealer:
         """How the newest handshake since the last call ended; the connection is cut if it has ended after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
         while (ended := next_handshake(monitor)) is not None:
-            self.move(ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD)
+            self.state = ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD
             if not self.cut:
                 newest = ended
         return newest

@@ -175,7 +175,7 @@ def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
 
     def without_room(dealer: Dealer, message: m.Message) -> int:
         if isinstance(message, m.Close):
-            dealer.move(ConnectionState.CUT)
+            dealer.state = ConnectionState.CUT
         return 0 if dealer.cut else send(dealer, message)
 
     monkeypatch.setattr(Dealer, "send", without_room)

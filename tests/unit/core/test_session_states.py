@@ -23,8 +23,6 @@ from specmesh.core.vocabulary.vocabulary import (
     VocabularyState,
     chunk,
 )
-from specmesh.daemons.link import dealer
-from specmesh.daemons.link.dealer import CONNECTION_STATES, ConnectionState, Dealer
 from specmesh.errors import InvalidTransition, LocalProtocolError, RemoteProtocolError
 from specmesh.wire import messages as m
 
@@ -60,20 +58,18 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
 
 
 LISTED: dict[Enum, set[Enum]] = {state: set(those) for state, (_, those) in STATES.items()}
-for table in (TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES):
+for table in (TRANSITIONS, VOCABULARY_STATES):
     LISTED |= {state: set(those) for state, those in table.items()}
 KINDS = {
     SessionState: ("session", lambda: session(PROMPT, PARAMS, LIMITS)),
     RequestState: ("request", lambda: DrafterRequest(Request("", None, PARAMS), SimpleNamespace())),
     VocabularyState: ("vocabulary", lambda: VocabularyExchange(None)),
-    ConnectionState: ("connection", lambda: Dealer(SimpleNamespace(open=lambda: None))),
 }
 
 
 @pytest.mark.parametrize(("state", "to"), [pair for kind in KINDS for pair in product(kind, kind)], ids=str)
-def test_what_moves_as_listed(state: Enum, to: Enum, monkeypatch: pytest.MonkeyPatch):
+def test_what_moves_as_listed(state: Enum, to: Enum):
     """Each pair of states of one kind."""
-    monkeypatch.setattr(dealer, "Inlet", lambda _: None)
     name, make = KINDS[type(state)]
     made = make()
     made.state = state

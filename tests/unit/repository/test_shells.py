@@ -43,7 +43,6 @@ ASKS = {
     "what the core has decided, or whether it has changed that": """
         drafter/daemon.py DrafterLoop._tick
         drafter/upstream_link.py UpstreamLink._welcomed
-        link/dealer.py Dealer.move
         link/sockets.py Router.bad
         link/vocabulary_handshake.py VocabularyHandshake.welcomed VocabularyHandshake.look
         verifier/drafters.py Drafters._share_cores Drafters._peer_gone
