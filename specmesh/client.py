@@ -23,21 +23,10 @@ RECONNECT_TIMEOUT = 30.0  # default time to wait for a daemon that went away, in
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to reconnect: doubled each time
 
 _CLASSES: dict[str, type[SpecmeshError]] = {
-    kind.__name__: kind
-    for kind in (
-        *(errors.ConfigError, errors.InsecureKeys, errors.EngineError, errors.ChildFailed),
-        *(errors.RequestError, errors.PromptTooLong, errors.NoSuchModel, errors.NoSuchText, errors.NotOffered),
-        *(
-            errors.DaemonUnreachable,
-            errors.WentAway,
-            errors.Refused,
-            errors.WrongCode,
-            errors.Busy,
-            errors.Starting,
-            errors.PullError,
-        ),
-        *(errors.InternalError, errors.LocalProtocolError, errors.RemoteProtocolError, errors.EndLost),
-    )
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, SpecmeshError)
+    if kind not in (errors.FrameError, errors.InvalidTransition)
 }
 """The errors that a daemon's answer may name: those made of a sentence."""
 
