@@ -57,14 +57,14 @@ def test_steps_of_any_width_are_known():
     """As long as they take, with the most drafts too; the target's sequences are empty afterwards."""
     engine = Target(SimSettings(step_ms=1, row_ms=0.2))
     costs = measured(engine)
-    assert {1, MAX_DRAFTS + 1} <= set(costs.tables()[0])
+    assert {1, 2, 4, 8, 9, 16, 17, MAX_DRAFTS + 1} <= set(costs.tables()[0]), "where kernels change"
     for rows in range(1, MAX_DRAFTS + 2):
         assert costs.seconds(rows) == pytest.approx(0.001 + 0.0002 * (rows - 1), rel=0.05)
     assert engine.trim(0, 1) == 0
 
 
 def test_a_slow_target_is_not_measured_for_long():
-    assert {1} < widths(SimSettings(step_ms=600)) < widths(SimSettings(step_ms=1))
+    assert {1, 2, 4} <= widths(SimSettings(step_ms=250)) < widths(SimSettings(step_ms=1))
     assert widths(SimSettings(step_ms=2100)) == {1}, "what a row costs is always known"
 
 
@@ -75,7 +75,7 @@ def test_a_slow_target_is_not_measured_for_long():
 )
 def test_narrow_targets(settings: SimSettings, info: dict[str, object], most: int):
     """No step is wider than the target takes, longer than its context, or asks for more logits than it has room for."""
-    assert {1} < widths(settings, **info) <= set(range(1, most + 1))
+    assert widths(settings, **info) == {*range(1, most + 1)}
 
 
 def test_a_target_that_saves_has_something_to_save():
