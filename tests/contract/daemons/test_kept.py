@@ -160,6 +160,6 @@ def test_kept_sessions_are_bounded():
     for number in range(1000):
         store.add(SimpleNamespace(id=number), float(number))
     excess = store.expire(5.0)
-    assert 0 < len(excess) < 1000
+    assert 900 < len(excess) < 1000, "so few are kept that they take no memory to speak of"
     assert [live.id for live in (*excess, *store.expire(9000.0))] == list(range(1000))
     assert len(store) == 0
