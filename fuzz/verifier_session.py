@@ -1,6 +1,7 @@
 """A verifier's session under a script of frames, steps and time: it never raises, stays bounded, says its own text."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 
 from fuzz.frames import Tape, decoded, frame_of
@@ -148,7 +149,7 @@ class _World:
         assert len(self.session.drafts.tokens) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
-    def perform(self, effects: list[ev.VerifierEffect]) -> None:
+    def perform(self, effects: Sequence[ev.VerifierEffect]) -> None:
         assert len(effects) <= 4
         for effect in effects:
             self.seen[type(effect).__name__] += 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.session_context import SessionContext
+from specmesh.core.session_context import ContextState, SessionContext
 from specmesh.errors import Busy
 
 MAX_QUEUE = 256  # requests that wait for a free session, unless set otherwise
@@ -65,7 +65,7 @@ class KeptSessions(dict[int, SessionContext]):
         live.kept_until = now + self.grace
 
     def running(self) -> SessionContext | None:
-        return next((live for live in self.values() if live.end is None), None)
+        return next((live for live in self.values() if live.state is ContextState.KEPT), None)
 
     def expire(self, now: float) -> list[SessionContext]:
         """Forget, and return, those whose time is over, or that are too many."""

@@ -143,13 +143,13 @@ class VerifierSession:
     def cancel(self, reason: m.FinishReason) -> list[ev.VerifierEffect]:
         return [self._finish(reason)] if self.finished is None else []
 
-    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[ev.VerifierEffect]:
+    def attach(self, arrivals: Arrivals, acceptance: RollingAcceptance) -> list[m.Sync]:
         """Hand the session to a drafter, which is sent all of it. `acceptance` is where its rounds are recorded. Where
         drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):
             self.drafts.forget()
         self.pacing.attach(arrivals, acceptance)
-        return [*self.truth.begin()]
+        return self.truth.begin()
 
     @property
     def generated(self) -> int:

@@ -1,7 +1,9 @@
 """A session with its client and its drafters, and what these, the log and `stats` hear of it; its report has the
 numbers of `generate --json` and `--verbose`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
@@ -9,7 +11,28 @@ from specmesh.core.fields import Json
 from specmesh.core.sampling import is_exact
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.session import VerifierSession
+from specmesh.errors import InvalidTransition
 from specmesh.wire import messages as m
+
+
+class ContextState(Enum):
+    """Of a session, by who hears of it."""
+
+    CONNECTED = "connected"
+    KEPT = "kept"
+    ENDED = "ended"
+    FORGOTTEN = "forgotten"
+
+
+CONTEXT_STATES: Mapping[ContextState, set[ContextState]] = {
+    ContextState.CONNECTED: set(ContextState),
+    ContextState.KEPT: {ContextState.CONNECTED, ContextState.ENDED, ContextState.FORGOTTEN},
+    ContextState.ENDED: {ContextState.ENDED, ContextState.FORGOTTEN},
+    ContextState.FORGOTTEN: set(),
+}
+"""What each may become. A client has it, or one that resumes it by name. It is kept where its client went with a
+drafter that may return; ended, its end is kept for who may have missed it. Nobody can ask for it any more where time is
+over, its client has closed it or was here, or its sequence was needed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +54,13 @@ class SessionContext:
     announced: bool = False
     rounds: int = 0
     in_load: bool = False
+    state: ContextState = ContextState.CONNECTED  # changed by `move` only
+
+    def move(self, to: ContextState) -> None:
+        """Change its state; raise InvalidTransition, and change nothing, where `CONTEXT_STATES` does not have it."""
+        if to not in CONTEXT_STATES[self.state]:
+            raise InvalidTransition("context", self.state, to)
+        self.state = to
 
     @property
     def id(self) -> int:
@@ -45,14 +75,17 @@ class SessionContext:
         whose = {"request": label} if self.owner is None else {"remote": True}
         return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
 
-    def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
-        """Return those of the ids that a drafter is sent, where its client asked for them."""
-        known, end = self.machine.logprobs, truth.base + len(truth.ids)
-        if self.owner is None or known is None or end <= known.begin:
+    def to_drafter(self, said: m.Truth | m.Sync | m.Nack) -> list[vev.Effect]:
+        """What its drafter is sent, if it has one: with ids their log-probabilities, if its client asked for them."""
+        drafter, known = self.drafter, self.machine.logprobs
+        if drafter is None:
             return []
-        begin = max(truth.base, known.begin)
-        parts = flattened(known.between(begin, end), m.MAX_LOGPROBS)
-        return [m.Logprobs(self.id, begin + at, *flat) for at, flat in parts]
+        if known is None or self.owner is None or isinstance(said, m.Nack) or said.base + len(said.ids) <= known.begin:
+            return [vev.ToDrafter(drafter, said)]
+        begin = max(said.base, known.begin)
+        parts = flattened(known.between(begin, said.base + len(said.ids)), m.MAX_LOGPROBS)
+        logprobs = (m.Logprobs(self.id, begin + at, *flat) for at, flat in parts)
+        return [vev.ToDrafter(drafter, said), *(vev.ToDrafter(drafter, one) for one in logprobs)]
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""

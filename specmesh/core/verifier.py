@@ -18,7 +18,7 @@ from specmesh.core.requests import Scored
 from specmesh.core.scheduling.batch import PREFILL_ROWS, Batch, CpuThreads, Scheduler, StepMeter
 from specmesh.core.scheduling.kv_slots import NO_CONTENTS, KVOffload, KVSlots
 from specmesh.core.session import VerifierSession
-from specmesh.core.session_context import SessionContext, session_report, session_row
+from specmesh.core.session_context import ContextState, SessionContext, session_report, session_row
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics import SERVED, RoundCounts
 from specmesh.errors import NoSuchText, RequestError, SpecmeshError
@@ -50,7 +50,7 @@ class VerifierCore:
         self._batch: Batch | None = None  # of the step that runs
         self._late: list[vev.Change] = []  # what happened while the step ran
         self._effects: list[vev.Effect] = []
-        self.drafters = DrafterPool(self.sessions, self._tell, self._carry_out)
+        self.drafters = DrafterPool(self.sessions)
         self.waiting = WaitingRequests(max_sessions)
         self.kept = KeptSessions(grace)
         self._threads = CpuThreads(costs)
@@ -103,7 +103,7 @@ class VerifierCore:
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session)
             case vev.DrafterJoined():
-                self.drafters.join(event, now)
+                self._effects += self.drafters.join(event, now)
             case vev.DrafterLeft(drafter, may_return):
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():
@@ -197,7 +197,7 @@ class VerifierCore:
             gate, alone = self.drafters.gate(lives[0]), lives[0].machine.pacing.alone
             self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
             for live in lives:
-                self.drafters.stepped(live, ended)
+                self._effects += self.drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
 
     def _failed(self, step: ev.Step, error: SpecmeshError) -> None:
@@ -263,6 +263,7 @@ class VerifierCore:
         if end is None:
             self._take_over(live, opening.owner)
             self.kept.pop(live.id, None)
+            live.move(ContextState.CONNECTED)
         self._note("session_resumed", live, tokens=live.machine.generated)
         self._hand_over(live, opening, now, adopted=True)
         if end is not None:
@@ -272,7 +273,7 @@ class VerifierCore:
             else:
                 done = m.Done(live.id, end.reason, len(live.machine.prefix), end.report)
                 self._tell(vev.ToDrafter(live.owner, done))
-                self.kept.add(live, now)
+                self._keep(live, ContextState.ENDED, now)
         return True
 
     def _take_over(self, live: SessionContext, owner: vev.DrafterId | None) -> None:
@@ -282,7 +283,7 @@ class VerifierCore:
             self._tell(vev.RequestRefused(live.client, error))
         for identity in {live.owner} if owner is None else {live.owner, live.drafter}:
             if identity is not None and identity != owner:
-                self.drafters.release(live, identity)
+                self._effects += self.drafters.release(live, identity)
                 if live.drafter == identity:
                     self.drafters.detach(live)
 
@@ -292,9 +293,9 @@ class VerifierCore:
         machine.followed = opening.owner is not None
         self._tell(live.began(opening.request.known, adopted=adopted))
         if opening.owner is not None:
-            self.drafters.attach(live, opening.owner, now)
+            self._effects += self.drafters.attach(live, opening.owner, now)
         elif machine.finished is None and live.drafter is None and machine.may_draft and self.drafters.drafters:
-            self.drafters.find(live, now)
+            self._effects += self.drafters.find(live, now)
 
     # --- a drafter comes or goes
 
@@ -304,20 +305,20 @@ class VerifierCore:
         self.drafters.gone(drafter)
         for live in [live for live in self.sessions.values() if live.owner == drafter]:
             if may_return and live.name and self.kept.grace > 0:
-                self.kept.add(live, now)
+                self._keep(live, ContextState.KEPT, now)
                 live.client, live.owner, live.machine.followed = None, None, False
                 self._note("session_kept", live, seconds=self.kept.grace)
             else:
                 self._cancel(live)
-        self.drafters.find_all(now)
+        self._effects += self.drafters.find_all(now)
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
         live = self.sessions.get(session) or self.kept.get(session)
         if live is not None and live.owner == drafter:
-            if live.end is None:
-                self._cancel(live)
-            else:
+            if live.state is ContextState.ENDED:
                 self._forget(live)
+            else:
+                self._cancel(live)
 
     # --- a session ends
 
@@ -331,7 +332,12 @@ class VerifierCore:
             self._note("session_dropped", live, tokens=live.machine.generated)
             self._cancel(live)
 
+    def _keep(self, live: SessionContext, state: ContextState, now: float) -> None:
+        live.move(state)
+        self.kept.add(live, now)
+
     def _forget(self, live: SessionContext) -> None:
+        live.move(ContextState.FORGOTTEN)
         self.kept.pop(live.id, None)
         self._tell(vev.Forgotten(live.id))
 
@@ -343,12 +349,8 @@ class VerifierCore:
                     machine, first = live.machine, live.machine.counts.rounds == 1
                     done = vev.Committed(machine.id, live.client, effect, self._now, machine.pacing.draft_n, first)
                     self._effects.append(done)
-                case m.Truth() | m.Sync():
-                    self._say(live, effect)
-                    for logprobs in live.logprobs(effect) if live.machine.logprobs is not None else ():
-                        self._say(live, logprobs)
-                case m.Nack():
-                    self._say(live, effect)
+                case m.Truth() | m.Sync() | m.Nack():
+                    self._effects += live.to_drafter(effect)
                 case Scored():
                     self._tell(vev.ToClient(live.client, effect))
                 case ev.Trim(length):
@@ -359,10 +361,6 @@ class VerifierCore:
                     self._finish(live, reason, error, self._now)
                 case _:
                     assert_never(effect)
-
-    def _say(self, live: SessionContext, what: vev.Said) -> None:
-        if live.drafter is not None:
-            self._tell(vev.ToDrafter(live.drafter, what))
 
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))
@@ -386,7 +384,14 @@ class VerifierCore:
         if drafter is not None and live.announced:
             done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == drafter else {})
             self._tell(vev.ToDrafter(drafter, done))
-        if live.owner is not None and live.name and reason in SERVED:
-            self.kept.add(live, now)  # until it is closed: DONE may be lost
-        elif live.id not in self.kept:
-            self._tell(vev.Forgotten(live.id))
+        match live.state:
+            case ContextState.CONNECTED if live.owner is not None and live.name and reason in SERVED:
+                self._keep(live, ContextState.ENDED, now)  # until it is closed: DONE may be lost
+            case ContextState.CONNECTED:
+                self._forget(live)
+            case ContextState.KEPT:
+                live.move(ContextState.ENDED)
+            case ContextState.ENDED | ContextState.FORGOTTEN:
+                pass  # it was given up
+            case _:
+                assert_never(live.state)

@@ -6,9 +6,8 @@ or is silent, when another is to be measured, and when another is clearly better
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import Arrivals, RollingAcceptance
 from specmesh.core.draft_length.gate import SpeculationGate
@@ -52,23 +51,18 @@ class RemoteDrafter:
 
 class DrafterPool:
     """Assigns `drafters`, the oldest first, to `sessions`; a session of a drafter's own client always has that drafter.
-    tell: takes effects; carry_out: those of a session."""
+    What is returned is to be done."""
 
-    def __init__(
-        self,
-        sessions: Mapping[int, SessionContext],
-        tell: Callable[[vev.Effect], None],
-        carry_out: Callable[[SessionContext, list[ev.VerifierEffect]], None],
-    ) -> None:
+    def __init__(self, sessions: Mapping[int, SessionContext]) -> None:
         self.drafters: dict[vev.DrafterId, RemoteDrafter] = {}
-        self._sessions, self._tell, self._carry_out = sessions, tell, carry_out
+        self._sessions = sessions
         self._acceptance = RollingAcceptance()
 
     # --- drafters come and go
 
-    def join(self, joined: vev.DrafterJoined, now: float) -> None:
+    def join(self, joined: vev.DrafterJoined, now: float) -> list[vev.Effect]:
         self.drafters[joined.drafter] = RemoteDrafter(joined, self._acceptance)
-        self.find_all(now)
+        return self.find_all(now)
 
     def name(self, identity: vev.DrafterId | None) -> str | None:
         return self.drafters[identity].name if identity in self.drafters else None
@@ -86,59 +80,60 @@ class DrafterPool:
 
     # --- a session gets a drafter, or loses it
 
-    def find_all(self, now: float) -> None:
-        if self.drafters:
-            for live in list(self._sessions.values()):
-                if live.drafter is None and live.owner is None and live.machine.may_draft:
-                    self.find(live, now)
+    def find_all(self, now: float) -> list[vev.Effect]:
+        effects = list[vev.Effect]()
+        for live in self._sessions.values() if self.drafters else ():
+            if live.drafter is None and live.owner is None and live.machine.may_draft:
+                effects += self.find(live, now)
+        return effects
 
-    def find(self, live: SessionContext, now: float) -> None:
+    def find(self, live: SessionContext, now: float) -> list[vev.Effect]:
         """Give a session without a drafter one, if there is any: first those to measure, then by their rates."""
         fitting = self._fitting(live)
-        if fitting:
-            unmeasured = self._unmeasured(fitting, now)
-            self.attach(live, (unmeasured or self._best(live, fitting)).id, now)
+        if not fitting:
+            return []
+        unmeasured = self._unmeasured(fitting, now)
+        return self.attach(live, (unmeasured or self._best(live, fitting)).id, now)
 
-    def attach(self, live: SessionContext, identity: vev.DrafterId, now: float) -> None:
+    def attach(self, live: SessionContext, identity: vev.DrafterId, now: float) -> list[vev.Effect]:
         """Let a drafter draft for a session. The one before must know that it does no more."""
         drafter = self.drafters.get(identity)
         if drafter is None:
-            return  # it has just gone
+            return []  # it has just gone
         live.drafter, live.rounds, live.announced = identity, 0, False
         if drafter.measured is not None and drafter.unmeasured(now):
             drafter.arrivals.forget()
         drafter.silent = False
-        self._begin(live, drafter, now)
+        return self._begin(live, drafter, now)
 
-    def _begin(self, live: SessionContext, drafter: RemoteDrafter, now: float) -> None:
+    def _begin(self, live: SessionContext, drafter: RemoteDrafter, now: float) -> list[vev.Effect]:
         """Tell a drafter of its session, unless it is refused drafts: it may need the cores that the verifier's steps
         want."""
         machine = live.machine
         if machine.pacing.lone and drafter.arrivals.gate.refuses and drafter.id != live.owner:
-            return
-        live.announced = True
+            return []
+        live.announced, effects = True, list[vev.Effect]()
         if drafter.id != live.owner:  # that one has just got OPENED
-            opened = m.Opened(live.id, 0, machine.n_prompt, machine.params.named())
-            self._tell(vev.ToDrafter(drafter.id, opened))
-        self._carry_out(live, machine.attach(drafter.arrivals, drafter.acceptance))
+            effects.append(vev.ToDrafter(drafter.id, m.Opened(live.id, 0, machine.n_prompt, machine.params.named())))
+        for said in machine.attach(drafter.arrivals, drafter.acceptance):
+            effects += live.to_drafter(said)
         self.weigh()
-        self.reconsider(live, now)  # by what other sessions have shown, before the first step
+        return [*effects, *self.reconsider(live, now)]  # by what other sessions have shown, before the first step
 
     def detach(self, live: SessionContext) -> None:
         live.drafter = None
         live.machine.pacing.detach()
         self.weigh()
 
-    def release(self, live: SessionContext, identity: vev.DrafterId) -> None:
-        if live.announced:
-            self._tell(vev.ToDrafter(identity, m.Done(live.id, m.FinishReason.MOVED, len(live.machine.prefix))))
+    def release(self, live: SessionContext, identity: vev.DrafterId) -> list[vev.Effect]:
+        moved = m.Done(live.id, m.FinishReason.MOVED, len(live.machine.prefix))
+        return [vev.ToDrafter(identity, moved)] if live.announced else []
 
-    def reconsider(self, live: SessionContext, now: float) -> None:
+    def reconsider(self, live: SessionContext, now: float) -> list[vev.Effect]:
         """Have the policy of a session solved where what it comes of has moved."""
         machine = live.machine
         inputs = machine.pacing.unsolved(now) if machine.finished is None else None
-        if inputs is not None:
-            self._tell(vev.Solve(live.id, inputs, machine.pacing.policy))
+        return [vev.Solve(live.id, inputs, machine.pacing.policy)] if inputs is not None else []
 
     def gate(self, live: SessionContext) -> SpeculationGate | None:
         """That of a session's drafter, where the steps are the session's alone."""
@@ -147,54 +142,49 @@ class DrafterPool:
 
     # --- another drafter for a session
 
-    def stepped(self, live: SessionContext, now: float) -> None:
+    def stepped(self, live: SessionContext, now: float) -> list[vev.Effect]:
         """Count a round of a session; where there are other drafters, see now and then whether it goes to one."""
         drafting = live.machine.drafting
         if drafting != live.in_load:
             self.weigh()
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
         if drafter is None or live.machine.finished is not None:
-            return
-        if live.announced:
-            self.reconsider(live, now)
-        else:
-            self._begin(live, drafter, now)
+            return []
+        effects = self.reconsider(live, now) if live.announced else self._begin(live, drafter, now)
         if drafting:
             drafter.measured = now
         live.rounds += 1
         if live.owner is None and len(self.drafters) > 1:
-            self._look(live, drafter, now)
+            effects += self._look(live, drafter, now)
+        return effects
 
-    def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> None:
+    def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> list[vev.Effect]:
         silent = live.machine.pacing.estimate.silent(now)
         if live.rounds % LOOK_ROUNDS and not silent:
-            return
+            return []
         others = [one for one in self._fitting(live) if one is not present]
         if not others:
-            return
+            return []
         unmeasured = self._unmeasured(others, now)
         drafted = present.arrivals.restart is not None
         if silent or not (drafted or live.machine.drafting):  # nor will it: drafting with it is off
             present.silent = True
-            chosen = unmeasured or self._best(live, others)
-            self._move(live, present, chosen, now, why="silent")
-        elif not drafted:
-            return
-        elif unmeasured is not None:
-            self._move(live, present, unmeasured, now)
-        else:
-            best = self._best(live, others)
-            if self._rate(live, best) > SWITCH_GAIN * self._rate(live, present):
-                self._move(live, present, best, now, why="better")
+            return self._move(live, present, unmeasured or self._best(live, others), now, why="silent")
+        if not drafted:
+            return []
+        if unmeasured is not None:
+            return self._move(live, present, unmeasured, now)
+        best = self._best(live, others)
+        better = self._rate(live, best) > SWITCH_GAIN * self._rate(live, present)
+        return self._move(live, present, best, now, why="better") if better else []
 
     def _move(
         self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, now: float, why: str = ""
-    ) -> None:
+    ) -> list[vev.Effect]:
         present.measured = now
-        if why:
-            self._tell(vev.Noted("drafter_changed", {"session": live.id, "drafter": chosen.name, "why": why}))
-        self.release(live, present.id)
-        self.attach(live, chosen.id, now)
+        changed = vev.Noted("drafter_changed", {"session": live.id, "drafter": chosen.name, "why": why})
+        released = self.release(live, present.id)
+        return [*([changed] if why else []), *released, *self.attach(live, chosen.id, now)]
 
     # --- which drafter
 

@@ -15,6 +15,7 @@ from specmesh.core import events as ev
 from specmesh.core.requests import TRANSITIONS, DrafterRequest, Request, RequestState
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session import STATES, SessionState
+from specmesh.core.session_context import CONTEXT_STATES, ContextState, SessionContext
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.vocabulary.vocabulary import (
     VOCABULARY_STATES,
@@ -58,10 +59,11 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
 
 
 LISTED: dict[Enum, set[Enum]] = {state: set(those) for state, (_, those) in STATES.items()}
-for table in (TRANSITIONS, VOCABULARY_STATES):
+for table in (TRANSITIONS, VOCABULARY_STATES, CONTEXT_STATES):
     LISTED |= {state: set(those) for state, those in table.items()}
 KINDS = {
     SessionState: ("session", lambda: session(PROMPT, PARAMS, LIMITS)),
+    ContextState: ("context", lambda: SessionContext(session(PROMPT, PARAMS, LIMITS), 0, 1, None)),
     RequestState: ("request", lambda: DrafterRequest(Request("", None, PARAMS), SimpleNamespace())),
     VocabularyState: ("vocabulary", lambda: VocabularyExchange(None)),
 }
