@@ -83,10 +83,11 @@ fuzz: $(STAMP)  ## codec and session machines under atheris (SECONDS=60)
 soak: $(STAMP)  ## real pairs under load and faults, every text compared (MINUTES=20 SEED=1 MODELS=bundled)
 	$(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --models $(MODELS)
 
-docs: $(STAMP)  ## docs/cli.md, the tests that docs/faults.md names, and README's table of pairs
+docs: $(STAMP)  ## docs/cli.md, the tests that docs/faults.md names, README's table of pairs, ARCHITECTURE's of states
 	$(BIN)/python tools/cli_reference.py
 	$(BIN)/python tools/faults.py
 	$(BIN)/python tools/pairs.py
+	$(BIN)/python tools/states.py
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
