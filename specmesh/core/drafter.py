@@ -41,14 +41,14 @@ class DrafterCore:
             case ev.DraftFor(key, upstream):
                 round_trip = self._round_trips.get(upstream, 0.0)
                 self.sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
-            case ev.Aside(key):
+            case ev.Aside(key):  # in order with what is learned, so that no end overtakes its text
                 if (session := self.sessions.get(key)) is not None:
                     event = replace(event, drafted=session.drafted, draft_seconds=session.draft_seconds)
                 return [(key, event)]
             case ev.Dropped(key):
                 if (session := self.sessions.pop(key, None)) is not None:
                     self._release(session)
-                return self._worked(now)
+                return self._worked(now)  # `stats` would miss it: there may be no step for long
             case ev.CompiledGrammar(key, constraint):
                 if (session := self.sessions.get(key)) is not None:
                     session.guided = DraftConstraint(constraint, session.opened.end_ids)
@@ -61,6 +61,8 @@ class DrafterCore:
         return []
 
     def _heard(self, session: DrafterSession, said: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.CoreEffect]:
+        """Take in what was said; the first time that drafts are asked for have the grammar compiled, which takes long:
+        texts that nobody drafts for need none."""
         key, effects = session.opened.key, list[ev.CoreEffect]()
         for effect in session.handle(said, now):
             if isinstance(effect, ev.Learned):

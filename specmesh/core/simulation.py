@@ -115,6 +115,7 @@ class Simulation:
         self._warm = False
 
     def run(self) -> Forecast:
+        """Go from event to event. What comes before all is warm, as estimates, is not counted."""
         for user in range(self._users):
             self._ask(user, 0.0)
         now, each = 0.0, self._texts.tokens * self._users
@@ -153,6 +154,7 @@ class Simulation:
         self._turn(now)
 
     def _turn(self, now: float) -> None:
+        """Begin the next step, or come back when the core has waited enough: the newest such time counts."""
         if self._stepping:
             return
         if self._policy is not None:
@@ -215,6 +217,7 @@ class Simulation:
         return drafter
 
     def _arrived(self, drafter: _Drafter, said: vev.Said, now: float) -> None:
+        """Tell a drafter's core, as its daemon would."""
         event: ev.CoreEvent
         match said:
             case m.Opened(session, _, n_prompt):

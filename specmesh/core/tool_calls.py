@@ -196,6 +196,8 @@ class CallParser:
         return found if found != form.closing else ""
 
     def _object(self) -> _Steps:
+        """Pass on a JSON object as it comes. Only its brackets are counted: that it is JSON is the grammar's business,
+        or the client's."""
         depth, quoted, escaped = 1, False, False
         while True:
             for at, char in enumerate(self._kept):
@@ -215,6 +217,8 @@ class CallParser:
             yield
 
     def _parameters(self, mark: str, schema: object) -> _Steps:
+        """Make a JSON object of parameters that each have a mark, whole values at a time: until a value has ended its
+        type is unknown."""
         form, separator = self._form, ""
         while mark == form.param_begin:
             name = yield from self._until(form.param_middle)

@@ -108,14 +108,14 @@ class VerifierCore:
                 self._left(drafter, now, may_return=may_return)
             case vev.ThreadsShared():
                 self._threads.shared(event)
-            case vev.Signal.STOPPING:
+            case vev.Signal.STOPPING:  # nobody can come back for what is kept
                 self.kept.grace = 0.0
                 while (kept := self.kept.running()) is not None:
                     self._drop(kept)
             case vev.Signal.REPORT_WANTED:
                 self._tell(self._report(now))
             case vev.Signal.TIME_UP:
-                pass
+                pass  # `take_effects` looks what is due
             case _:
                 assert_never(event)
 
@@ -182,6 +182,7 @@ class VerifierCore:
         return self.take_effects(ended)
 
     def _stepped(self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float) -> None:
+        """Give each session its rows, then the gate and the drafter pool what the step has brought as a whole."""
         seconds, asked, lives = ended - started, False, list[SessionContext]()
         self._meter.ended(batch, started, ended, cut=bool(step.orders))
         for (key, part), logits in zip(batch.parts, result, strict=True):
@@ -314,7 +315,7 @@ class VerifierCore:
 
     def _closed(self, drafter: vev.DrafterId, session: int) -> None:
         live = self.sessions.get(session) or self.kept.get(session)
-        if live is not None and live.owner == drafter:
+        if live is not None and live.owner == drafter:  # nobody else may say so
             if live.state is ContextState.ENDED:
                 self._forget(live)
             else:
@@ -342,6 +343,7 @@ class VerifierCore:
         self._tell(vev.Forgotten(live.id))
 
     def _carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
+        """Turn what a session wants into effects: it knows neither client nor drafter, nor its sequence."""
         for effect in effects:
             match effect:
                 case ev.Emit():

@@ -94,6 +94,8 @@ class DraftLengthController:
         return waited
 
     def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
+        """As `plan`, without regard to how long this step has been waited for. Only a lone session's policy waits: of
+        several each would hold up all the others."""
         estimate, policy = self.estimate, self.policy
         if self._fixed is not None:
             drafts = min(self._fixed, limit)
@@ -106,6 +108,7 @@ class DraftLengthController:
         at = policy.index(lead)
         if not (estimate.drafting and self.draft_n > 0 and lead < limit and self._waiting_pays()):
             return min(policy.drafts[at], limit), None
+        # By now the drafter has made more than has come: that may be a point of the policy at which none is waited for.
         real = estimate.lead(frontier, lead, now)
         at = policy.index(real)
         then = policy.then[at]
@@ -230,6 +233,8 @@ class DraftLengthController:
             self.arrivals.probe_interval = min(2 * self.arrivals.probe_interval, LONGEST_PROBE_INTERVAL)
 
     def _wanted_drafts(self) -> int:
+        """What to ask for: a client's own number; nothing behind a closed gate; a share where steps are shared, for
+        which no policy is solved; else the policy's, and a first number while that is being solved."""
         if self._fixed is not None:
             return self._fixed
         if self.withheld:

@@ -157,6 +157,8 @@ class ArrivalEstimate:
         self.drafting, self._silent_since = True, None
 
     def arrived(self, frontier: int, asked: int, end: int, now: float) -> None:
+        """Learn from drafts up to `end`. The first ones after a flush tell what it takes to begin anew, the others what
+        one draft takes; but beyond what was asked for a drafter takes its time, which tells nothing."""
         self.drafting, self._silent_since = True, None
         if self._flush is not None and end > self._flush[1]:
             sent_at, position = self._flush
@@ -251,6 +253,8 @@ class StepCosts:
         return known
 
     def _in(self, bucket: int, rows: int) -> float:
+        """`seconds`, as far as a bucket can tell: a context just begun knows few widths, and shorter ones know their
+        cliffs."""
         curve = self.curves.get(bucket)
         if curve is not None and rows in curve.medians:
             return curve.medians[rows]
@@ -302,6 +306,7 @@ class _Curve:
         return curve
 
     def seconds(self, rows: int) -> float:
+        """Beyond the widest one measured a line goes on, but never down: a cheaper step would be asked for at once."""
         if rows in self.medians:
             return self.medians[rows]
         if len(self._widths) == 1 or rows < self._widths[0]:

@@ -81,6 +81,7 @@ class DrafterPool:
     # --- a session gets a drafter, or loses it
 
     def find_all(self, now: float) -> list[vev.Effect]:
+        """Give all sessions without a drafter one; those of a drafter's own client wait for that drafter."""
         effects = list[vev.Effect]()
         for live in self._sessions.values() if self.drafters else ():
             if live.drafter is None and live.owner is None and live.machine.may_draft:

@@ -100,6 +100,7 @@ class Scheduler:
         ]
 
     def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
+        """Parts of prompts of at most `budget` rows: one that has to be cut elsewhere than where it always is waits."""
         self._shortest = not self._shortest and not self._constant
         order = sorted(prompts, key=lambda key: len(prompts[key].ids)) if self._shortest else prompts
         parts = []

@@ -136,6 +136,8 @@ class KVSlots:
             yield _Candidate(victim, source, held[source], len(self._free[victim].ids))
 
     def _usable(self, memory: KVContents, before: Sequence[int], prompt: int) -> int:
+        """How many ids of a sequence a prompt can begin with, if it pays: whole parts, where it matters how it is
+        cut."""
         held = common_length(memory.ids, before)
         if self._part is not None and not (memory.prompt == prompt <= held):
             held = min(held, memory.prompt, prompt)
