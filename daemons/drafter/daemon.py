@@ -58,7 +58,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         self._core = CoreLoop(core, run, None, self.mailbox.put, thread or ModelThread())
         shared = engine, self._cores, self.stats, self._traffic, speaking, self._core
         self._links = tuple(UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes))
-        self._router = RequestRouter([one.upstream for one in self._links], note, time.monotonic())
+        self._router = RequestRouter([one.upstream for one in self._links], time.monotonic())
         self._active = list(self._links)
 
     @property
@@ -91,8 +91,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case list():
                 for effect in order:
                     if isinstance(effect, tuple):  # a session's key tells its verifier
-                        upstream = self._router.upstreams[effect[0] % len(self._links)]
-                        self._due |= upstream.carry_out(*effect, now)
+                        self._due |= self._links[effect[0] % len(self._links)].from_core(*effect, now)
                     else:
                         self.stats.worked(effect)
                 return
@@ -103,7 +102,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case Submit(_, client):
                 client.on_event(Failed(self._refusal))
             case Cancel(client):
-                self._router.cancel_of(client, now)
+                self._router.cancel_of(client)
             case PingPeers():
                 there = [(one, peer) for one in self._links if (peer := one.peer) is not None]
                 order.sent(peer for _, peer in there)
@@ -113,6 +112,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 tell(self.snapshot(now))
             case _:
                 assert_never(order)
+        self._carry_out(now)
         self._due = True
 
     def _tick(self, now: float) -> None:
@@ -120,6 +120,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         for one in list(self._active):
             self._attempt(one, partial(one.tick, now))
         self._router.look(now)
+        while self._carry_out(now):
+            self._router.look(now)
         before = self._cores.threads
         note(self._cores.beside(info for one in self._router.upstreams if (info := one.info) is not None))
         if self._cores.threads != before:
@@ -130,11 +132,18 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def _leave(self) -> None:
         self._router.stop(self._refusal)
+        self._carry_out(time.monotonic())
         for one in self._links:
             one.stop()
 
     def _close(self) -> bool:
         return self._core.close(CLOSING, self._engine.close)
+
+    def _carry_out(self, now: float) -> bool:
+        """Do what was decided about requests; return whether one could not be sent, and is to be placed anew."""
+        for reply in self._router.take_effects():
+            reply.client.on_event(reply.event)
+        return sum(one.carry_out(now) for one in self._links) > 0
 
     def _attempt(self, one: UpstreamLink, act: Callable[[], bool | None]) -> None:
         """Let a verifier act; give up an unusable one, and raise its error where it was the last."""

@@ -1,9 +1,10 @@
-"""The connection to a verifier: its frames become calls of an `Upstream`, what that decides becomes frames."""
+"""The connection to a verifier: its frames become calls of an `Upstream`, whose effects become frames."""
 
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import assert_never
 
 import structlog
 
@@ -12,7 +13,7 @@ from specmesh.core import events as ev
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.fields import Json
 from specmesh.core.link import Greeting, Link
-from specmesh.core.requests import DrafterRequest, error_of, open_of
+from specmesh.core.requests import Reply, error_of
 from specmesh.core.sampling.constraint import Grammar
 from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import wire_params
@@ -55,8 +56,7 @@ class UpstreamLink:
         now = time.monotonic()
         self.dealer, self.link = Dealer(route, traffic), Link(now)
         self.introduction = VocabularyHandshake(engine, route.address, cores, self.dealer.send)
-        self.send, self.tell, self.note = self.dealer.send, core.put, note  # of `Outlet`
-        self.upstream = Upstream(route.address, place, self, stats)
+        self.upstream = Upstream(route.address, place, stats)
         self._name, self._number, self._stats, self._speaking = name, place[0], stats, speaking
         self._core, self._unheard = core, 0
         self._grammars = DraftGrammars(core)
@@ -95,10 +95,11 @@ class UpstreamLink:
             self.link.last_heard = now = time.monotonic()
             if isinstance(message, m.Truth | m.Sync | m.Nack):
                 if self._has_room(message.session, size):
-                    self.upstream.heard(message, size, now)
+                    self._core.put(self.upstream.heard(message, size), now)
             elif message is not None:
                 more = True
                 self._message(message, size, now)
+                self.carry_out(now)
         return more
 
     def _has_room(self, session: int, size: int) -> bool:
@@ -117,11 +118,11 @@ class UpstreamLink:
         match message:
             case m.Logprobs():
                 if self._has_room(message.session, size):
-                    upstream.logprobs(message, now)
+                    upstream.logprobs(message)
             case m.Done():
-                upstream.done(message, now)
+                upstream.done(message)
             case m.Opened():
-                self._opened(message, now)
+                self._opened(message)
             case m.Welcome():
                 self._welcomed(message, now)
             case m.Vocab():
@@ -147,21 +148,22 @@ class UpstreamLink:
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
         self._greeting.answered()
         if self.upstream.welcomed(welcome, now):
+            self.carry_out(now)
             self.dealer.next_look = now  # the last may have been before this connection, and have found none
             self.link.next_ping = now
             self.introduction.welcomed(welcome, now)
             self._tell_vocabulary(now)
 
-    def _opened(self, opened: m.Opened, now: float) -> None:
+    def _opened(self, opened: m.Opened) -> None:
         """Take up a session; leave one whose options no session can have."""
         try:
             params = wire_params(opened.options)
         except RequestError as error:
             self.dealer.traffic.rejected["body"] += 1
-            self.close(opened.session)
+            self.dealer.send(m.Close(opened.session))
             self.upstream.request_failed(opened.ref, RemoteProtocolError(str(error)))
         else:
-            self.upstream.opened(opened.session, opened.ref, opened.prompt_tokens, params, now)
+            self.upstream.opened(opened.session, opened.ref, opened.prompt_tokens, params)
 
     # --- what is due
 
@@ -188,6 +190,7 @@ class UpstreamLink:
     def leave(self, error: SpecmeshError, now: float) -> None:
         self.dealer.send(m.Bye())
         self.upstream.give_up(error, now)
+        self.carry_out(now)
         self.dealer.close()
 
     def stop(self) -> None:
@@ -212,6 +215,7 @@ class UpstreamLink:
             self.upstream.lost(reason, now)
             self.dealer.reconnect()
             self._greeting.lost(now)
+            self.carry_out(now)
 
     def _error(self, code: str, error: SpecmeshError, ref: int, now: float) -> None:
         """Handle an ERROR. Raises ConfigError where the verifier speaks another version."""
@@ -229,26 +233,58 @@ class UpstreamLink:
         engine = self.introduction.engine
         if engine is not None:
             self._speaking[self._number] = engine
-        self.upstream.speaks(self.introduction.vocabulary, now, ready=engine is not None)
+        self.upstream.speaks(self.introduction.vocabulary, ready=engine is not None)
+        self.carry_out(now)
 
-    # --- what is decided: see `Outlet`
+    # --- what is decided
 
-    @property
-    def refusal(self) -> str | None:
-        return self.dealer.refusal
+    def from_core(self, key: int, said: ev.SessionEffect, now: float) -> bool:
+        """Carry out what the core says to a session, unless that is over here; return whether it ended by that."""
+        live = self.upstream.sessions.get(key)
+        if live is None:
+            return False
+        match said:
+            case m.Draft() | m.DraftProbs() | m.Nack():
+                live.bytes_sent += self.dealer.send(said)
+            case Grammar():
+                self._grammars.compile(self._speaking[self._number].vocabulary, said, key)
+            case ev.Learned() | ev.Aside() | ev.Noted():
+                over = self.upstream.from_core(live, said, now)
+                self.carry_out(now)
+                return over
+            case _:
+                assert_never(said)
+        return False
 
-    def ask(self, pending: DrafterRequest, ref: int) -> SpecmeshError | None:
+    def carry_out(self, now: float) -> bool:
+        """Do what the upstream has decided, and tell it what kept that from being done; return whether a request is to
+        be placed anew."""
+        unsent, self.upstream.kept_out = False, self.dealer.refusal
+        for effect in self.upstream.take_effects():
+            match effect:
+                case m.Open():
+                    unsent |= self._ask(effect)
+                case m.Close():
+                    self.dealer.send(effect)
+                case ev.DraftFor() | ev.Aside() | ev.Dropped() | ev.UpstreamChanged():
+                    self._core.put(effect, now)
+                case Reply(client, event):
+                    client.on_event(event)
+                case ev.Noted():
+                    note(effect)
+                case _:
+                    assert_never(effect)
+        return unsent
+
+    def _ask(self, order: m.Open) -> bool:
+        """Ask for a session; return whether that cannot be."""
+        error: SpecmeshError = Busy(f"the verifier at {self.upstream.address} takes no requests now", "try again")
         try:
-            sent = self.dealer.send(open_of(pending, ref))
-        except ValueError as error:
-            return RequestError(f"the request does not fit the wire: {error}")
-        return None if sent else Busy(f"the verifier at {self.upstream.address} takes no requests now", "try again")
-
-    def close(self, session: int, ref: int = 0) -> None:
-        self.dealer.send(m.Close(session, ref))
-
-    def compile(self, grammar: Grammar, key: int) -> None:
-        self._grammars.compile(self._speaking[self._number].vocabulary, grammar, key)
+            if self.dealer.send(order):
+                return False
+        except ValueError as wrong:
+            error = RequestError(f"the request does not fit the wire: {wrong}")
+        return self.upstream.request_failed(order.ref, error)
 
 
 class DraftGrammars:

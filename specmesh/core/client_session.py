@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned
 from specmesh.core.fields import Json
-from specmesh.core.requests import DrafterRequest, Finished, RequestState, Scored, Started, Tokens
+from specmesh.core.requests import DrafterRequest, Finished, Reply, RequestState, Scored, Started, Tokens
 from specmesh.core.sampling.logprobs import Logprob, unflattened
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
@@ -51,60 +51,59 @@ class ClientSession:
     def _prompt_ids(self) -> tuple[int, ...]:
         return tuple(self._truth[: self.n_prompt])
 
-    def learned(self, news: Learned) -> None:
+    def learned(self, news: Learned) -> list[Reply]:
         """Take in committed ids, the prompt first. The client gets them at once or with their log-probabilities, which
         follow them, or never come."""
         begin, self.n_truth, pending = self.n_truth, self.n_truth + len(news.ids), self.pending
+        replies = list[Reply]()
         if pending is None:
-            return
+            return replies
         self._truth += news.ids
         if begin < self.n_prompt <= self.n_truth and not pending.started:
             pending.started = True
-            pending.client.on_event(Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params))
+            started = Started(self.id, self.n_prompt, self._prompt_ids, pending.request.params)
+            replies.append(Reply(pending.client, started))
         base = max(begin, self.n_prompt + pending.request.known)
         ids = news.ids[base - begin :]
         if not ids:
-            return
+            return replies
         if pending.request.params.logprobs is None:
-            self._send(pending, ids, news.accepted)
+            replies.append(self._tokens(pending, ids, news.accepted))
         elif self._waiting is not None and news.sync:
             self._waiting.ids += ids  # log-probabilities come anew
         else:
-            self._send_waiting()
+            replies += self._take_waiting()
             self._waiting = CommittedIds(base, ids, news.accepted)
+        return replies
 
-    def add(self, logprobs: m.Logprobs) -> None:
+    def add(self, logprobs: m.Logprobs) -> list[Reply]:
         """Add log-probabilities of committed ids, and send these once all are here; so those of an echoed prompt."""
         waiting, found = self._waiting, unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top))
-        echoed = self.pending is not None and self.pending.request.params.scored
+        echoed, replies = self.pending is not None and self.pending.request.params.scored, list[Reply]()
         if self.pending is not None and echoed and logprobs.base == len(self._scores) + 1 < self.n_prompt:
             self._scores += found[: self.n_prompt - logprobs.base]
             if len(self._scores) == self.n_prompt - 1:
-                self.pending.client.on_event(Scored(tuple(self._scores)))
+                replies.append(Reply(self.pending.client, Scored(tuple(self._scores))))
         if waiting is None:
-            return
+            return replies
         positions = range(waiting.base, waiting.base + len(waiting.ids))
         waiting.logprobs |= {at: one for at, one in enumerate(found, logprobs.base) if at in positions}
-        if len(waiting.logprobs) == len(waiting.ids):
-            self._send_waiting()
+        return replies + (self._take_waiting() if len(waiting.logprobs) == len(waiting.ids) else [])
 
-    def done(self, reason: str, report: Json) -> None:
+    def done(self, reason: str, report: Json) -> list[Reply]:
         """Send the end, with the verifier's report and this drafter's own time and bytes."""
         if self.pending is None:
-            return
-        self._send_waiting()
+            return []
         own = {"bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received}
         report = report | own | {"draft_ms": round(self.draft_seconds * 1e3, 3)}
-        self._finish(self.pending, Finished(reason, self._prompt_ids, report))
+        return [*self._take_waiting(), *self._finished(Finished(reason, self._prompt_ids, report))]
 
-    def cancelled(self) -> None:
-        if self.pending is not None:
-            self._finish(self.pending, Finished(m.FinishReason.CANCELLED, self._prompt_ids, {}))
+    def cancelled(self) -> list[Reply]:
+        return self._finished(Finished(m.FinishReason.CANCELLED, self._prompt_ids, {}))
 
-    def failed(self, error: SpecmeshError) -> None:
+    def failed(self, error: SpecmeshError) -> list[Reply]:
         pending, self.pending = self.pending, None
-        if pending is not None:
-            pending.fail(error)
+        return [pending.fail(error)] if pending is not None else []
 
     def interrupted(self) -> DrafterRequest | None:
         """Return the request, changed to resume after what the client has been sent; nothing is sent here any more."""
@@ -121,20 +120,23 @@ class ClientSession:
             )
         return pending
 
-    def _finish(self, pending: DrafterRequest, end: Finished) -> None:
-        self.pending = None
+    def _finished(self, end: Finished) -> list[Reply]:
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return []
         pending.move(RequestState.OVER)
-        pending.client.on_event(end)
+        return [Reply(pending.client, end)]
 
-    def _send_waiting(self) -> None:
+    def _take_waiting(self) -> list[Reply]:
         one, self._waiting = self._waiting, None
-        if one is not None and self.pending is not None:
-            logprobs = tuple(one.logprobs.get(at) for at in range(one.base, one.base + len(one.ids)))
-            self._send(self.pending, one.ids, one.accepted, logprobs)
+        if one is None or self.pending is None:
+            return []
+        logprobs = tuple(one.logprobs.get(at) for at in range(one.base, one.base + len(one.ids)))
+        return [self._tokens(self.pending, one.ids, one.accepted, logprobs)]
 
-    def _send(
+    def _tokens(
         self, pending: DrafterRequest, ids: tuple[int, ...], accepted: int, logprobs: tuple[Logprob | None, ...] = ()
-    ) -> None:
+    ) -> Reply:
         ended = ids[-1] in self.end_ids and not pending.request.params.scored  # only the last can be an end id
         shown = ids[:-1] if ended else ids
-        pending.client.on_event(Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)]))
+        return Reply(pending.client, Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)]))

@@ -1,11 +1,10 @@
 """Which verifier gets a request of the drafter's clients: another one where the first refuses or goes away."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from specmesh.core import events as ev
 from specmesh.core.admission import MAX_QUEUE, check_queue
-from specmesh.core.requests import DrafterRequest, EventSink, Request, RequestState, is_wrong, target_of
+from specmesh.core.requests import DrafterRequest, EventSink, Reply, Request, RequestState, is_wrong, target_of
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, RemoteProtocolError, SpecmeshError, Starting
@@ -20,12 +19,18 @@ NEARLY_AS_FAST = 1.1  # slower by less is not slower: the turns of a chat should
 
 class RequestRouter:
     """The requests of a drafter's clients, in the order of their arrival. upstreams: the verifiers, in the order of the
-    settings. Requests queue at these, up to MAX_OPENING at each; the others are not placed yet."""
+    settings, have effects of their own. Requests queue at these, up to MAX_OPENING at each; the others are not placed
+    yet."""
 
-    def __init__(self, upstreams: Sequence[Upstream], note: Callable[[ev.Noted], None], now: float) -> None:
+    def __init__(self, upstreams: Sequence[Upstream], now: float) -> None:
         self.upstreams = upstreams
         self.requests: list[DrafterRequest] = []
-        self._note, self._begun = note, now
+        self._replies, self._begun = list[Reply](), now
+
+    def take_effects(self) -> list[Reply]:
+        """Return what clients are to hear from here; those of a session hear it from its verifier's."""
+        replies, self._replies = self._replies, []
+        return replies
 
     # --- what is served
 
@@ -69,35 +74,35 @@ class RequestRouter:
         """Start a request, or resume it; a client that had it here loses it."""
         new = DrafterRequest(request, client)
         if self.first.info is None:
-            new.fail(DaemonUnreachable(self.trouble))
+            self._replies.append(new.fail(DaemonUnreachable(self.trouble)))
             return
         unplaced = [one.request.size for one in self.in_state(RequestState.UNPLACED)]
         try:
             check_queue(unplaced, request.size, MAX_QUEUE, f"{len(unplaced)} requests wait at this drafter: try again")
         except Busy as error:
-            new.fail(error)
+            self._replies.append(new.fail(error))
             return
         for had in self.in_state(RequestState.OPEN, RequestState.GIVEN_UP) if request.id else ():
             if had.request.id == request.id:
-                self._resume(new, had, now)
+                self._resume(new, had)
         self.requests.append(new)
         if not unplaced:
             self._place(new, now)
 
-    def cancel_of(self, client: EventSink, now: float) -> None:
+    def cancel_of(self, client: EventSink) -> None:
         for one in self.requests:
             if one.client is not client or one.state is RequestState.GIVEN_UP:
                 continue
             if one.state in (RequestState.OPENING, RequestState.OPEN):
                 for upstream in self.upstreams:
-                    upstream.cancel(one, now)
+                    upstream.cancel(one)
             elif one.state is not RequestState.OVER:
                 one.move(RequestState.OVER)
 
     def stop(self, error: SpecmeshError) -> None:
         for one in self.requests:
             if one.state not in (RequestState.GIVEN_UP, RequestState.OVER):
-                one.fail(error)
+                self._replies.append(one.fail(error))
 
     def look(self, now: float) -> None:
         """Find verifiers for what has none any more, and do what is due."""
@@ -112,12 +117,12 @@ class RequestRouter:
             one.move(RequestState.OVER)
         self.requests = [one for one in self.requests if one.state is not RequestState.OVER]
 
-    def _resume(self, new: DrafterRequest, had: DrafterRequest, now: float) -> None:
+    def _resume(self, new: DrafterRequest, had: DrafterRequest) -> None:
         """Let a request go on with the text of one that was here, at its verifier if that has it."""
         new.home = had.home
         if had.state is RequestState.OPEN:
             for upstream in self.upstreams:
-                upstream.take_over(had, now)
+                upstream.take_over(had)
             return
         if new.request.named_only:
             known, rounds, timeout = new.request.known, new.request.rounds, new.request.reconnect_timeout
@@ -127,14 +132,10 @@ class RequestRouter:
 
     def _place(self, one: DrafterRequest, now: float) -> None:
         """Ask the best verifier that has not refused; where all have, let it wait or fail."""
-        while found := self._candidates(one):
-            if len(found[0].opening) >= MAX_OPENING:
-                return  # until it has begun some
-            if one.began is not None and found[0].address != one.home:
-                where: dict[str, object] = {"request": one.request.label, "verifier": found[0].address}
-                self._note(ev.Noted("session_goes_elsewhere", where))
-            if found[0].ask(one):
-                return
+        if found := self._candidates(one):
+            if len(found[0].opening) < MAX_OPENING:  # else once it has begun some
+                found[0].ask(one)
+            return
         error = one.error or DaemonUnreachable("no verifier is there that could have this text")
         # Those that refused were others: its own may come back, and take it.
         others_only = one.began is not None and one.home not in one.tried
@@ -146,13 +147,14 @@ class RequestRouter:
         elif gone:
             self._give_up(one, error)
         else:
-            one.fail(error)
+            self._replies.append(one.fail(error))
 
     def _retry(self, one: DrafterRequest, now: float) -> None:
         """Ask again for a request that waits, or end it after long enough, or where it waits in vain."""
         assert one.until is not None, "what waits has its time"
         if self._hopeless(one):
-            one.fail(DaemonUnreachable("the verifier came back with another model: the text ends here"))
+            error = DaemonUnreachable("the verifier came back with another model: the text ends here")
+            self._replies.append(one.fail(error))
         elif now >= one.until:
             why = next((upstream.refusal for upstream in self.upstreams if upstream.address == one.home), None)
             seconds = one.request.reconnect_timeout
@@ -191,7 +193,7 @@ class RequestRouter:
 
     def _give_up(self, one: DrafterRequest, error: SpecmeshError) -> None:
         resumable = bool(one.request.id and one.request.prompt_ids)
-        one.fail(error, RequestState.GIVEN_UP if resumable else RequestState.OVER)
+        self._replies.append(one.fail(error, RequestState.GIVEN_UP if resumable else RequestState.OVER))
 
 
 def same_model(before: m.Welcome, now: m.Welcome) -> bool:

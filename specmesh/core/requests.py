@@ -98,9 +98,17 @@ ClientEvent = Started | Scored | Tokens | Finished | Failed
 
 
 class EventSink(Protocol):
-    """Receives the events of a request. Called from the daemon's loop; must not block."""
+    """Receives the events of a request. Called from the daemon's loop, never by the core; must not block."""
 
     def on_event(self, event: ClientEvent) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Give a client an event of its request."""
+
+    client: EventSink
+    event: ClientEvent
 
 
 def target_of(verifier: m.Welcome) -> str:
@@ -123,11 +131,11 @@ TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
     RequestState.UNPLACED: {RequestState.OPENING, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
     RequestState.OPENING: {RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER},
     RequestState.OPEN: {RequestState.UNPLACED, RequestState.OVER},
-    RequestState.WAITING: {RequestState.OPENING, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.WAITING: {RequestState.OPENING, RequestState.GIVEN_UP, RequestState.OVER},
     RequestState.GIVEN_UP: {RequestState.OVER},
     RequestState.OVER: set(),
 }
-"""What each state may become. WAITING stays where all verifiers were asked again in vain."""
+"""What each state may become."""
 
 
 @dataclass(slots=True, eq=False)
@@ -181,9 +189,9 @@ class DrafterRequest:
             self.until = now + self.request.reconnect_timeout
         self.tried, self.error = (), error
 
-    def fail(self, error: SpecmeshError, state: RequestState = RequestState.OVER) -> None:
+    def fail(self, error: SpecmeshError, state: RequestState = RequestState.OVER) -> Reply:
         self.move(state)
-        self.client.on_event(Failed(error))
+        return Reply(self.client, Failed(error))
 
 
 _REFUSALS: dict[str, type[SpecmeshError]] = {

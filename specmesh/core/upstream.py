@@ -1,16 +1,15 @@
 """A verifier of a drafter: what it has said of itself, and the requests and sessions that it has.
 
-Frames come as calls, in the order in which they were received; what follows is carried out at once by an `Outlet`.
+Frames come as calls, in the order in which they were received; what follows from each waits in `take_effects`.
 """
 
 import itertools
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core.client_session import ClientSession
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.requests import DrafterRequest, RequestState
-from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.requests import DrafterRequest, Reply, RequestState, open_of
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import DaemonUnreachable, EndLost, EngineError, RemoteProtocolError, RequestError, SpecmeshError
@@ -20,49 +19,44 @@ MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 
 
-class Outlet(Protocol):
-    """The connection to a verifier, and the core that drafts. refusal: why the verifier or our own keys keep this
-    drafter out. ask: for a session; it returns why that cannot be. send: it returns how many bytes were sent. close:
-    leave a session, or withdraw the request `ref`. compile: tell the core of a session's grammar once it is compiled.
-    tell: hand an event to the core. note: log."""
-
-    @property
-    def refusal(self) -> str | None: ...
-    def ask(self, pending: DrafterRequest, ref: int) -> SpecmeshError | None: ...
-    def send(self, what: m.Draft | m.DraftProbs | m.Nack, /) -> int: ...
-    def close(self, session: int, ref: int = 0) -> None: ...
-    def compile(self, grammar: Grammar, key: int) -> None: ...
-    def tell(self, event: ev.CoreEvent, at: float, /) -> None: ...
-    def note(self, noted: ev.Noted) -> None: ...
+UpstreamEffect = m.Open | m.Close | ev.DraftFor | ev.Aside | ev.Dropped | ev.UpstreamChanged | Reply | ev.Noted
+"""An OPEN that cannot be sent comes back as `request_failed`, and the request is placed anew."""
 
 
 class Upstream:
     """The verifier at `address`, number `place[0]` of `place[1]`: a session's key in the core is that number modulo so
     many. info: what it says of itself, None while it is away; known: the same, also once it is gone. vocabulary: its
-    own, once known. given_up: why nothing more is tried. live: sessions by its ids. opening: by ref, requests that have
-    no session yet."""
+    own, once known. kept_out: why it or our own keys keep this drafter out; given_up: why nothing more is tried. live:
+    sessions by its ids; sessions: by key, also those that are ending. opening: by ref, requests that have no session
+    yet."""
 
-    def __init__(self, address: str, place: tuple[int, int], outlet: Outlet, stats: DrafterStats) -> None:
+    def __init__(self, address: str, place: tuple[int, int], stats: DrafterStats) -> None:
         self.address, self.number = address, place[0]
         self.info: m.Welcome | None = None
         self.known: m.Welcome | None = None
         self.vocabulary: Vocabulary | None = None
+        self.kept_out: str | None = None
         self.given_up: SpecmeshError | None = None
         self.round_trip = 0.0
         self.load: m.Ping | m.Pong = m.Pong(0)
         self.live: dict[int, ClientSession] = {}
+        self.sessions: dict[int, ClientSession] = {}
         self.opening: dict[int, DrafterRequest] = {}
-        self._out, self._stats = outlet, stats
+        self._effects, self._stats = list[UpstreamEffect](), stats
         self._keys, self._refs = itertools.count(*place), itertools.count(1)
-        self._sessions: dict[int, ClientSession] = {}  # by key; also those that are ending
         self._spoken = ev.UpstreamChanged(self.number, 0.0, speaks=False)
+
+    def take_effects(self) -> list[UpstreamEffect]:
+        """Return what is to be done, in this order."""
+        effects, self._effects = self._effects, []
+        return effects
 
     # --- what it is
 
     @property
     def refusal(self) -> str | None:
         """Why the verifier or our own keys keep this drafter out, or why it was given up."""
-        return str(self.given_up) if self.given_up is not None else self._out.refusal
+        return str(self.given_up) if self.given_up is not None else self.kept_out
 
     @property
     def trouble(self) -> str:
@@ -83,13 +77,13 @@ class Upstream:
         self._note("verifier_found", verifier=info.verifier, model=info.model)
         return True
 
-    def speaks(self, vocabulary: Vocabulary | None, now: float, *, ready: bool) -> None:
+    def speaks(self, vocabulary: Vocabulary | None, *, ready: bool) -> None:
         """Note what is known of its vocabulary; ready: the draft model speaks its ids. The core hears of it."""
         self.vocabulary = vocabulary
         changed = ev.UpstreamChanged(self.number, self.round_trip, ready)
         if changed != self._spoken:
             self._spoken = changed
-            self._out.tell(changed, now)
+            self._effects.append(changed)
 
     def lost(self, reason: str, now: float) -> None:
         self._note("verifier_lost", "warning", reason=reason)
@@ -106,7 +100,7 @@ class Upstream:
     @property
     def own(self) -> int:
         """Number of requests of clients here that the verifier has, or was asked for."""
-        return len(self.opening) + sum(live.pending is not None for live in self._sessions.values())
+        return len(self.opening) + sum(live.pending is not None for live in self.sessions.values())
 
     @property
     def token_seconds(self) -> float:
@@ -117,34 +111,32 @@ class Upstream:
 
     # --- requests of clients here
 
-    def ask(self, pending: DrafterRequest) -> bool:
-        """Ask the verifier, which is there, for a session; return False where it cannot be asked."""
+    def ask(self, pending: DrafterRequest) -> None:
+        """Ask the verifier, which is there, for a session."""
+        if pending.began is not None and pending.home != self.address:
+            self._note("session_goes_elsewhere", request=pending.request.label, verifier=self.address)
         ref = next(self._refs) & MAX_REF
-        error = self._out.ask(pending, ref)
-        if error is not None:
-            pending.refused(self.address, error)
-            return False
         pending.move(RequestState.OPENING)
         self.opening[ref] = pending
-        return True
+        self._effects.append(open_of(pending, ref))
 
-    def take_over(self, pending: DrafterRequest, now: float) -> None:
+    def take_over(self, pending: DrafterRequest) -> None:
         """End the session of a request, whose text another client resumes."""
         for live in [one for one in self.live.values() if one.pending is pending]:
-            self._taken_over(live, now)
+            self._taken_over(live)
 
-    def cancel(self, pending: DrafterRequest, now: float) -> None:
+    def cancel(self, pending: DrafterRequest) -> None:
         for ref in [ref for ref, one in self.opening.items() if one is pending]:
             del self.opening[ref]
-            self._out.close(0, ref)
+            self._effects.append(m.Close(0, ref))
             pending.move(RequestState.OVER)
-        for live in [one for one in self._sessions.values() if one.pending is pending]:
-            self._out.close(live.id)
-            live.cancelled()
-            self._forget(live, now)
+        for live in [one for one in self.sessions.values() if one.pending is pending]:
+            self._effects += [m.Close(live.id), *live.cancelled()]
+            self._forget(live)
 
     def request_failed(self, ref: int, error: SpecmeshError) -> bool:
-        """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
+        """Handle an ERROR about a request, or a session that DONE ends next, or an OPEN that could not be sent; return
+        False where it is about none."""
         pending = self.opening.pop(ref, None)
         if pending is not None:
             pending.refused(self.address, error)
@@ -157,19 +149,19 @@ class Upstream:
 
     # --- sessions
 
-    def opened(self, session: int, ref: int, n_prompt: int, params: SessionParams, now: float) -> None:
+    def opened(self, session: int, ref: int, n_prompt: int, params: SessionParams) -> None:
         """Take up a session; ref: of the request for it, or 0."""
         pending = self.opening.get(ref) if ref else None
         if ref and pending is None:
-            self._out.close(session)  # its client left before it was opened
+            self._effects.append(m.Close(session))  # its client left before it was opened
             return
         if pending is not None and pending.request.generated and n_prompt != len(pending.request.prompt_ids or ()):
-            self._out.close(session)
+            self._effects.append(m.Close(session))
             self.request_failed(ref, RemoteProtocolError("the verifier took a text to resume for a prompt"))
             return
         self.opening.pop(ref, None)
         if session in self.live:
-            self._taken_over(self.live[session], now)
+            self._taken_over(self.live[session])
         end_ids, n_vocab = (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)
         named = dict[str, str]()
         if pending is not None:
@@ -177,66 +169,58 @@ class Upstream:
             self._stats.resumed += pending.started or bool(pending.request.generated) or pending.request.named_only
             pending.opened(params, self.known, self.address)
         live = ClientSession(session, next(self._keys), n_prompt, end_ids, pending, ref)
-        self.live[live.id] = self._sessions[live.key] = live
+        self.live[live.id] = self.sessions[live.key] = live
         place, learns = (live.key, self.number, session, n_vocab, n_prompt), pending is not None
-        self._out.tell(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns), now)
+        self._effects.append(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns))
         self._stats.opened += 1
         self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
 
-    def heard(self, said: m.Truth | m.Sync | m.Nack, size: int, now: float) -> None:
-        """Pass on what the verifier says to a session, in so many bytes."""
-        live = self.live.get(said.session)
-        if live is not None:
-            live.bytes_received += size
-            if not isinstance(said, m.Nack):
-                live.draft_n = said.draft_n
-            self._out.tell(ev.Heard(live.key, said), now)
+    def heard(self, said: m.Truth | m.Sync | m.Nack, size: int) -> ev.Heard:
+        """Return for the core what the verifier says to a live session, in so many bytes. Each round has one: it takes
+        no detour by `take_effects`."""
+        live = self.live[said.session]
+        live.bytes_received += size
+        if not isinstance(said, m.Nack):
+            live.draft_n = said.draft_n
+        return ev.Heard(live.key, said)
 
-    def logprobs(self, logprobs: m.Logprobs, now: float) -> None:
+    def logprobs(self, logprobs: m.Logprobs) -> None:
         """Pass on those of committed ids, unless they name an id that is none."""
         live, n_vocab = self.live.get(logprobs.session), self.known.n_vocab if self.known is not None else 0
         if live is not None and all(token < n_vocab for token in logprobs.top_ids):
-            self._out.tell(ev.Aside(live.key, logprobs), now)
+            self._effects.append(ev.Aside(live.key, logprobs))
 
-    def done(self, done: m.Done, now: float) -> None:
+    def done(self, done: m.Done) -> None:
         live = self.live.get(done.session)
         if live is None:
             return  # closed from this side
         if done.finish_reason == m.FinishReason.MOVED:
-            self._taken_over(live, now)
+            self._taken_over(live)
         else:
-            self._end(live, done, now)
+            self._end(live, done)
 
-    def carry_out(self, key: int, effect: ev.SessionEffect, now: float) -> bool:
-        """Carry out what the core says to a session, unless that is over here; return whether it ended by that."""
-        live = self._sessions.get(key)
-        if live is None:
-            return False
-        match effect:
-            case m.Draft() | m.DraftProbs() | m.Nack():
-                live.bytes_sent += self._out.send(effect)
+    def from_core(self, live: ClientSession, said: ev.Learned | ev.Aside | ev.Noted, now: float) -> bool:
+        """Take what the core says of a session; return whether it ended by that."""
+        match said:
             case ev.Learned():
-                live.learned(effect)
+                self._effects += live.learned(said)
             case ev.Aside(_, what, drafted, seconds):
                 if isinstance(what, m.Logprobs):
-                    live.add(what)
+                    self._effects += live.add(what)
                 else:
                     live.drafted, live.draft_seconds = drafted, seconds
                     self._ended(live, what, now)
                     return True
-            case Grammar():
-                self._out.compile(effect, key)
             case ev.Noted(name, fields, level):
                 self._note(name, level, session=live.id, **fields)
             case _:
-                assert_never(effect)
+                assert_never(said)
         return False
 
-    def _end(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
+    def _end(self, live: ClientSession, why: m.Done | SpecmeshError) -> None:
         """End a session once all is learned that it was sent before."""
         del self.live[live.id]
-        self._out.tell(ev.Aside(live.key, why), now)
-        self._out.tell(ev.Dropped(live.key), now)
+        self._effects += [ev.Aside(live.key, why), ev.Dropped(live.key)]
 
     def _ended(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
         if isinstance(why, SpecmeshError):
@@ -249,35 +233,35 @@ class Upstream:
             lost = f"the end of the text was lost on its way from the verifier ({came}): ask again"
             self._interrupt(live, EndLost(lost), now)
         else:
-            self._out.close(live.id)
+            self._effects.append(m.Close(live.id))
             self._note("session_finished", session=live.id, reason=why.finish_reason, drafted=live.drafted)
             if why.finish_reason == m.FinishReason.ERROR:
-                live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
-            live.done(why.finish_reason, why.report)
-            self._forget(live, now)
+                self._effects += live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
+            self._effects += live.done(why.finish_reason, why.report)
+            self._forget(live)
 
     def _interrupt(self, live: ClientSession, error: SpecmeshError, now: float, tried: tuple[str, ...] = ()) -> None:
         pending = live.interrupted()
-        self._forget(live, now)
+        self._forget(live)
         if pending is not None:
             self._note("session_interrupted", session=live.id, generated=len(pending.request.generated))
             pending.lost(error, now)
             pending.tried = tried
             pending.move(RequestState.UNPLACED)
 
-    def _taken_over(self, live: ClientSession, now: float) -> None:
-        live.failed(RequestError("somebody else has asked for this text by its name"))
-        self._forget(live, now)
+    def _taken_over(self, live: ClientSession) -> None:
+        self._effects += live.failed(RequestError("somebody else has asked for this text by its name"))
+        self._forget(live)
 
-    def _forget(self, live: ClientSession, now: float) -> None:
-        del self._sessions[live.key]
+    def _forget(self, live: ClientSession) -> None:
+        del self.sessions[live.key]
         if self.live.get(live.id) is live:
             del self.live[live.id]
-            self._out.tell(ev.Dropped(live.key), now)
+            self._effects.append(ev.Dropped(live.key))
 
     def _interrupt_all(self, error: SpecmeshError, now: float) -> None:
         for live in list(self.live.values()):
-            self._end(live, error, now)
+            self._end(live, error)
         for pending in self.opening.values():
             if pending.began is None:
                 pending.home = self.address
@@ -286,4 +270,4 @@ class Upstream:
         self.opening.clear()
 
     def _note(self, event: str, level: str = "info", /, **fields: object) -> None:
-        self._out.note(ev.Noted(event, fields, level))
+        self._effects.append(ev.Noted(event, fields, level))

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[3] / "daemons"
 
 ASKS = {
     "which message, order, effect or step came": """
-        drafter/upstream_link.py UpstreamLink.receive
+        drafter/upstream_link.py UpstreamLink.receive UpstreamLink.from_core UpstreamLink.carry_out
         link/dealer.py Dealer.receive
         link/vocabulary_handshake.py VocabularyHandshake.answered
         runtime/loops.py EngineLoop._turn_until_closed DaemonLoop._late
@@ -34,7 +34,7 @@ ASKS = {
         verifier/daemon.py VerifierLoop._settle VerifierLoop._solved
     """,
     "what a library, the system or the settings said": """
-        drafter/upstream_link.py UpstreamLink.ask
+        drafter/upstream_link.py UpstreamLink._ask
         link/dealer.py Dealer._newest_handshake
         link/sockets.py hand_over Inlet.check Inlet.receive Router.sender
         runtime/process.py Notifier.__init__
