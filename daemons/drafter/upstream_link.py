@@ -113,7 +113,7 @@ class UpstreamLink:
         self.dealer.traffic.rejected["backlog"] += 1
         return False
 
-    def _message(self, message: m.Message, size: int, now: float) -> None:
+    def _message(self, message: m.ControlMessage | m.Draft | m.DraftProbs, size: int, now: float) -> None:
         upstream = self.upstream
         match message:
             case m.Logprobs():
@@ -142,8 +142,10 @@ class UpstreamLink:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
-            case _:
+            case m.Hello() | m.Open() | m.Close() | m.Draft() | m.DraftProbs():
                 self.dealer.traffic.rejected["direction"] += 1
+            case _:
+                assert_never(message)
 
     def _welcomed(self, welcome: m.Welcome, now: float) -> None:
         self._greeting.answered()

@@ -168,9 +168,13 @@ class Drafters:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     self._core.put(vev.RoundTrip(peer.identity, round_trip), now)
-            case _:
+            case m.Welcome() | m.Opened() | m.Done() | m.Error() | m.Logprobs() | m.Truth() | m.Sync():
                 self._router.traffic.rejected["direction"] += 1
                 self._router.bad(peer.identity, now)
+            case m.Hello() | m.Bye():
+                pass  # dealt with before
+            case _:
+                assert_never(message)
 
     def _hello(self, identity: bytes, hello: m.Hello, now: float) -> None:
         if self._core.stuck:
