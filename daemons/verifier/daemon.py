@@ -16,10 +16,11 @@ from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, Ping
 from specmesh.config import VerifierSettings
 from specmesh.core import verifier_events as vev
 from specmesh.core.chat import Tokenizer, prompt_of
-from specmesh.core.clients import Clients
+from specmesh.core.clients import Clients, ClientsEffect, Encode
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
+from specmesh.core.requests import Reply
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import TargetLimits
@@ -59,7 +60,9 @@ class VerifierLoop(DaemonLoop[Order]):
         stopping = Busy("the verifier is stopping", "try again when it is back")
         super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
         self._router, self._engine, self._model_hash = Router(socket, guard), engine, model_hash
-        self._prompts = PromptEncoder(engine.tokenizer, self.mailbox.put)
+        self._prompts = PromptEncoder(
+            engine.tokenizer, lambda client: client in self._clients.requests, self.mailbox.put
+        )
         self.stats = VerifierStats(time.monotonic())
         self._report = vev.CoreReport()
         self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
@@ -67,10 +70,10 @@ class VerifierLoop(DaemonLoop[Order]):
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
-        self._clients = Clients(self._prompts.add, limits, engine.info.max_sessions, settings.max_queue, self._tell)
+        self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
         cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
-            name, engine, limits, self._router, self._clients, self.stats, self._core, model_hash, cores
+            name, engine, limits, self._router, self._clients, self._serve, self.stats, self._core, model_hash, cores
         )
 
     # --- the loop
@@ -87,7 +90,7 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _leave(self) -> None:
         self._router.inlet.close()
-        self._clients.end(WentAway("the verifier is stopping: the text ends here"))
+        self._serve(self._clients.end(WentAway("the verifier is stopping: the text ends here")))
         for _, order in self._stats_orders:
             self._late(order)
         self._drafters.leave()
@@ -116,7 +119,7 @@ class VerifierLoop(DaemonLoop[Order]):
         return self._engine.tokenizer
 
     def _drained(self) -> bool:
-        self._clients.stop(self._refusal)
+        self._serve(self._clients.stop(self._refusal))
         self._tell(vev.Signal.STOPPING)
         return not self._clients.requests
 
@@ -126,13 +129,13 @@ class VerifierLoop(DaemonLoop[Order]):
                 for effect in order:
                     self._carry_out(effect, now)
             case Submit(request, client):
-                self._clients.open(request, client, None, 0, "")
+                self._serve(self._clients.open(request, client, None, 0, ""))
             case vev.Opening():
-                self._clients.encoded(order)
+                self._serve(self._clients.encoded(order))
             case vev.RequestRefused(client, error):
-                self._clients.refuse(client, error)
+                self._serve(self._clients.refuse(client, error))
             case Cancel(client):
-                self._clients.cancel(lambda entry: entry.client is client)
+                self._serve(self._clients.cancel(lambda entry: entry.client is client))
             case PingPeers():
                 self._drafters.probe(order, now)
             case AskStats():
@@ -173,15 +176,16 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
         match effect:
-            case vev.Committed():
-                traffic = self._clients.committed(effect)
+            case vev.Committed(session):
+                self._serve(self._clients.committed(effect))
+                traffic = self._clients.sessions.get(session)
                 if traffic is not None:
                     self.stats.committed(traffic.opened, traffic.sent_at, effect)
                     traffic.sent_at = effect.at
             case vev.ToDrafter():
                 self._drafters.send(effect)
             case vev.ToClient():
-                self._clients.hear(effect)
+                self._serve(self._clients.hear(effect))
             case vev.Ran():
                 rounds = self.stats.ran(effect)
                 if logs.least <= DEBUG:
@@ -190,13 +194,13 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._policies.submit(solve, inputs, old).add_done_callback(partial(self._solved, session))
             case vev.Began():
                 self.stats.began(effect)
-                self._clients.began(effect)
+                self._serve(self._clients.began(effect))
             case vev.SessionEnded():
                 if not effect.again:
                     self.stats.ended(effect)
-                self._clients.ended(effect)
+                self._serve(self._clients.ended(effect))
             case vev.RequestRefused(client, error):
-                self._clients.refuse(client, error)
+                self._serve(self._clients.refuse(client, error))
             case vev.Forgotten(session):
                 self._clients.sessions.pop(session, None)
             case vev.CoreReport():
@@ -208,6 +212,19 @@ class VerifierLoop(DaemonLoop[Order]):
                 note(effect)
             case _:
                 assert_never(effect)
+
+    def _serve(self, effects: Sequence[ClientsEffect]) -> None:
+        """Carry out what was decided about requests."""
+        for effect in effects:
+            match effect:
+                case Reply(client, event):
+                    client.on_event(event)
+                case Encode(opening):
+                    self._prompts.add(opening)
+                case vev.Opening() | vev.ClientLeft():
+                    self._tell(effect)
+                case _:
+                    assert_never(effect)
 
     def _solved(self, session: int, done: "Future[Policy]") -> None:
         if not done.cancelled():
@@ -242,17 +259,17 @@ def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace:
 
 class PromptEncoder:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
-    have another thread: compiling holds up no others."""
+    have another thread: compiling holds up no others. wanted: whether a client still waits; any thread may ask."""
 
-    def __init__(self, tokenizer: Tokenizer, deliver: Callable[[Encoded], None]) -> None:
-        self._tokenizer, self._deliver = tokenizer, deliver
+    def __init__(self, tokenizer: Tokenizer, wanted: Callable[[int], bool], deliver: Callable[[Encoded], None]) -> None:
+        self._tokenizer, self._wanted, self._deliver = tokenizer, wanted, deliver
         self._grammars = Grammars(tokenizer.vocabulary)
         self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
 
-    def add(self, opening: vev.Opening) -> Callable[[], bool]:
-        """Begin to encode a prompt; return what cancels that. One under way is delivered all the same."""
+    def add(self, opening: vev.Opening) -> None:
+        """Encode a prompt that is still wanted when its turn comes."""
         pool = self._plain if opening.request.params.grammar is None else self._guided
-        return pool.submit(lambda: self._deliver(self._encoded(opening))).cancel
+        pool.submit(lambda: self._deliver(self._encoded(opening)) if self._wanted(opening.client) else None)
 
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""

@@ -11,7 +11,7 @@ import structlog
 
 from specmesh.api.requests import Peer, PingPeers
 from specmesh.core import verifier_events as vev
-from specmesh.core.clients import Clients
+from specmesh.core.clients import Clients, ClientsEffect
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
@@ -76,6 +76,7 @@ class Drafters:
         limits: TargetLimits,
         router: Router,
         clients: Clients,
+        serve: Callable[[Sequence[ClientsEffect]], None],
         stats: VerifierStats,
         core: CoreLoop,
         model_hash: str,
@@ -86,7 +87,7 @@ class Drafters:
         self._vocabulary = engine.tokenizer.vocabulary
         self._fingerprint = self._vocabulary.fingerprint()
         self._cores, self._shared = cores, vev.ThreadsShared(cores.alone, cores.alone)
-        self._router, self._clients, self._stats, self._core = router, clients, stats, core
+        self._router, self._clients, self._serve, self._stats, self._core = router, clients, serve, stats, core
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
         self.step_s = 0.0
@@ -153,7 +154,7 @@ class Drafters:
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
                 whose = peer.identity, ref
-                self._clients.cancel(lambda entry: (entry.owner, entry.ref) == whose and not entry.session)
+                self._serve(self._clients.cancel(lambda one: (one.owner, one.ref) == whose and not one.session))
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
@@ -168,11 +169,11 @@ class Drafters:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     self._core.put(vev.RoundTrip(peer.identity, round_trip), now)
+            case m.Hello() | m.Bye():
+                pass  # dealt with before
             case m.Welcome() | m.Opened() | m.Done() | m.Error() | m.Logprobs() | m.Truth() | m.Sync():
                 self._router.traffic.rejected["direction"] += 1
                 self._router.bad(peer.identity, now)
-            case m.Hello() | m.Bye():
-                pass  # dealt with before
             case _:
                 assert_never(message)
 
@@ -248,7 +249,7 @@ class Drafters:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity])
+        self._serve(self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity]))
 
 
 class RemoteClient:

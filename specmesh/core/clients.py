@@ -1,12 +1,12 @@
 """The verifier's clients, here and at drafters: what the core says of their sessions, as their events."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specmesh.core import verifier_events as vev
 from specmesh.core.admission import check_queue, most_sessions
-from specmesh.core.requests import EventSink, Failed, Finished, Request, Started, Tokens
+from specmesh.core.requests import EventSink, Failed, Finished, Reply, Request, Started, Tokens
 from specmesh.core.session_params import TargetLimits, check_request
 from specmesh.errors import Busy, SpecmeshError
 
@@ -14,15 +14,13 @@ from specmesh.errors import Busy, SpecmeshError
 @dataclass(slots=True, eq=False)
 class ClientRequest:
     """A request until its session ends. `number` names its client to the core. owner: the drafter whose client asked,
-    by `ref`; None for a client here. encoding: withdraws its prompt from those that become ids. session: 0 before it
-    has one."""
+    by `ref`; None for a client here. session: 0 before it has one."""
 
     number: int
     request: Request
     client: EventSink
     owner: bytes | None
     ref: int = 0
-    encoding: Callable[[], object] | None = None
     session: int = 0
 
 
@@ -39,23 +37,26 @@ class SessionTraffic:
     over: bool = False
 
 
-class Clients:
-    """Requests by number, sessions by id. tell: hands events to the core. encode: begins to make ids of a prompt and a
-    constraint of a grammar, which come back by `encoded`, or why not by `refuse`; returns what cancels that. Beside
-    those that find one of `max_sessions` free `most` requests may wait; the core decides who is next. A drafter's own
-    clients get half of these places and three quarters of the sessions, so that it can keep nobody else out. A prompt
-    that takes long to encode holds up nobody either: those that are ready overtake it."""
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """Make ids of a prompt and a constraint of its grammar, if its request is still there when it is its turn. They
+    come back by `encoded`, or why not by `refuse`."""
 
-    def __init__(
-        self,
-        encode: Callable[[vev.Opening], Callable[[], object]],
-        limits: TargetLimits,
-        max_sessions: int,
-        most: int,
-        tell: Callable[[vev.Happened], None],
-    ) -> None:
-        self._encode, self._limits, self._tell = encode, limits, tell
-        self._max_sessions, self._most = max_sessions, most
+    opening: vev.Opening
+
+
+ClientsEffect = Encode | Reply | vev.Opening | vev.ClientLeft
+"""What is to be done; the last two the core is to hear."""
+
+
+class Clients:
+    """Requests by number, sessions by id. Beside those that find one of `max_sessions` free `most` requests may wait;
+    the core decides who is next. A drafter's own clients get half of these places and three quarters of the sessions,
+    so that it can keep nobody else out. A prompt that takes long to encode holds up nobody either: those that are ready
+    overtake it."""
+
+    def __init__(self, limits: TargetLimits, max_sessions: int, most: int) -> None:
+        self._limits, self._max_sessions, self._most = limits, max_sessions, most
         self._stopped: SpecmeshError | None = None
         self.sessions: dict[int, SessionTraffic] = {}
         self.requests: dict[int, ClientRequest] = {}
@@ -73,7 +74,9 @@ class Clients:
 
     # --- what clients ask for
 
-    def open(self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str) -> None:
+    def open(
+        self, request: Request, client: EventSink, owner: bytes | None, ref: int, key: str
+    ) -> Sequence[ClientsEffect]:
         """Let a request wait for a session, or for the one that it names, which may be there."""
         entry = ClientRequest(next(self._numbers), request, client, owner, ref)
         try:
@@ -82,17 +85,15 @@ class Clients:
             if not (request.named_only or self._held(request.id)):
                 self._check_room(entry)
         except SpecmeshError as error:
-            client.on_event(Failed(error))
-            return
+            return [Reply(client, Failed(error))]
         self.requests[entry.number] = entry
         ids = () if request.named_only else request.prompt_ids or ()  # without ids no new session begins
         opening = vev.Opening(entry.number, request, ids, len(ids), None, owner, key)
-        if request.named_only:  # the core answers at once
-            self._tell(opening)
-        elif request.prompt_ids is not None and request.params.grammar is None:
-            self.encoded(opening)
-        else:
-            entry.encoding = self._encode(opening)
+        if request.named_only:
+            return [opening]  # the core answers at once
+        if request.prompt_ids is not None and request.params.grammar is None:
+            return self.encoded(opening)
+        return [Encode(opening)]
 
     def _held(self, name: str) -> bool:
         """Return whether a session has this name, and nobody waits for it yet: it takes no other place."""
@@ -110,61 +111,54 @@ class Clients:
         if entry.owner is not None and theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
             raise Busy(f"{theirs} requests of this drafter run or wait", hint)
 
-    def encoded(self, opening: vev.Opening) -> None:
+    def encoded(self, opening: vev.Opening) -> Sequence[ClientsEffect]:
         """Hand a request with its prompt to the core, unless it was withdrawn."""
         entry, request = self.requests.get(opening.client), opening.request
         if entry is None:
-            return
+            return []
         known = (*opening.ids, *request.generated)
         try:
             check_request(request.params, known, len(opening.ids), opening.constraint, self._limits)
         except SpecmeshError as error:
-            self.refuse(entry.number, error)
-        else:
-            self._tell(replace(opening, ids=known))
+            return self.refuse(entry.number, error)
+        return [replace(opening, ids=known)]
 
-    def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> None:
+    def cancel(self, unwanted: Callable[[ClientRequest], bool]) -> Sequence[ClientsEffect]:
         """Forget requests; those that have a session hear its end."""
-        for entry in [one for one in self.requests.values() if unwanted(one)]:
+        gone = [one for one in self.requests.values() if unwanted(one)]
+        for entry in gone:
             if not entry.session:
-                self._forget(entry)
-            self._tell(vev.ClientLeft(entry.number))
+                del self.requests[entry.number]
+        return [vev.ClientLeft(entry.number) for entry in gone]
 
     def abandon(self, owner: bytes) -> None:
         """Forget what a drafter's clients asked for: it is gone, and the core keeps or ends their sessions."""
         for entry in [one for one in self.requests.values() if one.owner == owner]:
-            self._forget(entry)
+            del self.requests[entry.number]
 
-    def stop(self, error: SpecmeshError) -> None:
+    def stop(self, error: SpecmeshError) -> Sequence[ClientsEffect]:
         """Refuse those that wait, and whoever comes."""
-        self._stopped = error
+        self._stopped, effects = error, list[ClientsEffect]()
         for entry in [one for one in self.requests.values() if not one.session]:
-            self.refuse(entry.number, error)
-            self._tell(vev.ClientLeft(entry.number))  # the core may be about to begin it
+            effects += self.refuse(entry.number, error)
+            effects.append(vev.ClientLeft(entry.number))  # the core may be about to begin it
+        return effects
 
     def owners(self) -> list[bytes | None]:
         """Who asked for the sessions that run, without those that are kept, which give way."""
         return [entry.owner for entry in self.requests.values() if entry.session]
 
-    def end(self, error: SpecmeshError) -> None:
+    def end(self, error: SpecmeshError) -> Sequence[Reply]:
         """Nobody hears more than this."""
-        for number in list(self.requests):
-            self.refuse(number, error)
-
-    def _forget(self, entry: ClientRequest) -> None:
-        del self.requests[entry.number]
-        if entry.encoding is not None:
-            entry.encoding()
+        return [reply for number in list(self.requests) for reply in self.refuse(number, error)]
 
     # --- what the core says
 
-    def refuse(self, number: int, error: SpecmeshError) -> None:
-        entry = self.requests.get(number)
-        if entry is not None:
-            self._forget(entry)
-            entry.client.on_event(Failed(error))
+    def refuse(self, number: int, error: SpecmeshError) -> Sequence[Reply]:
+        entry = self.requests.pop(number, None)
+        return [Reply(entry.client, Failed(error))] if entry is not None else []
 
-    def began(self, began: vev.Began) -> None:
+    def began(self, began: vev.Began) -> Sequence[Reply]:
         if began.adopted:  # whoever had it before hears no more of it
             for entry in [one for one in self.requests.values() if one.session == began.session]:
                 del self.requests[entry.number]
@@ -172,36 +166,35 @@ class Clients:
             self.sessions[began.session] = SessionTraffic(began.opened, began.name)
         new = self.requests.get(began.client)
         if new is None:
-            return
+            return []
         new.session = began.session
-        new.client.on_event(Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))
+        replies = [Reply(new.client, Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))]
         if began.said:
-            new.client.on_event(Tokens(began.said, 0, began.logprobs))
+            replies.append(Reply(new.client, Tokens(began.said, 0, began.logprobs)))
+        return replies
 
-    def hear(self, effect: vev.ToClient) -> None:
-        if effect.client is not None and (entry := self.requests.get(effect.client)) is not None:
-            entry.client.on_event(effect.what)
+    def hear(self, effect: vev.ToClient) -> Sequence[Reply]:
+        entry = self.requests.get(effect.client) if effect.client is not None else None
+        return [Reply(entry.client, effect.what)] if entry is not None else []
 
-    def committed(self, done: vev.Committed) -> SessionTraffic | None:
-        """Give a round to its session's client; return what is counted of the session."""
-        entry = self.requests.get(done.client) if done.client is not None else None
-        if entry is not None:
-            emit = done.emit
-            entry.client.on_event(Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))
-        return self.sessions.get(done.session)
+    def committed(self, done: vev.Committed) -> Sequence[Reply]:
+        """Give a round to its session's client."""
+        entry, emit = self.requests.get(done.client) if done.client is not None else None, done.emit
+        if entry is None:
+            return []
+        return [Reply(entry.client, Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))]
 
-    def ended(self, end: vev.SessionEnded) -> None:
+    def ended(self, end: vev.SessionEnded) -> Sequence[Reply]:
         """Tell a session's client of its end, with the report."""
         entry = self.requests.pop(end.client, None) if end.client is not None else None
         traffic = self.sessions.get(end.session)
         if traffic is not None:
             traffic.over = True
         if entry is None:
-            return
+            return []
         if end.error is not None:
-            entry.client.on_event(Failed(end.error))
-            return
+            return [Reply(entry.client, Failed(end.error))]
         report = end.report
         if traffic is not None:
             report = report | {"bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received}
-        entry.client.on_event(Finished(end.reason, end.prompt_ids, report))
+        return [Reply(entry.client, Finished(end.reason, end.prompt_ids, report))]

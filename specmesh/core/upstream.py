@@ -135,8 +135,7 @@ class Upstream:
             self._forget(live)
 
     def request_failed(self, ref: int, error: SpecmeshError) -> bool:
-        """Handle an ERROR about a request, or a session that DONE ends next, or an OPEN that could not be sent; return
-        False where it is about none."""
+        """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
         pending = self.opening.pop(ref, None)
         if pending is not None:
             pending.refused(self.address, error)
@@ -176,8 +175,7 @@ class Upstream:
         self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
 
     def heard(self, said: m.Truth | m.Sync | m.Nack, size: int) -> ev.Heard:
-        """Return for the core what the verifier says to a live session, in so many bytes. Each round has one: it takes
-        no detour by `take_effects`."""
+        """Return, for the core, what the verifier says to a live session, in so many bytes: each round has one."""
         live = self.live[said.session]
         live.bytes_received += size
         if not isinstance(said, m.Nack):

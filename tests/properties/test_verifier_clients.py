@@ -1,10 +1,8 @@
 """The verifier's clients and its core, each hearing late of what the other does: nothing is left when all is over."""
 
-import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +10,10 @@ import numpy as np
 import pytest
 
 from specmesh.core import verifier_events as vev
-from specmesh.core.clients import Clients
+from specmesh.core.clients import Clients, ClientsEffect, Encode
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Step
-from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Started, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Finished, Reply, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
@@ -71,14 +69,13 @@ class World:
         self.rng, self.now = random.Random(seed), 0.0
         self.events: deque[tuple[vev.Happened, float]] = deque()
         self.effects: deque[vev.Effect] = deque()
-        self.encoding: list[tuple[vev.Opening, Future[None]]] = []
+        self.encoding: list[tuple[vev.Opening, bool]] = []  # and whether it is under way
         self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, max_sessions=3, grace=GRACE)
         self.step: Step | None = None
-        self.clients = Clients(self._encode, LIMITS, 3, 4, self.tell)
-        self.asked: list[tuple[Client, Request, bytes | None, int]] = []
+        self.clients = Clients(LIMITS, 3, 4)
+        self.asked: list[tuple[Client, bytes | None]] = []
         self.there: set[bytes] = set()
         self.told: list[tuple[bytes, int]] = []
-        self.numbers = itertools.count(1)
         self.stopped_with: Busy | None = None
 
     def tell(self, event: vev.Happened) -> None:
@@ -87,12 +84,15 @@ class World:
             assert event.client in self.clients.requests, "nothing begins that was withdrawn"
         self.events.append((event, self.now))
 
-    def _encode(self, opening: vev.Opening) -> Callable[[], bool]:
-        future: Future[None] = Future()
-        if self.rng.random() < 0.5:
-            future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
-        self.encoding.append((opening, future))
-        return future.cancel
+    def serve(self, effects: Sequence[ClientsEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Reply(client, event):
+                    client.on_event(event)
+                case Encode(opening):
+                    self.encoding.append((opening, self.rng.random() < 0.5))
+                case vev.Opening() | vev.ClientLeft():
+                    self.tell(effect)
 
     # --- what may happen
 
@@ -105,27 +105,24 @@ class World:
         request = Request(
             "text", ids, params, id=name, generated=said, named_only=bool(name) and self.rng.random() < 0.2
         )
-        client, ref = Client(), next(self.numbers)
-        self.asked.append((client, request, owner, ref))
-        self.clients.open(request, client, owner, ref, "")
+        client = Client()
+        self.asked.append((client, owner))
+        self.serve(self.clients.open(request, client, owner, len(self.asked), ""))
 
     def cancel(self) -> None:
         if self.asked:
-            gone, _, owner, ref = self.rng.choice(self.asked)
-            if owner is None:
-                self.clients.cancel(lambda asked: asked.client is gone)
-            else:
-                self.clients.cancel(lambda asked: (asked.owner, asked.ref) == (owner, ref) and not asked.session)
+            gone, owner = self.rng.choice(self.asked)
+            self.serve(self.clients.cancel(lambda asked: asked.client is gone and not (owner and asked.session)))
 
     def encode(self) -> None:
         if self.encoding:
-            opening, done = self.encoding.pop(self.rng.randrange(len(self.encoding)))
-            failed = self.rng.random() < 0.2
+            opening, under_way = self.encoding.pop(self.rng.randrange(len(self.encoding)))
             constraint = SpentGrammar() if self.rng.random() < 0.2 else None
-            if failed and not done.cancelled():
-                self.clients.refuse(opening.client, EngineError("no text"))
-            elif not done.cancelled():
-                self.clients.encoded(replace(opening, ids=PROMPT, n_prompt=len(PROMPT), constraint=constraint))
+            done = replace(opening, ids=PROMPT, n_prompt=len(PROMPT), constraint=constraint)
+            if self.rng.random() < 0.2:
+                self.serve(self.clients.refuse(opening.client, EngineError("no text")))
+            elif under_way or opening.client in self.clients.requests:
+                self.serve(self.clients.encoded(done))
 
     def drafter(self) -> None:
         drafter = self.rng.choice((b"x", b"y"))
@@ -168,16 +165,15 @@ class World:
         return [7 if position % 13 == 0 else position % 7 for position in range(end - len(ids), end)]
 
     def carry_out(self, most: int = 3) -> None:
+        clients = self.clients
+        takes = {vev.Committed: clients.committed, vev.Began: clients.began, vev.SessionEnded: clients.ended}
         for _ in range(min(most, len(self.effects))):
-            match self.effects.popleft():
-                case vev.Committed() as effect:
-                    self.clients.committed(effect)
-                case vev.Began() as effect:
-                    self.clients.began(effect)
-                case vev.SessionEnded() as effect:
-                    self.clients.ended(effect)
+            effect = self.effects.popleft()
+            if take := takes.get(type(effect)):
+                self.serve(take(effect))
+            match effect:
                 case vev.RequestRefused(client, error):
-                    self.clients.refuse(client, error)
+                    self.serve(self.clients.refuse(client, error))
                 case vev.Forgotten(session):
                     self.clients.sessions.pop(session, None)
                 case vev.ToDrafter(drafter, said):
@@ -212,7 +208,7 @@ def test_nothing_is_left(seed: int, stopped: bool) -> None:
         world.rng.choice(happens)()
     if stopped:
         world.stopped_with = Busy("stopping")
-        world.clients.stop(world.stopped_with)
+        world.serve(world.clients.stop(world.stopped_with))
         world.tell(vev.Signal.STOPPING)
         world.settle(lambda: not (world.clients.requests or world.events or world.effects))
         assert not world.core.sessions

@@ -4,7 +4,6 @@ from copy import deepcopy
 from dataclasses import replace
 from enum import Enum
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,7 +63,7 @@ for table in (TRANSITIONS, VOCABULARY_STATES, CONTEXT_STATES):
 KINDS = {
     SessionState: ("session", lambda: session(PROMPT, PARAMS, LIMITS)),
     ContextState: ("context", lambda: SessionContext(session(PROMPT, PARAMS, LIMITS), 0, 1, None)),
-    RequestState: ("request", lambda: DrafterRequest(Request("", None, PARAMS), SimpleNamespace())),
+    RequestState: ("request", lambda: DrafterRequest(Request("", None, PARAMS), None)),
     VocabularyState: ("vocabulary", lambda: VocabularyExchange(None)),
 }
 
@@ -87,15 +86,6 @@ def test_what_moves_as_listed(state: Enum, to: Enum):
 def test_the_tables_are_drawn():
     document = states.PATH.read_text(encoding="utf-8")
     assert states.filled(document) == document
-
-
-@pytest.mark.parametrize("state", [state for state in RequestState if RequestState.OVER not in TRANSITIONS[state]])
-def test_nobody_hears_of_an_end_that_is_refused(state: RequestState):
-    request = DrafterRequest(Request("", None, PARAMS), SimpleNamespace())
-    request.state = state
-    with pytest.raises(LocalProtocolError):
-        request.fail(LocalProtocolError())
-    assert request.state is state
 
 
 OWN = Vocabulary((b"a", b"b"), frozenset({1}))

@@ -12,7 +12,7 @@ ASKS = {
         link/dealer.py Dealer.receive
         link/vocabulary_handshake.py VocabularyHandshake.answered
         runtime/loops.py EngineLoop._turn_until_closed DaemonLoop._late
-        verifier/daemon.py VerifierLoop._take
+        verifier/daemon.py VerifierLoop._take VerifierLoop._serve
         verifier/drafters.py RemoteClient.on_event
     """,
     "whether something is there: keys, a peer, a timer, a model that is loaded": """
@@ -94,7 +94,8 @@ CHOOSES = {
     "verifier/daemon.py VerifierLoop._carry_out": "what came; an end that comes again counts once; debug lines are "
     "made for a log that takes them",
     "verifier/daemon.py core_of": "memory is kept as the engine shares it; prompts in parts where rows are constant",
-    "verifier/daemon.py PromptEncoder.add": "grammars have a thread of their own: compiling holds up no others",
+    "verifier/daemon.py PromptEncoder.add": "grammars have a thread of their own: compiling holds up no others; "
+    "nobody waits any more for a prompt of a request that is gone",
     "verifier/drafters.py Drafters.look": f"what is due; {STUCK}",
     "verifier/drafters.py Drafters.receive": "nothing of a peer counts before its HELLO",
     "verifier/drafters.py Drafters._message": f"what came; bytes count for who was given the session; {STUCK}",
