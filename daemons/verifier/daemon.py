@@ -73,7 +73,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
         cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
-            name, engine, limits, self._router, self._clients, self._serve, self.stats, self._core, model_hash, cores
+            name, engine, limits, self._router, self._clients, self._act, self.stats, self._core, model_hash, cores
         )
 
     # --- the loop
@@ -90,7 +90,7 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _leave(self) -> None:
         self._router.inlet.close()
-        self._serve(self._clients.end(WentAway("the verifier is stopping: the text ends here")))
+        self._act(self._clients.end(WentAway("the verifier is stopping: the text ends here")))
         for _, order in self._stats_orders:
             self._late(order)
         self._drafters.leave()
@@ -119,7 +119,7 @@ class VerifierLoop(DaemonLoop[Order]):
         return self._engine.tokenizer
 
     def _drained(self) -> bool:
-        self._serve(self._clients.stop(self._refusal))
+        self._act(self._clients.stop(self._refusal))
         self._tell(vev.Signal.STOPPING)
         return not self._clients.requests
 
@@ -129,13 +129,13 @@ class VerifierLoop(DaemonLoop[Order]):
                 for effect in order:
                     self._carry_out(effect, now)
             case Submit(request, client):
-                self._serve(self._clients.open(request, client, None, 0, ""))
+                self._act(self._clients.open(request, client, None, 0, ""))
             case vev.Opening():
-                self._serve(self._clients.encoded(order))
+                self._act(self._clients.encoded(order))
             case vev.RequestRefused(client, error):
-                self._serve(self._clients.refuse(client, error))
+                self._act(self._clients.refuse(client, error))
             case Cancel(client):
-                self._serve(self._clients.cancel(lambda entry: entry.client is client))
+                self._act(self._clients.cancel(lambda entry: entry.client is client))
             case PingPeers():
                 self._drafters.probe(order, now)
             case AskStats():
@@ -177,7 +177,7 @@ class VerifierLoop(DaemonLoop[Order]):
     def _carry_out(self, effect: vev.Effect, now: float) -> None:
         match effect:
             case vev.Committed(session):
-                self._serve(self._clients.committed(effect))
+                self._act(self._clients.committed(effect))
                 traffic = self._clients.sessions.get(session)
                 if traffic is not None:
                     self.stats.committed(traffic.opened, traffic.sent_at, effect)
@@ -185,7 +185,7 @@ class VerifierLoop(DaemonLoop[Order]):
             case vev.ToDrafter():
                 self._drafters.send(effect)
             case vev.ToClient():
-                self._serve(self._clients.hear(effect))
+                self._act(self._clients.hear(effect))
             case vev.Ran():
                 rounds = self.stats.ran(effect)
                 if logs.least <= DEBUG:
@@ -194,13 +194,13 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._policies.submit(solve, inputs, old).add_done_callback(partial(self._solved, session))
             case vev.Began():
                 self.stats.began(effect)
-                self._serve(self._clients.began(effect))
+                self._act(self._clients.began(effect))
             case vev.SessionEnded():
                 if not effect.again:
                     self.stats.ended(effect)
-                self._serve(self._clients.ended(effect))
+                self._act(self._clients.ended(effect))
             case vev.RequestRefused(client, error):
-                self._serve(self._clients.refuse(client, error))
+                self._act(self._clients.refuse(client, error))
             case vev.Forgotten(session):
                 self._clients.sessions.pop(session, None)
             case vev.CoreReport():
@@ -213,7 +213,7 @@ class VerifierLoop(DaemonLoop[Order]):
             case _:
                 assert_never(effect)
 
-    def _serve(self, effects: Sequence[ClientsEffect]) -> None:
+    def _act(self, effects: Sequence[ClientsEffect]) -> None:
         """Carry out what was decided about requests."""
         for effect in effects:
             match effect:

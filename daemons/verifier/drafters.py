@@ -76,7 +76,7 @@ class Drafters:
         limits: TargetLimits,
         router: Router,
         clients: Clients,
-        serve: Callable[[Sequence[ClientsEffect]], None],
+        act: Callable[[Sequence[ClientsEffect]], None],
         stats: VerifierStats,
         core: CoreLoop,
         model_hash: str,
@@ -87,7 +87,7 @@ class Drafters:
         self._vocabulary = engine.tokenizer.vocabulary
         self._fingerprint = self._vocabulary.fingerprint()
         self._cores, self._shared = cores, vev.ThreadsShared(cores.alone, cores.alone)
-        self._router, self._clients, self._serve, self._stats, self._core = router, clients, serve, stats, core
+        self._router, self._clients, self._act, self._stats, self._core = router, clients, act, stats, core
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
         self.step_s = 0.0
@@ -154,7 +154,7 @@ class Drafters:
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
                 whose = peer.identity, ref
-                self._serve(self._clients.cancel(lambda one: (one.owner, one.ref) == whose and not one.session))
+                self._act(self._clients.cancel(lambda one: (one.owner, one.ref) == whose and not one.session))
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
@@ -249,7 +249,7 @@ class Drafters:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._serve(self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity]))
+        self._act(self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity]))
 
 
 class RemoteClient:

@@ -12,7 +12,7 @@ ASKS = {
         link/dealer.py Dealer.receive
         link/vocabulary_handshake.py VocabularyHandshake.answered
         runtime/loops.py EngineLoop._turn_until_closed DaemonLoop._late
-        verifier/daemon.py VerifierLoop._take VerifierLoop._serve
+        verifier/daemon.py VerifierLoop._take VerifierLoop._act
         verifier/drafters.py RemoteClient.on_event
     """,
     "whether something is there: keys, a peer, a timer, a model that is loaded": """
