@@ -75,17 +75,14 @@ class SessionContext:
         whose = {"request": label} if self.owner is None else {"remote": True}
         return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
 
-    def to_drafter(self, said: m.Truth | m.Sync | m.Nack) -> list[vev.Effect]:
-        """What its drafter is sent, if it has one: with ids their log-probabilities, if its client asked for them."""
-        drafter, known = self.drafter, self.machine.logprobs
-        if drafter is None:
+    def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
+        """Return those of the ids that a drafter is sent, where its client asked for them."""
+        known, end = self.machine.logprobs, truth.base + len(truth.ids)
+        if self.owner is None or known is None or end <= known.begin:
             return []
-        if known is None or self.owner is None or isinstance(said, m.Nack) or said.base + len(said.ids) <= known.begin:
-            return [vev.ToDrafter(drafter, said)]
-        begin = max(said.base, known.begin)
-        parts = flattened(known.between(begin, said.base + len(said.ids)), m.MAX_LOGPROBS)
-        logprobs = (m.Logprobs(self.id, begin + at, *flat) for at, flat in parts)
-        return [vev.ToDrafter(drafter, said), *(vev.ToDrafter(drafter, one) for one in logprobs)]
+        begin = max(truth.base, known.begin)
+        parts = flattened(known.between(begin, end), m.MAX_LOGPROBS)
+        return [m.Logprobs(self.id, begin + at, *flat) for at, flat in parts]
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""

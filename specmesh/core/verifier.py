@@ -352,7 +352,7 @@ class VerifierCore:
                     done = vev.Committed(machine.id, live.client, effect, self._now, machine.pacing.draft_n, first)
                     self._effects.append(done)
                 case m.Truth() | m.Sync() | m.Nack():
-                    self._effects += live.to_drafter(effect)
+                    self._effects += self.drafters.tell(live, effect)
                 case Scored():
                     self._tell(vev.ToClient(live.client, effect))
                 case ev.Trim(length):

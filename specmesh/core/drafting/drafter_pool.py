@@ -117,9 +117,18 @@ class DrafterPool:
         if drafter.id != live.owner:  # that one has just got OPENED
             effects.append(vev.ToDrafter(drafter.id, m.Opened(live.id, 0, machine.n_prompt, machine.params.named())))
         for said in machine.attach(drafter.arrivals, drafter.acceptance):
-            effects += live.to_drafter(said)
+            effects += self.tell(live, said)
         self.weigh()
         return [*effects, *self.reconsider(live, now)]  # by what other sessions have shown, before the first step
+
+    def tell(self, live: SessionContext, said: m.Truth | m.Sync | m.Nack) -> list[vev.Effect]:
+        """Tell a session's drafter, if it has one; with ids their log-probabilities, if its client asked for them."""
+        if live.drafter is None:
+            return []
+        effects: list[vev.Effect] = [vev.ToDrafter(live.drafter, said)]
+        if live.machine.logprobs is not None and not isinstance(said, m.Nack):
+            effects += [vev.ToDrafter(live.drafter, logprobs) for logprobs in live.logprobs(said)]
+        return effects
 
     def detach(self, live: SessionContext) -> None:
         live.drafter = None
