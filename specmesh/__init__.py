@@ -1,6 +1,6 @@
 """specmesh: speculative decoding across machines."""
 
-__all__ = ["__version__"]
+__version__: str
 
 
 def __getattr__(name: str) -> str:

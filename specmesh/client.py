@@ -59,7 +59,7 @@ class Client:
             yield from chunks(response)
 
     @contextlib.contextmanager
-    def _request(self, method: str, resource: str, body: Json | None) -> Iterator[http.client.HTTPResponse]:
+    def _request(self, method: str, resource: str, body: Json | None) -> Generator[http.client.HTTPResponse]:
         """Ask once, on a connection of its own. Raises WentAway where the response ends while it is read, too."""
         connection, trouble = self._connect(waits=method == "POST"), "does not answer"
         headers = {"Connection": "close"} | ({} if body is None else {"Content-Type": "application/json"})
@@ -76,7 +76,7 @@ class Client:
 
     def _connect(self, *, waits: bool) -> http.client.HTTPConnection:
         """waits: a daemon that is starting comes before others that answer, which may have another model."""
-        closed = []
+        closed = list[Path]()
         for path in self.tried:
             connection = http.client.HTTPConnection("localhost")
             connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

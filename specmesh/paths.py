@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -97,7 +97,7 @@ def read_text(path: Path, limit: int, what: str) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})", "name a readable file") from None
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8", "save the file as UTF-8 text") from None
 
 
@@ -125,7 +125,7 @@ TRIES, TRY_PAUSE = 5, 0.02  # and seconds between them: a client that looks for 
 
 
 @contextmanager
-def instance_lock(path: Path) -> Iterator[None]:
+def instance_lock(path: Path) -> Generator[None]:
     """Hold the lock beside a socket: one daemon per socket path, also after a crash (flock, not a pid file). While it
     is held clients know that a daemon is starting there, see `specmesh.client`. Its file stays. Raises Busy where
     another one holds it, ConfigError where it cannot be written."""

@@ -3,7 +3,7 @@
 import json
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields
 from typing import TypeVar, cast, get_args, get_type_hints
 from zlib import crc32
@@ -38,7 +38,7 @@ def decode_body(cls: type[M], raw: bytes) -> M:
     """Parse a body into `cls`; raises FrameError (reason "body") on anything that does not fit its fields."""
     try:
         text = raw.decode()
-        body = _read(text)
+        body: dict[str, object] | list[object] | str | float | None = _read(text)
         if "\\u" in text:
             json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError) as error:
@@ -71,16 +71,16 @@ def _is_json(value: object, depth: int) -> bool:
     """Whether numbers are finite, and containers, of which the value may be the first, fewer than `depth` deep."""
     if not isinstance(value, dict | list):
         return not isinstance(value, float) or math.isfinite(value)
-    inner = value.values() if isinstance(value, dict) else value
+    inner = cast("Iterable[object]", value.values() if isinstance(value, dict) else value)
     return depth > 1 and all(_is_json(one, depth - 1) for one in inner)
 
 
 def _is_object(value: object) -> bool:
-    return isinstance(value, dict) and _is_json(value, MAX_DEPTH + 1)
+    return _is_json(value, MAX_DEPTH + 1) and isinstance(value, dict)
 
 
 def _each(check: FieldCheck) -> FieldCheck:
-    return lambda value: isinstance(value, list) and all(map(check, value))
+    return lambda value: isinstance(value, list) and all(map(check, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
 
 
 _CHECKS: dict[object, FieldCheck] = {

@@ -8,7 +8,7 @@ import errno
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import structlog
 import zmq
@@ -58,7 +58,7 @@ _COSTS: dict[int, Cost] = {
 
 
 @contextlib.contextmanager
-def zmq_errors() -> Iterator[None]:
+def zmq_errors() -> Generator[None]:
     """Raise what ZeroMQ cannot do as OSError. Its own errors are caught here, by `hand_over` and by `Inlet.known`."""
     try:
         yield

@@ -40,12 +40,15 @@ class Core(Protocol[E_contra, F, S, R_contra]):
 
     def handle(self, event: E_contra, now: float, /) -> list[F]:
         """Take in what happened at `now`, which may be a while ago: the core hears nothing during a step."""
+        ...
 
     def next_step(self, now: float, /) -> S | Wait:
         """Return the step that begins now, or until when there is none."""
+        ...
 
     def finish(self, step: S, result: R_contra | SpecmeshError, started: float, ended: float, /) -> list[F]:
         """Take in what came of a step, or why nothing did; what happened meanwhile was handled before."""
+        ...
 
 
 class ModelThread(threading.Thread):
@@ -250,7 +253,7 @@ class DaemonLoop(ABC, Generic[T]):
         self._stopping: float | None = None
         self._due = False  # to be looked for at the end of this turn
         self._heard = -inf  # when it was woken last
-        self.progress = 0
+        self.progress: int = 0
 
     _ended: asyncio.Future[None]
     _timer: asyncio.TimerHandle | None = None
@@ -302,7 +305,7 @@ class DaemonLoop(ABC, Generic[T]):
             self._take(item, now)
         if self._stopping is not None or not (items or dozed):  # woken for something else
             self._due = True
-        count = sum(len(item) if isinstance(item, list) else 1 for item in items)
+        count = sum(len(item) if isinstance(item, list) else 1 for item in items)  # pyright: ignore[reportUnknownArgumentType]  # of anything
         if count * self._fast > now - self._heard and not self.mailbox.dozing:
             self.mailbox.dozing = True
             asyncio.get_running_loop().call_later(DOZE, self._turn, partial(self._hear, dozed=True))
@@ -320,11 +323,10 @@ class DaemonLoop(ABC, Generic[T]):
         self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._turn, self._look)
 
     def _late(self, item: T) -> None:
-        match item:
-            case Submit(client=client):
-                client.on_event(Failed(self._refusal))
-            case AskStats(tell):
-                tell(self.snapshot(time.monotonic()))
+        if isinstance(item, Submit):
+            item.client.on_event(Failed(self._refusal))
+        elif isinstance(item, AskStats):
+            item.tell(self.snapshot(time.monotonic()))
 
     # --- what the daemons do
 
@@ -336,7 +338,7 @@ class DaemonLoop(ABC, Generic[T]):
         """Start threads, and listen for frames."""
 
     @abstractmethod
-    def _take(self, item: T, now: float) -> None:
+    def _take(self, item: T, now: float, /) -> None:
         """Carry an item of the mailbox out."""
 
     @abstractmethod

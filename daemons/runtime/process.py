@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -90,7 +90,7 @@ def watchdog(
     interval: float = 5.0,
     checks: int = 24,
     end: Callable[[int], object] = leave,
-) -> Iterator[None]:
+) -> Generator[None]:
     """Watch on a thread that `progress` changes: tell systemd so, elsewhere end a process that is stuck. It counts its
     own checks, not seconds, so that a process that was stopped or slept is not found stuck when it wakes."""
     interval = notifier.watchdog / 2 if notifier.watchdog is not None else interval
@@ -190,7 +190,7 @@ class DaemonProcess:
         return future.result()
 
     @contextmanager
-    def watched(self, progress: Callable[[], int], status: str) -> Iterator[None]:
+    def watched(self, progress: Callable[[], int], status: str) -> Generator[None]:
         """While the loop runs: ready, and looked after. progress: changes while the loop gets on."""
         gc.collect()
         gc.freeze()  # what is here stays until the end: no collection looks at it again

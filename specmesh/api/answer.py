@@ -114,7 +114,7 @@ class Answer(Response):
         """The whole answer, or the events that end a stream."""
         if not self._stream:
             return written(whole(self._choices))
-        last = self._choices[0].shape.chunk("", None, {}) | {"choices": [], "usage": usage_of(self._choices)}
+        last = self._choices[0].shape.chunk("", None, {}) | dict[str, object](choices=[], usage=usage_of(self._choices))
         return (server_sent(last) if self._tells_usage else "") + "data: [DONE]\n\n"
 
     def failed(self, error: SpecmeshError) -> str:

@@ -218,8 +218,9 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
         case HTTPException(status_code=status):
             code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(status, "http_error")
             return JSONResponse(error_body(errors.RequestError(error.detail), code=code), status, error.headers)
-    log.error("api_failed", error=f"{type(error).__name__}: {error}")  # a defect of ours
-    return refusal(errors.InternalError())
+        case _:
+            log.error("api_failed", error=f"{type(error).__name__}: {error}")  # a defect of ours
+            return refusal(errors.InternalError())
 
 
 class ApiGuard:

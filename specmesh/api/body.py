@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from specmesh.core.fields import Fields, are_ids
+from specmesh.core.fields import Fields, Json, are_ids, at, is_list, is_object, object_at
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
@@ -78,7 +78,7 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
         request, began = _resumed(resume, request)
         return (request,), began
     if chat:
-        if not isinstance(said, list) or not said:
+        if not is_list(said) or not said:
             raise RequestError("messages must be a list with at least one message", "messages")
         messages = tuple(_message(item, f"messages[{index}]") for index, item in enumerate(said))
         continued, variables = _continues(fields, messages), fields.mapping("chat_template_kwargs")
@@ -87,7 +87,7 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
         if effort := fields.text("reasoning_effort"):
             variables = {"reasoning_effort": effort} | variables
         return (replace(request, messages=messages, continued=continued, template=variables),), ""
-    if isinstance(said, list) and said and all(isinstance(one, str | list) for one in said):
+    if is_list(said) and said and all(isinstance(one, str | list) for one in said):
         return tuple(_prompted(one, request) for one in said), ""
     return (_prompted(said, request),), ""
 
@@ -104,7 +104,7 @@ def _prompted(value: object, request: Request) -> Request:
 
 def _resumed(value: object, request: Request) -> tuple[Request, str]:
     """What goes on with a text, and its model: its `id`, and where known its prompt's ids and those it has so far."""
-    if not isinstance(value, dict) or value.keys() - {"id", "model", "prompt_token_ids", "token_ids"}:
+    if not is_object(value) or value.keys() - {"id", "model", "prompt_token_ids", "token_ids"}:
         why = "resume must be an object with id, model, prompt_token_ids, token_ids, or id alone"
         raise RequestError(why, "resume")
     name, model = value.get("id"), value.get("model", "")
@@ -171,7 +171,7 @@ def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
 
 
 def _message(value: object, where: str) -> ChatMessage:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+    if not is_object(value) or not isinstance(value.get("role"), str):
         raise RequestError(f"{where} must be an object with a role", where)
     role, content = value["role"], value.get("content")
     for key in _CONTENT:
@@ -180,7 +180,7 @@ def _message(value: object, where: str) -> ChatMessage:
     if content is None and role == "assistant":
         content = ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list):
+    if not is_list(parts):
         raise RequestError(f"{where}.content must be a text, or a list of text parts", where)
     texts = (_part(part, f"{where}.content[{index}]") for index, part in enumerate(parts))
     return message_of({**value, "content": "".join(texts)}, where)
@@ -190,10 +190,10 @@ _MEDIA = re.compile("image|audio|video|file")
 
 
 def _part(part: object, where: str) -> str:
-    match part:
-        case {"text": str(text), **more} if more.get("type", "text") == "text":
-            if not any(_MEDIA.search(str(name)) for name, value in more.items() if value is not None):
-                return text
+    given = part if is_object(part) else Json()
+    media = any(_MEDIA.search(name) for name, value in given.items() if value is not None)
+    if isinstance(text := given.get("text"), str) and given.get("type", "text") == "text" and not media:
+        return text
     raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)
 
 
@@ -219,16 +219,17 @@ def _format(value: object) -> Grammar | None:
     match value:
         case None | {"type": "text"}:
             return None
-        case {"type": "json_object", **others}:
-            return _schema(others.get("schema", {"type": "object"}), "response_format.schema")
-        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+        case {"type": "json_object"} if is_object(value):
+            return _schema(value.get("schema", {"type": "object"}), "response_format.schema")
+        case {"type": "json_schema", "json_schema": {"schema": object() as schema}}:
             return _schema(schema, "response_format.json_schema.schema")
-    why = "response_format.type must be text, json_object, or json_schema with an object json_schema that has a schema"
-    raise RequestError(why, "response_format")
+        case _:
+            why = "must be text, json_object, or json_schema with an object json_schema that has a schema"
+            raise RequestError(f"response_format.type {why}", "response_format")
 
 
 def _schema(value: object, where: str) -> Grammar:
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise RequestError(f"{where} must be a JSON object", where.partition(".")[0])
     try:
         return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
@@ -236,7 +237,7 @@ def _schema(value: object, where: str) -> Grammar:
         raise RequestError(f"{where} is nested too deeply", where.partition(".")[0]) from None
 
 
-_NOTHING: dict[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
+_NOTHING: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def _tools(fields: Fields) -> Grammar | None:
@@ -260,19 +261,20 @@ def _choice(choice: object, names: list[object]) -> object:
             return choice
         case "required" if names:
             return choice
-        case {"type": "function", "function": {"name": name}} | {"type": "function", "name": name} if name in names:
+        case {"type": "function"} if (name := at(choice, "function.name") or at(choice, "name")) in names:
             return {"name": name}
-    raise RequestError("tool_choice must be none, auto, required, or a function of tools", "tool_choice")
+        case _:
+            raise RequestError("tool_choice must be none, auto, required, or a function of tools", "tool_choice")
 
 
-def _tool(value: object, where: str) -> dict[str, object]:
-    match value:
-        case {"type": "function", "function": {"name": str(name), **function}}:
-            schema = function.get("parameters") or _NOTHING
-            if not isinstance(schema, dict):
-                raise RequestError(f"{where}.function.parameters must be a JSON schema", "tools")
-            return {"name": name, "description": str(function.get("description") or ""), "parameters": schema}
-    raise RequestError(f"{where} must be of type function, with a function that has a name", "tools")
+def _tool(value: object, where: str) -> Json:
+    function = object_at(value, "function")
+    name, schema = function.get("name"), function.get("parameters") or _NOTHING
+    if at(value, "type") != "function" or not isinstance(name, str):
+        raise RequestError(f"{where} must be of type function, with a function that has a name", "tools")
+    if not is_object(schema):
+        raise RequestError(f"{where}.function.parameters must be a JSON schema", "tools")
+    return {"name": name, "description": str(function.get("description") or ""), "parameters": schema}
 
 
 # --- fields that nobody has read

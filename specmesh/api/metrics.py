@@ -7,12 +7,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from specmesh import __version__
 from specmesh.core.snapshot import DrafterSnapshot, LoadingSnapshot, Snapshot, VerifierSnapshot
 from specmesh.core.statistics import Histogram, MetricSpec
 
+Measured = Histogram | list[float] | dict[object, float] | float
 PREFIX = "specmesh_"
 
 
@@ -30,12 +30,11 @@ class _SnapshotCollector(Collector):
         loaded = snapshot.loading if isinstance(snapshot, LoadingSnapshot) else 1.0
         yield _gauge("loading_ratio", "How much of the model is loaded.", loaded)
         yield from _families(snapshot)
-        match snapshot:
-            case DrafterSnapshot(verifiers=verifiers):
-                connected = sum(one["name"] is not None for one in verifiers)
-                yield _gauge("num_verifiers", "Number of connected verifiers.", connected)
-            case VerifierSnapshot(peers=drafters):
-                yield _gauge("num_drafters", "Number of attached drafters.", len(drafters))
+        if isinstance(snapshot, DrafterSnapshot):
+            connected = sum(one["name"] is not None for one in snapshot.verifiers)
+            yield _gauge("num_verifiers", "Number of connected verifiers.", connected)
+        elif isinstance(snapshot, VerifierSnapshot):
+            yield _gauge("num_drafters", "Number of attached drafters.", len(snapshot.peers))
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
@@ -49,17 +48,15 @@ def _families(snapshot: Snapshot) -> list[Metric]:
         name, labels = PREFIX + spec.name, [*spec.labels, *([spec.by] if spec.by else [])]
         match value:
             case Histogram():
-                buckets = list(zip([*map(floatToGoString, value.bounds), "+Inf"], value.counts, strict=True))
+                buckets = list(zip([*map(str, value.bounds), "+Inf"], value.counts, strict=True))
                 families[name] = HistogramMetricFamily(name, spec.help, buckets, value.sum)
                 continue
             case list():
                 numbers = dict(enumerate(value))
             case dict():
                 numbers = value
-            case int() | float():
-                numbers = {None: value}
             case _:
-                raise AssertionError(f"{spec.name} is no metric: {value!r}")
+                numbers = {None: value}
         kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
         for key, number in numbers.items():
             family = families.setdefault(name, kind(name, spec.help, labels=labels))
@@ -68,7 +65,7 @@ def _families(snapshot: Snapshot) -> list[Metric]:
     return list(families.values())
 
 
-def _metrics(part: object) -> Iterator[tuple[MetricSpec, object]]:
+def _metrics(part: object) -> Iterator[tuple[MetricSpec, Measured]]:
     for one in fields(part) if is_dataclass(part) else ():
         value, spec = getattr(part, one.name), getattr(one.type, "__metadata__", None)
         if spec is not None and value is not None:

@@ -59,7 +59,7 @@ class ModelInfo:
     target: str = ""
     n_ctx: int | None = None
     max_sessions: int | None = None
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Backend(Protocol):
@@ -68,14 +68,13 @@ class Backend(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """The target's, once ready. Raises NotOffered where that is on another machine."""
+        ...
 
     @property
-    def role(self) -> str:
-        """verifier or drafter."""
+    def role(self) -> str: ...  # verifier or drafter
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """Names of the models available now."""
+    def models(self) -> tuple[str, ...]: ...  # names of those available now
 
     def not_ready(self) -> SpecmeshError | None:
         """Return why requests cannot be served now, or None."""
@@ -83,9 +82,9 @@ class Backend(Protocol):
     def served(self, name: str) -> ModelInfo:
         """Return the model for this name (empty: the default), once ready. A lone verifier answers to any name. Raises
         NoSuchModel, or why that model is not available now."""
+        ...
 
     def submit(self, order: ClientOrder) -> None:
         """Queue an order for the daemon's loop."""
 
-    async def stats(self) -> Snapshot:
-        """Return a snapshot of the statistics."""
+    async def stats(self) -> Snapshot: ...

@@ -7,7 +7,7 @@ from specmesh.api.answer import Answer
 from specmesh.api.choices import Choice, usage_of, whole
 from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
-from specmesh.core.fields import Fields, Json
+from specmesh.core.fields import Fields, Json, is_list, is_object, list_at, object_at, objects_at
 from specmesh.core.session_params import LARGEST_MAX_TOKENS
 from specmesh.errors import RequestError, SpecmeshError
 
@@ -15,8 +15,8 @@ _REFUSED = ("background", "conversation", "messages", "n", "prompt", "response_f
 """Fields of OpenAI's, and of a chat, that change what an answer is."""
 
 _ECHOED: Json = {"background": False, "instructions": None, "max_output_tokens": None, "previous_response_id": None}
-_ECHOED |= {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_logprobs": 0, "top_p": 1.0}
-_ECHOED |= {"tools": []}
+_ECHOED.update({"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_logprobs": 0})
+_ECHOED.update({"tools": [], "top_p": 1.0})
 """What a response repeats of its request, where nothing is said."""
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -55,7 +55,7 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
     messages = [*kept.get(previous)[1]] if previous else []
     said = fields.get("input", [] if previous else None)
     items = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    if not isinstance(items, list) or not (items or previous):
+    if not is_list(items) or not (items or previous):
         raise RequestError("input must be a text, or a list with at least one item", "input")
     for index, item in enumerate(items):
         _add(messages, item, f"input[{index}]")
@@ -84,38 +84,33 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
 
 def _add(messages: list[Json], item: object, where: str) -> None:
     """Add an item to a chat, where all that an assistant thinks, says and calls in one turn is one message."""
-    role, said = "assistant", Json()
-    match item:
+    given, role, said = item if is_object(item) else Json(), "assistant", Json()
+    match given:
         case {"type": "function_call", "call_id": str(name), "name": str(function), "arguments": str(arguments)}:
             called = {"name": function, "arguments": arguments}
-            said = {"tool_calls": [{"id": name, "type": "function", "function": called}]}
+            said = Json(tool_calls=[{"id": name, "type": "function", "function": called}])
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
-            role, said = "tool", {"tool_call_id": name, "content": _text(output, f"{where}.output")}
-        case {"type": "reasoning", **thought}:
-            said = {"reasoning_content": _text(thought.get("content") or thought.get("summary") or "", where)}
-        case {"role": str(role), "content": content, **others} if others.get("type", "message") == "message":
-            role, said = "system" if role == "developer" else role, {"content": _text(content, f"{where}.content")}
+            role, said = "tool", Json(tool_call_id=name, content=_text(output, f"{where}.output"))
+        case {"type": "reasoning"}:
+            said = Json(reasoning_content=_text(given.get("content") or given.get("summary") or "", where))
+        case {"role": str(role), "content": content} if given.get("type", "message") == "message":
+            role, said = "system" if role == "developer" else role, Json(content=_text(content, f"{where}.content"))
         case _:
             why = "must be a message, a function_call, a function_call_output or a reasoning, with all of its fields"
             raise RequestError(f"{where} {why}", where)
     last: Json = messages[-1] if messages else {}
     again = "reasoning_content" in said or "content" in said.keys() & last.keys()
     if role != "assistant" or last.get("role") != role or again:
-        messages.append({"role": role} | said)
+        messages.append(Json(role=role) | said)
     else:
-        calls = _calls(last) + _calls(said)
+        calls = list_at(last, "tool_calls") + list_at(said, "tool_calls")
         messages[-1] = last | said | ({"tool_calls": calls} if calls else {})
-
-
-def _calls(message: Json) -> list[object]:
-    calls = message.get("tool_calls")
-    return calls if isinstance(calls, list) else []
 
 
 def _text(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
-    if not isinstance(value, list):
+    if not is_list(value):
         raise RequestError(f"{where} must be a text, or a list of text parts", where)
     return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
 
@@ -126,7 +121,8 @@ def _part(part: object, where: str) -> str:
             return text
         case {"type": "refusal", "refusal": str(text)}:
             return text
-    raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)
+        case _:
+            raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)
 
 
 def _instructed(instructions: str, messages: list[Json]) -> list[Json]:
@@ -142,26 +138,30 @@ def _format(value: object) -> object:
     match value:
         case None | {"type": "text" | "json_object"}:
             return value
-        case {"type": "json_schema", "schema": dict(), **_others}:
+        case {"type": "json_schema", "schema": dict()}:
             return {"type": "json_schema", "json_schema": value}
-    raise RequestError("text.format must have type text, json_object, or json_schema with a schema", "text.format")
+        case _:
+            why = "must have type text, json_object, or json_schema with a schema"
+            raise RequestError(f"text.format {why}", "text.format")
 
 
 def _tools(fields: Fields) -> Json:
     """Functions as a chat has them, and which of them may or must be called."""
     functions, choice = list[Json](), fields.get("tool_choice")
     for index, tool in enumerate(fields.listed("tools")):
-        if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+        if not is_object(tool) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
             raise RequestError(f"tools[{index}] must be a function with a name: no other tools are here", "tools")
         functions.append({key: one for key, one in tool.items() if key != "type" and one is not None})
     match choice:
         case {"type": "function", "name": str(name)}:
             choice = {"type": "function", "function": {"name": name}}
-        case {"type": "allowed_tools", "mode": str(mode), "tools": [*allowed]}:
-            names = [one.get("name") for one in allowed if isinstance(one, dict)]
+        case {"type": "allowed_tools", "mode": str(mode), "tools": list()}:
+            names = [one.get("name") for one in objects_at(choice, "tools")]
             functions, choice = [one for one in functions if one["name"] in names], mode
         case dict() | list():
             raise RequestError("tool_choice must be none, auto, required, a function or allowed_tools", "tool_choice")
+        case _:
+            pass  # a chat checks it
     return {"tools": [{"type": "function", "function": one} for one in functions], "tool_choice": choice}
 
 
@@ -198,22 +198,22 @@ class ResponseBuilder:
         if not self._said:
             self._say("created", response=self.response)
             self._say("in_progress", response=self.response)
-        match chat:
-            case {"choices": [dict(choice)], "specmesh": dict(ours)}:
-                said = choice.get("delta") or choice.get("message") or {}
-                if said.get("reasoning_content"):
-                    self._write("reasoning", said["reasoning_content"], summary=[], content=[])
-                if said.get("content"):
-                    logprobs = (choice.get("logprobs") or {}).get("content") or []
-                    self._write("message", said["content"], logprobs, role="assistant", content=[])
-                for place, call in enumerate(said.get("tool_calls") or ()):
-                    function = call.get("function") or {}
-                    own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": ""}
-                    self._write("function_call", function.get("arguments") or "", (), call.get("index", place), **own)
-                self._finish = choice["finish_reason"] or self._finish
-                if "report" in ours:
-                    names = ("schema_version", "prompt_token_ids", "report")
-                    self.response["specmesh"] = {name: ours[name] for name in names}
+        for choice in objects_at(chat, "choices"):  # one, or none
+            said = object_at(choice, "delta") or object_at(choice, "message")
+            if thought := said.get("reasoning_content"):
+                self._write("reasoning", str(thought), summary=[], content=[])
+            if text := said.get("content"):
+                logprobs = list_at(choice, "logprobs.content")
+                self._write("message", str(text), logprobs, role="assistant", content=[])
+            for place, call in enumerate(objects_at(said, "tool_calls")):
+                function = object_at(call, "function")
+                own = {"call_id": call.get("id"), "name": function.get("name"), "arguments": ""}
+                arguments = str(function.get("arguments") or "")
+                self._write("function_call", arguments, (), call.get("index", place), **own)
+            self._finish = choice["finish_reason"] or self._finish
+            if "report" in (ours := object_at(chat, "specmesh")):
+                names = ("schema_version", "prompt_token_ids", "report")
+                self.response["specmesh"] = {name: ours[name] for name in names}
 
     def end(self, usage: Json) -> None:
         """The chat is over."""
@@ -234,7 +234,7 @@ class ResponseBuilder:
         self.response |= {"status": "failed", "error": {"code": "server_error", "message": str(error)}}
         self._say("failed", response=self.response)
 
-    def _write(self, kind: str, text: str, logprobs: Sequence[object] = (), index: int = 0, **own: object) -> None:
+    def _write(self, kind: str, text: str, logprobs: Sequence[object] = (), index: object = 0, **own: object) -> None:
         """Add to the text of an item, which begins where the last one is of another kind, or another call."""
         if self._open != (kind, index):
             self._close("completed")
@@ -267,7 +267,7 @@ class ResponseBuilder:
 
     def _part(self, text: str) -> Json:
         extra = self._extra(self._logprobs)
-        return {"type": _TEXTS[self._kind], "text": text} | extra | ({"annotations": []} if extra else {})
+        return {"type": _TEXTS[self._kind], "text": text} | extra | (Json(annotations=[]) if extra else {})
 
     def _extra(self, logprobs: Sequence[object]) -> Json:
         """What a message's text has besides."""

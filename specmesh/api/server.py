@@ -6,7 +6,7 @@ import resource
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class ApiConnection(H11Protocol):
 
     most = _most_connections()
     patience = 30.0
+    last: object = None  # the request then
     behind = False  # its reader takes so little that writing would have to wait; looked at for each token
     on_writable: Callable[[], None] = staticmethod(lambda: None)
 
@@ -55,7 +56,9 @@ class ApiConnection(H11Protocol):
         super().connection_made(transport)
         self.app_state = {"connection": self}  # an answer may look at it
         self.fine, self.left, self.last = self.loop.time(), 0, self.cycle
-        there = [one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()]
+        there: list[ApiConnection] = [
+            one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()
+        ]
         beyond = len(there) - self.most
         if beyond > 0:
             oldest = min((one for one in there if not one.answering), key=lambda one: one.fine)
@@ -113,7 +116,7 @@ class _Server(uvicorn.Server):
             listener.listen(BACKLOG)
 
     async def on_tick(self, counter: int) -> bool:
-        for connection in list(self.server_state.connections) if counter % 10 == 0 else ():
+        for connection in list[object](self.server_state.connections) if counter % 10 == 0 else ():
             if isinstance(connection, ApiConnection):
                 connection.check()
         return await super().on_tick(counter)
@@ -130,7 +133,7 @@ class _Server(uvicorn.Server):
 @contextmanager
 def serving_api(
     path: Path, backend: Backend, port: Port | None = None, responses: int = 0
-) -> Iterator[asyncio.AbstractEventLoop]:
+) -> Generator[asyncio.AbstractEventLoop]:
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
     private and removed at the end. Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`."""
     app = create_app(backend, KeptResponses(responses))

@@ -5,7 +5,7 @@ from specmesh import __version__
 from specmesh.api.body import parse_body
 from specmesh.api.requests import ModelInfo
 from specmesh.core.chat import Tokenizer, for_template
-from specmesh.core.fields import Fields, Json, are_ids, is_id
+from specmesh.core.fields import Fields, Json, are_ids, is_id, is_list
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
@@ -14,8 +14,9 @@ def tokenize(body: object, tokenizer: Tokenizer) -> Json:
     """The ids of `content`: a text, or a list of texts and ids."""
     fields = Fields(body)
     content, special, pieces = fields.get("content", ""), fields.flag("add_special"), fields.flag("with_pieces")
-    parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, str) or is_id(part) for part in parts):
+    given = content if is_list(content) else [content]
+    parts = [part for part in given if isinstance(part, str) or is_id(part)]
+    if len(parts) < len(given):
         raise RequestError("content must be a text, or a list of texts and token ids", "content")
     if not fields.flag("parse_special", True):
         raise RequestError("parse_special can only be true: special tokens in a text are always read", "parse_special")

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def drafting_stats(client: Client) -> Json:
 
 
 @contextmanager
-def bar(texts: int) -> Iterator[Callable[[], None]]:
+def bar(texts: int) -> Generator[Callable[[], None]]:
     from rich.console import Console
     from rich.progress import Progress
 

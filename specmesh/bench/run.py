@@ -3,6 +3,7 @@ by what they ask for, since drafts are accepted by that more than by models."""
 
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 from statistics import median
@@ -109,10 +110,9 @@ def rows(found: list[Json]) -> list[dict[str, object]]:
 def draw(found: list[Json], title: str, file: Path) -> None:
     """Write the speed-ups as a PNG. Raise ConfigError without matplotlib, OSError where the file cannot be written."""
     try:
-        from matplotlib.figure import Figure
+        figure = import_module("matplotlib.figure").Figure(figsize=(8, 4.5), layout="constrained")
     except ImportError:
         raise ConfigError("--png needs matplotlib", "pip install matplotlib") from None
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes, (_, drafted) = figure.subplots(), SOURCES
     bars = axes.bar([*range(len(found))], [objects_at(one, "sources")[1]["speedup"] for one in found], label=drafted)
     axes.bar_label(bars, fmt="%.2f")

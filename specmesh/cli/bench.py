@@ -283,7 +283,7 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_m
         names = ", ".join(chips)
         raise click.UsageError(f"no speed of {chip!r} is known: give one of {names}, or `specmesh plan` --draft-ms")
     if target is None:
-        found = [dict(zip(("target", "drafter", "result"), row, strict=True)) for row in summary()]
+        found: list[Json] = [dict(zip(("target", "drafter", "result"), row, strict=True)) for row in summary()]
         print_result({"schema_version": 1} | known(), table(found), as_json=json)
         return
     name, metadata, step = target, dict[str, str](), None if step_ms is None else given(step_ms)

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from specmesh import paths
 from specmesh.cli.options import FILE, json_option, print_result
+from specmesh.core.fields import Json, is_list
 from specmesh.errors import ConfigError
 
 MAX_SIZE = 2**20  # maximum size of a settings file in bytes
@@ -31,7 +32,7 @@ def config() -> None:
 def show(role: str, path: Path | None, json: bool) -> None:
     """Show every setting that the daemon would start with now, as a settings file: defaults are commented out, the
     others say where they come from."""
-    ctx, lines, settings = daemon_context(role, path), [], {}
+    ctx, lines, settings = daemon_context(role, path), list[str](), Json()
     for key, option in keys(ctx.command).items():
         value, source = ctx.params[str(option.name)], origin(ctx, option)
         if option.hidden and source is None:
@@ -66,11 +67,11 @@ def keys(command: click.Command) -> dict[str, click.Option]:
 def origin(ctx: click.Context, option: click.Parameter) -> str | None:
     """Return where a parameter's value came from: a file or a variable; None: the command line, or a default."""
     name = str(option.name)
-    match ctx.get_parameter_source(name):
-        case ParameterSource.DEFAULT_MAP:
-            return str(ctx.params["config"])
-        case ParameterSource.ENVIRONMENT:
-            return option.envvar if isinstance(option.envvar, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
+    source = ctx.get_parameter_source(name)
+    if source is ParameterSource.DEFAULT_MAP:
+        return str(ctx.params["config"])
+    if source is ParameterSource.ENVIRONMENT:
+        return option.envvar if isinstance(option.envvar, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
     return None
 
 
@@ -117,6 +118,6 @@ def read(path: Path, command: click.Command) -> dict[str, object]:
             close = get_close_matches(key, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"see `specmesh config show {command.name}`"
             raise ConfigError(f"{path}: unknown key {key}", hint)
-        several = value if isinstance(value, list) else [value]
+        several = value if is_list(value) else [value]
         values[str(known[key].name)] = [str(one) for one in several] if known[key].multiple else str(value)
     return values

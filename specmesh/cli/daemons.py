@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypedDict, TypeVar, Unpack, cast
 
 import click
 
@@ -158,8 +158,8 @@ def _model_path(value: str | None, engine: str) -> str | None:
 
 
 def _settings(kind: type[Settings], values: Json) -> Settings:
-    made: Callable[..., Settings] = kind
-    return made(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
+    make = cast("Callable[..., Settings]", kind)
+    return make(**{one.name: values[one.name] for one in fields(kind) if one.name in values})
 
 
 @click.command("rpc-server")

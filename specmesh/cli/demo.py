@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -72,7 +72,7 @@ def explanation(hardware: str) -> str:
 
 
 @contextmanager
-def daemons(hardware: str) -> Iterator[tuple[Client, Client]]:
+def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
     """A verifier alone and one with a drafter, all ready, with keys of their own; they end with the context."""
     with tempfile.TemporaryDirectory(prefix="specmesh-") as name, ExitStack() as ends:
         folder = Path(name)

@@ -6,6 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -151,7 +152,7 @@ class Conversation:
             self._ask(text)
             return
         with suppress(ImportError):
-            import readline  # noqa: F401  (input() then edits lines and remembers them)
+            import_module("readline")  # input() then edits lines and remembers them
         print(HELP, file=sys.stderr)
         for line in _lines():
             match line.strip():
@@ -183,7 +184,7 @@ class Conversation:
             if not sys.stdin.isatty():
                 raise
         print(flush=True)
-        self._messages = [*messages, {"role": "assistant", "content": answered}]
+        self._messages = [*messages, Json(role="assistant", content=answered)]
 
 
 def _lines() -> Iterator[str]:

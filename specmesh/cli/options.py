@@ -9,6 +9,7 @@ import click
 
 from specmesh.client import printable
 from specmesh.core.draft_length import MAX_DRAFTS
+from specmesh.core.fields import is_object
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.paths import read_text
 
@@ -55,7 +56,7 @@ def columns(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 def _flattened(row: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for name, value in row.items():
-        if isinstance(value, Mapping):
+        if is_object(value):
             yield from _flattened(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", f"{value:.2f}" if isinstance(value, float) else value

@@ -26,12 +26,16 @@ def keys() -> None:
     """Make this machine's key, and list which others may connect. Running daemons follow within a second."""
 
 
+def _folder(_ctx: click.Context, _option: click.Parameter, path: Path | None) -> KeyFolder:
+    return KeyFolder(path or key_folders()[0])
+
+
 _folder_option = click.option(
     "--keys",
     "folder",
     type=FILE,
     metavar="DIR",
-    callback=lambda _ctx, _option, path: KeyFolder(path or key_folders()[0]),
+    callback=_folder,
     help="Use this folder of keys, as with the daemons' --keys (default: the user's).",
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from specmesh.core import reasoning, tool_calls
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, at, is_list, is_object
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.session_params import ChatMessage, SessionParams
@@ -27,14 +27,17 @@ class Tokenizer(Protocol):
     def texts(self) -> Mapping[str, str]:
         """By llama-server's names: chat_template, where there is one, bos_token and eos_token; tool_format, by which
         it calls tools."""
+        ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
+        ...
 
     def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
         """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
         variables: the template's, besides those that every template has. Raises RequestError where there is no template
         or it refuses the messages, EngineError where it fails."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,11 @@ class ToolChoice:
         """None for another grammar, or none; RequestError where its text says something else."""
         if grammar is None or grammar.kind is not GrammarKind.TOOLS:
             return None
-        match json.loads(grammar.text):
-            case {"tools": list() as tools, "format": str() as name} if name in ("", *tool_calls.FORMATS):
-                return cls(tools, name)
-        raise RequestError("tools are not described as tools are", "tools")
+        said: object = json.loads(grammar.text)
+        tools, name = at(said, "tools"), at(said, "format")
+        if not is_list(tools) or not isinstance(name, str) or name not in ("", *tool_calls.FORMATS):
+            raise RequestError("tools are not described as tools are", "tools")
+        return cls([one for one in tools if is_object(one)], name)
 
 
 def for_template(request: Request, texts: Mapping[str, str]) -> tuple[Sequence[ChatMessage], dict[str, object]]:

@@ -32,7 +32,9 @@ class DaemonStats:
         self._started, self._missing = now, 0
         self.busy = BusyShare(now)
         self._histograms, self.round_trips = histograms, histograms.round_trip_s
-        self.opened = self.resumed = self.reconnects = 0
+        self.opened: int = 0
+        self.resumed: int = 0
+        self.reconnects = 0
 
     def peer_lost(self) -> None:
         self._missing += 1

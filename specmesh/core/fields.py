@@ -7,11 +7,19 @@ from specmesh.errors import RemoteProtocolError, RequestError
 Json = dict[str, object]
 
 
+def is_object(value: object) -> TypeGuard[Json]:
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
 class Fields:
     """Those that are not null, each read by its name. RequestError names the one that is wrong."""
 
     def __init__(self, given: object) -> None:
-        if not isinstance(given, dict):
+        if not is_object(given):
             raise RequestError("the request body must be a JSON object")
         self.given: Json = {name: value for name, value in given.items() if value is not None}
         self._read: set[str] = set()
@@ -49,14 +57,14 @@ class Fields:
 
     def listed(self, name: str) -> list[object]:
         value = self.get(name, [])
-        if not isinstance(value, list):
+        if not is_list(value):
             raise RequestError(f"{name} must be a list", name)
         return value
 
     def mapping(self, name: str) -> Json:
         """Return a copy of an object, empty where none is given."""
         value = self.get(name, {})
-        if not isinstance(value, dict):
+        if not is_object(value):
             raise RequestError(f"{name} must be an object", name)
         return dict(value)
 
@@ -69,7 +77,7 @@ def is_id(value: object) -> TypeGuard[int]:
 
 
 def are_ids(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(map(is_id, value))
+    return is_list(value) and all(map(is_id, value))
 
 
 # --- what any JSON has at a path of names with dots between; but for numbers, what is of another kind counts as nothing
@@ -77,7 +85,7 @@ def are_ids(value: object) -> TypeGuard[list[int]]:
 
 def at(value: object, path: str) -> object:
     for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
+        value = value.get(name) if is_object(value) else None
     return value
 
 
@@ -93,16 +101,16 @@ def number_at(value: object, path: str, default: float | None = None) -> float:
 
 def object_at(value: object, path: str) -> Json:
     found = at(value, path)
-    return found if isinstance(found, dict) else {}
+    return found if is_object(found) else {}
 
 
 def list_at(value: object, path: str) -> list[object]:
     found = at(value, path)
-    return found if isinstance(found, list) else []
+    return found if is_list(found) else []
 
 
 def objects_at(value: object, path: str) -> list[Json]:
-    return [one for one in list_at(value, path) if isinstance(one, dict)]
+    return [one for one in list_at(value, path) if is_object(one)]
 
 
 def ids_at(value: object, path: str) -> list[int]:

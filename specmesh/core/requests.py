@@ -26,7 +26,7 @@ class Request:
     rounds: bool = False  # each round is an event of its own
     messages: tuple[ChatMessage, ...] = ()
     continued: bool = False  # continue the last message instead of starting a new one
-    template: Mapping[str, object] = field(default_factory=dict)  # variables of the chat template's own
+    template: Mapping[str, object] = field(default_factory=dict[str, object])  # variables of the chat template's own
     id: str = ""  # unguessable name; whoever knows it may resume the text
     generated: tuple[int, ...] = ()  # tokens to resume after
     known: int = 0  # generated tokens that the client already has

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from specmesh.core.draft_length import MAX_DRAFTS
-from specmesh.core.fields import Fields, is_id
+from specmesh.core.fields import Fields, Json, at, is_id, is_list, is_object, object_at
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
@@ -31,7 +31,7 @@ class ChatMessage:
             {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
             for one in self.tool_calls
         ]
-        optional = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}
+        optional: Json = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}
         optional |= {"reasoning_content": self.reasoning}
         return {"role": self.role, "content": self.content} | {name: one for name, one in optional.items() if one}
 
@@ -42,7 +42,7 @@ def message_of(value: object, where: str = "messages") -> ChatMessage:
     names = ("role", "content", "name", "tool_call_id", "reasoning_content")
     wrong = [name for name in names if not isinstance(fields.get(name, ""), str)]
     calls = fields.get("tool_calls", [])
-    if wrong or not isinstance(calls, list):
+    if wrong or not is_list(calls):
         why = f"{wrong[0]} must be a text" if wrong else "tool_calls must be a list"
         raise RequestError(f"{where}.{why}", where)
     called = tuple(_call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls))
@@ -51,11 +51,12 @@ def message_of(value: object, where: str = "messages") -> ChatMessage:
 
 
 def _call_of(value: object, where: str) -> ToolCall:
-    match value:
-        case {"function": {"name": str(name), "arguments": str() | dict() as arguments}, **others}:
-            written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-            return ToolCall(str(others.get("id") or ""), name, written)
-    raise RequestError(f"{where} must have a function with a name and arguments", where)
+    function = object_at(value, "function")
+    name, arguments = function.get("name"), function.get("arguments")
+    if not isinstance(name, str) or not (isinstance(arguments, str) or is_object(arguments)):
+        raise RequestError(f"{where} must have a function with a name and arguments", where)
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(str(at(value, "id") or ""), name, written)
 
 
 LARGEST_MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
@@ -154,9 +155,9 @@ def wire_params(options: dict[str, object]) -> SessionParams:
 
 def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...]."""
-    pairs = list(value.items()) if isinstance(value, dict) else value or []
-    if isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        biases = [_bias(token, bias, largest) for token, bias in pairs]
+    pairs = [list(pair) for pair in value.items()] if is_object(value) else value or []
+    if is_list(pairs):
+        biases = [_bias(pair[0], pair[1], largest) if is_list(pair) and len(pair) == 2 else None for pair in pairs]
         if None not in biases:
             return check_biases(tuple(one for one in biases if one is not None))
     raise RequestError(f"logit_bias must map token ids to numbers from {-largest:g} to {largest:g}", "logit_bias")
@@ -185,8 +186,9 @@ def endless(params: SessionParams, end_ids: Collection[int]) -> SessionParams:
 
 
 def stops_of(value: object) -> tuple[str, ...]:
-    stops = [value] if isinstance(value, str) else value or []
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+    given = [value] if isinstance(value, str) else value or []
+    stops = [stop for stop in given if isinstance(stop, str)] if is_list(given) else []
+    if stops != given:
         raise RequestError("stop must be a text or a list of texts", "stop")
     if len(stops) > MAX_STOPS or any(len(stop) > MAX_LENGTH for stop in stops):
         raise RequestError(f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop")

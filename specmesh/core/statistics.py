@@ -75,7 +75,8 @@ class RoundCounts:
     def add(self, other: "RoundCounts") -> None:
         """Count what another has counted."""
         for one in fields(RoundCounts):
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            mine: int | list[int] = getattr(self, one.name)
+            theirs = getattr(other, one.name)
             if isinstance(mine, list):
                 mine += [0] * (len(theirs) - len(mine))
                 mine[: len(theirs)] = [a + b for a, b in zip(mine, theirs, strict=False)]

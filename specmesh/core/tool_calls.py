@@ -2,13 +2,13 @@
 
 # ruff: noqa: RUF001 - DeepSeek's marks have wide bars
 
-import functools
 import json
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from specmesh.core.fields import Fields, is_list, is_object, object_at
 from specmesh.core.reasoning import STYLES, begun, first_mark
 
 
@@ -145,7 +145,7 @@ class CallParser:
 
     def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, object]]) -> None:
         self._form = form
-        self._schemas = {str(tool["name"]): tool.get("parameters") or {} for tool in tools}
+        self._schemas: dict[str, object] = {str(tool["name"]): tool.get("parameters") or {} for tool in tools}
         self._kept, self._over, self._called = "", False, False
         self.whole = True  # no call has begun that has not ended
         self._events = list[CallEvent]()
@@ -223,10 +223,9 @@ class CallParser:
         while mark == form.param_begin:
             name = yield from self._until(form.param_middle)
             value = yield from self._until(form.param_end)
-            if value is None:
+            if name is None or value is None:
                 return ""
-            known = schema.get("properties") if isinstance(schema, dict) else None
-            text = as_json(value, known.get(name) if isinstance(known, dict) else None, schema)
+            text = as_json(value, object_at(schema, "properties").get(name), schema)
             self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
             separator = ", "
             mark = yield from self._cut([form.param_begin, form.end], within=True)
@@ -261,8 +260,8 @@ class CallParser:
             self._events.append(event)
 
 
-_TYPES = {str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}, list: {"array"}}
-_TYPES |= {dict: {"object"}, type(None): {"null"}}
+_TYPES: dict[type[object], set[str]] = {str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}}
+_TYPES.update({float: {"number"}, list: {"array"}, dict: {"object"}, type(None): {"null"}})
 
 
 def resolved(schema: object, root: object) -> object:
@@ -270,9 +269,10 @@ def resolved(schema: object, root: object) -> object:
     for _ in range(8):
         match schema:
             case {"$ref": str(where)}:
-                keys = where.split("/")[1:]
-                schema = functools.reduce(lambda at, key: at.get(key) if isinstance(at, dict) else None, keys, root)
-            case {"allOf": [one]}:
+                schema = root
+                for key in where.split("/")[1:]:
+                    schema = schema.get(key) if is_object(schema) else None
+            case {"allOf": [object() as one]}:
                 schema = one
             case _:
                 break
@@ -282,13 +282,16 @@ def resolved(schema: object, root: object) -> object:
 def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
     """The types of values that a schema allows; empty where it may be any, or is not known."""
     schema = resolved(schema, root)
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         return set()
-    if isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
+    if is_list(values := schema.get("enum", [schema["const"]] if "const" in schema else None)):
         return set[str]().union(*(_TYPES[type(value)] for value in values))
-    kinds, either = schema.get("type", ()), [] if within else [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    fields = Fields(schema)
+    either = [] if within else [*fields.listed("anyOf"), *fields.listed("oneOf")]
     inner = [types_of(one, root, within=True) for one in either]
-    return {kinds} if isinstance(kinds, str) else set(kinds).union(*inner) if all(inner) else set()
+    if isinstance(kind := fields.get("type"), str):
+        return {kind}
+    return {*map(str, fields.listed("type"))}.union(*inner) if all(inner) else set()
 
 
 def as_json(text: str, schema: object, root: object) -> str:

@@ -82,6 +82,7 @@ class Engine(Protocol):
         """Keep at most the first `length` ids of a sequence and return how many it holds; 0 frees it. With `trimming`
         "removal" every length is possible; with any, a target takes back rows of the sequence's last step but its
         first. Where a model cannot go back so far it holds fewer, and the caller feeds the rest again."""
+        ...
 
     def close(self) -> None:
         """Free the model; a second call does nothing."""
@@ -97,6 +98,7 @@ class VerifyEngine(Engine, Protocol):
         """Run one step; return per span its logits, float32 (rows, n_vocab), or None where not wanted. Each span's
         `position` must equal the ids its sequence holds. The arrays are valid until the next call. Raises EngineError;
         the sequences are empty then."""
+        ...
 
     def copy(self, seq: int, source: int, length: int) -> None:
         """Let the empty `seq` begin with the first `length` ids of `source`; only where `info.reuse` is "copied"."""
@@ -139,6 +141,7 @@ class DraftEngine(Engine, Protocol):
         different ones, several only where `info.batches`, and have at most n_batch ids in all. Without a `sampler` the
         ids are only decoded. An `argmax` one need not be consulted. Where it raises, `trim` returns what each sequence
         holds."""
+        ...
 
 
 ANY_ID = 2**31  # `n_vocab` of an engine that knows ids only

@@ -18,7 +18,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, is_object
 from specmesh.core.session_params import ChatMessage
 from specmesh.engines.sandbox import Child
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
@@ -92,8 +92,7 @@ def _compiled(source: str) -> Template:
         loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
-    environment.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now}
-    return environment.from_string(source)
+    return environment.from_string(source, {"raise_exception": _raise, "strftime_now": _strftime_now})
 
 
 def _continued(template: Template, request: Json) -> str:
@@ -127,7 +126,7 @@ def _shown(message: Json, source: str) -> Json:
     for call in calls:
         with suppress(ValueError, RecursionError):
             arguments = json.loads(call["function"]["arguments"])
-            call["function"]["arguments"] = _Arguments(arguments) if isinstance(arguments, dict) else arguments
+            call["function"]["arguments"] = _Arguments(arguments) if is_object(arguments) else arguments
     return {**message, "content": message["content"] or (None if calls and "tool▁call" in source else "")}
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -78,7 +78,7 @@ class GrammarConstraint:
         if self._allowed is None:
             forced = self._text.forced()
             if forced:
-                allowed = np.arange(self._tokens.eos_token_id) == forced[0]
+                allowed: NDArray[np.bool_] = np.arange(self._tokens.eos_token_id) == forced[0]
             else:
                 allowed = self._tokens.mask(self._text.library)
             if (why := self._ran_out(self._text)) is not None:
@@ -171,7 +171,7 @@ class _Matcher:
             self.run = None
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _timed(self) -> Generator[None]:
         self.seconds -= time.thread_time()
         yield
         self.seconds += time.thread_time()

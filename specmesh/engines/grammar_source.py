@@ -14,7 +14,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, is_list, is_object
 from specmesh.core.reasoning import STYLES
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.tool_calls import FORMATS, ToolFormat, resolved, types_of
@@ -88,9 +88,9 @@ def _of_schema(schema: dict[str, Any]) -> str:
 def _closed(schema: Any) -> Any:
     """Forbid properties that an object's schema does not name, unless it says something of others, as llama.cpp does. A
     model asked for two properties would invent more. Not where several schemas hold for one object (allOf)."""
-    if isinstance(schema, list):
+    if is_list(schema):
         return [_closed(inner) for inner in schema]
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         return schema
     closed = {name: _inside(name, inner) for name, inner in schema.items()}
     if isinstance(schema.get("properties"), dict) and not any(name in schema for name in _OPENING):
@@ -102,7 +102,7 @@ def _inside(keyword: str, value: Any) -> Any:
     """Close the schemas in a keyword's value; the names in some are the schema's own, whatever they are."""
     if keyword in ("enum", "const"):
         return value
-    if keyword in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+    if keyword in ("properties", "patternProperties", "$defs", "definitions") and is_object(value):
         return {name: _closed(inner) for name, inner in value.items()}
     return _closed(value)
 
@@ -168,7 +168,8 @@ def _after_thought(thinking: str, *, free: bool) -> str:
 
 
 def _arguments(form: ToolFormat, tool: Mapping[str, Any]) -> str:
-    schema = {"type": "object", "properties": {}} | (tool.get("parameters") or {})
+    given: dict[str, Any] = tool.get("parameters") or {}
+    schema = dict[str, Any](type="object", properties={}) | given
     if schema["type"] != "object":
         raise RequestError(f"the parameters of {tool['name']} must be those of a JSON object")
     if not form.param_begin:
@@ -181,9 +182,8 @@ def _parameter(form: ToolFormat, name: str, root: dict[str, Any]) -> str:
     if re.search(r"[<>\n]", name):
         raise RequestError(f"a parameter's name must have no '<', '>' or line break: not {name[:80]!r}")
     schema: Any = resolved(root["properties"][name], root)
-    types, texts = types_of(schema, root), None
-    if isinstance(schema, dict):
-        texts = schema.get("enum") or ([schema["const"]] if "const" in schema else None)
+    types, known = types_of(schema, root), dict[str, Any](schema if is_object(schema) else {})
+    texts = known.get("enum") or ([known["const"]] if "const" in known else None)
     if types == {"string"} and texts:
         value = "(" + " | ".join(_quoted(text + form.param_end) for text in texts) + ")"
     elif not types or "string" in types:
@@ -286,7 +286,8 @@ def _translated(token: _Token, names: dict[str, str], by_parser: bool) -> str:
             if chars and by_parser:
                 return f"({' '.join(f'/[{_regex(char)}]/' for char in chars)})"
             return json.dumps("".join(chars))  # letter by letter it takes a hundred times as long
-    return token[0]
+        case _:
+            return token[0]
 
 
 def _class(token: _Token) -> str:

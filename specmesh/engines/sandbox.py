@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import IO
 
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, is_object
 from specmesh.errors import ChildFailed
 
 STARTING = 60.0  # seconds for the interpreter and its imports on a busy machine
@@ -107,7 +107,7 @@ class Child:
             answer = json.loads(line)
         except (ValueError, RecursionError):
             answer = None
-        if not isinstance(answer, dict):
+        if not is_object(answer):
             raise ChildFailed("its answer cannot be read")
         return answer
 

@@ -53,7 +53,7 @@ class SimSettings:
         for item in filter(None, text.split(",")):
             name, _, value = item.strip().partition("=")
             try:
-                kind = type(defaults[name])
+                kind = defaults[name].__class__
                 values[name] = tuple(map(float, value.split("/"))) if kind is tuple else kind(value)
             except (KeyError, ValueError) as error:
                 raise ConfigError(f"{item!r} is no setting of a simulation: known are {', '.join(defaults)}") from error

@@ -8,16 +8,16 @@ started again, so only its transfer is used: the next one goes on where it broke
 import errno
 import fcntl
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from huggingface_hub import HfApi, constants, hf_hub_url
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
-from huggingface_hub.file_download import http_get
-from huggingface_hub.utils import build_hf_headers, logging
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled  # pyright: ignore[reportPrivateImportUsage]  # httpx's
+from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]  # of any headers
+from huggingface_hub.utils import build_hf_headers, logging  # pyright: ignore[reportUnknownVariableType]  # likewise
 from rich.filesize import decimal
 
 from specmesh.errors import Busy, ConfigError, PullError, RequestError
@@ -125,7 +125,7 @@ def _fetch(file: RemoteFile, url: str, path: Path) -> None:
 
 
 @contextmanager
-def _refusals(what: str, out: BinaryIO | None = None) -> Iterator[None]:
+def _refusals(what: str, out: BinaryIO | None = None) -> Generator[None]:
     """Say what the hub, or its library, refuses. out: the file that is transferred, in which what came is kept."""
     try:
         yield
@@ -148,7 +148,7 @@ def _refusals(what: str, out: BinaryIO | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def _disk_errors(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:

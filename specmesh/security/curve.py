@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Self, cast
 
 import structlog
 import zmq
@@ -65,7 +65,7 @@ class ZapGuard(ThreadAuthenticator):
 
     def __init__(self, context: Context, keys: KeyFolder) -> None:
         """Read the keys; raises ConfigError where they are wrong."""
-        super().__init__(context)
+        super().__init__(context)  # pyright: ignore[reportUnknownMemberType]  # of any context
         self._keys, self._identity, self._stamp = keys, keys.identity(), self._stamped(keys)
         self.names: dict[str, str] = {}
         self.allowed = self._read()
@@ -95,8 +95,8 @@ class ZapGuard(ThreadAuthenticator):
         """Stop, also where the thread has died, which pyzmq would wait for."""
         if self.is_alive():
             super().stop()
-        elif self.pipe is not None:
-            self.pipe.close(linger=0)
+        elif (pipe := cast("Socket | None", self.pipe)) is not None:  # None before `start`, whatever pyzmq says
+            pipe.close(linger=0)
 
     def callback(self, _: str, key: bytes) -> bool:
         """Answer libzmq, on pyzmq's thread. An error ends the thread, and then nobody gets in."""
@@ -186,7 +186,8 @@ def next_handshake(monitor: Socket) -> Handshake | None:
             return Handshake.KEY
         case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
             return Handshake.MECHANISM
-    return Handshake.BROKEN
+        case _:
+            return Handshake.BROKEN
 
 
 # --- who sent a message
@@ -205,7 +206,7 @@ class TcpConnection:
         descriptor by now."""
         descriptor, host = int(known(zmq.SRCFD) or -1), known("Peer-Address")
         with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(descriptor)) as connection:
-            end = connection.getpeername()
+            end: tuple[object, ...] | str | bytes = connection.getpeername()
             if isinstance(end, tuple) and end[0] == host.partition("%")[0]:
                 return cls(descriptor, end)
         return None

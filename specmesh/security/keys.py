@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -186,7 +186,7 @@ class KeyFolder:
         return gone
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> Generator[None]:
         """One writer at a time: a change is read, made and written as one."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -240,7 +240,7 @@ def _require_safe(path: Path, found: os.stat_result, owner: int, *, forbidden: i
     quoted = shlex.quote(str(path))
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         raise InsecureKeys(f"{path} is no regular file", "put the file itself there")
-    ours = {0, os.geteuid()} | ({owner} if os.geteuid() == 0 else set())
+    ours = {0, os.geteuid()} | ({owner} if os.geteuid() == 0 else set[int]())
     if found.st_uid not in ours:
         raise InsecureKeys(f"{path} belongs to user {found.st_uid}", f"sudo chown {os.geteuid()} {quoted}")
     if found.st_mode & forbidden:

@@ -132,15 +132,17 @@ def _sealed(box: Fernet, mine: PairingIntroduction) -> bytes:
 
 def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
     try:
-        answered = json.loads(box.decrypt(line))
+        answered: object = json.loads(box.decrypt(line))
     except (InvalidToken, ValueError):
         raise WrongCode("the code was another one") from None
     match answered:
-        case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)}:
-            if said == role and KEY.fullmatch(key) and 0 <= port < 2**16:
-                word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]  # a list can hold it, a terminal show it
-                return PairingIntroduction(said, key, word or role, port)
-    raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")
+        case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)} if (
+            said == role and KEY.fullmatch(key) and 0 <= port < 2**16
+        ):
+            word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]  # a list can hold it, a terminal show it
+            return PairingIntroduction(said, key, word or role, port)
+        case _:
+            raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")
 
 
 class LineChannel:

@@ -73,7 +73,7 @@ def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
         if abs(better - rate) < EXACT * rate:
             break
         rate = better
-    drafts, then = choice
+    drafts, then = choice  # pyright: ignore[reportPossiblyUnboundVariable]  # the loop ran
     least = KEEP_GAIN if start is None or start.wanted else BEGIN_GAIN
     wanted = grid.most_used(drafts, then) if rate > least / inputs.alone else 0
     return Policy(inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values)
@@ -110,7 +110,7 @@ class _Grid:
         self._below = np.minimum(place.astype(np.int64), size - 2)
         self._part = place - self._below
         self._allowed = np.arange(most + 1) <= np.maximum(np.floor(self._leads + 1e-9), 0)[:, None]
-        self._ticks = np.arange(size) * self._tick
+        self._ticks = np.arange(size, dtype=np.float64) * self._tick
         self._arrivals = (self._leads >= 1.0) & (
             np.arange(size) % QUARTERS == round(-self.lowest * QUARTERS) % QUARTERS
         )
@@ -134,8 +134,8 @@ class _Grid:
             values = new
             if change < EXACT:
                 break
-        drafts = scores.argmax(axis=1)
-        later = self._where_best_later(best - rate * self._ticks)
+        drafts = scores.argmax(axis=1)  # pyright: ignore[reportPossiblyUnboundVariable]  # the loop ran
+        later = self._where_best_later(best - rate * self._ticks)  # pyright: ignore[reportPossiblyUnboundVariable]  # likewise
         tokens, seconds = self._evaluate(drafts, later)
         return values, (drafts, later), tokens, seconds
 

@@ -44,7 +44,7 @@ class Block:
     @classmethod
     def of(cls, distributions: Sequence[Floats], offers: Sequence[SampledDraft]) -> "Block":
         kept = [1.0]
-        left = []
+        left = list[float]()
         for target, offer in zip(distributions, offers, strict=True):
             ids, shares = offer.shares()
             left.append(max(kept[-1] - float(np.minimum(kept[-1] * target[ids], shares).sum()), 0.0))
@@ -78,5 +78,5 @@ def sample(weights: Floats, coin: float) -> int:
     """The token that a uniform number chooses by these weights, not all of them 0."""
     tokens = np.flatnonzero(weights)
     reached = np.cumsum(weights[tokens])
-    found = int(np.searchsorted(reached, coin * reached[-1], side="right"))
+    found = int(np.searchsorted(reached, coin * float(reached[-1]), side="right"))
     return int(tokens[min(found, len(tokens) - 1)])

@@ -52,7 +52,7 @@ def check_grammar(grammar: Grammar) -> Grammar:
     field, most = grammar.field, MAX_TOOLS if grammar.kind is GrammarKind.TOOLS else MAX_GRAMMAR
     try:
         size = len(grammar.text.encode())
-        parsed = json.loads(grammar.text) if grammar.kind is not GrammarKind.GBNF and size <= most else {}
+        parsed: object = json.loads(grammar.text) if grammar.kind is not GrammarKind.GBNF and size <= most else {}
     except UnicodeEncodeError as error:
         raise RequestError(f"{field} is not valid Unicode: {error.reason}", field) from None
     except RecursionError:
@@ -74,8 +74,7 @@ class Constraint(Protocol):
     """A grammar after the ids that a text has so far. What the library runs out of raises in `allowed` alone."""
 
     @property
-    def complete(self) -> bool:
-        """Whether the text is whole and nothing can follow."""
+    def complete(self) -> bool: ...  # the text is whole and nothing can follow
 
     @property
     def exhausted(self) -> str | None:
@@ -84,9 +83,9 @@ class Constraint(Protocol):
     def allowed(self) -> NDArray[np.bool_]:
         """Which ids may come next, (n_vocab,), end ids where the text may end here; at least one. Raises RequestError
         where there is none, or the grammar takes more than it may."""
+        ...
 
-    def allows(self, token: int) -> bool:
-        """Whether `allowed` has this id; False where it raises."""
+    def allows(self, token: int) -> bool: ...  # whether `allowed` has it; False where that raises
 
     def accept(self, token: int) -> None:
         """Go on by an id that is allowed and ends nothing."""
@@ -97,9 +96,11 @@ class Constraint(Protocol):
     def count_allowed(self, ids: Sequence[int]) -> int:
         """How many of these ids may come next, in this order; an id that ends the text counts where it may end. Changes
         no other answer; counts fewer where counting takes too much."""
+        ...
 
     def forced(self) -> tuple[int, ...]:
         """Ids of which each is the only one allowed after those before it, whatever the target says."""
+        ...
 
 
 def masked(logits: Logits, allowed: NDArray[np.bool_]) -> Logits:

@@ -56,7 +56,7 @@ def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
     scores -= scores.max()
     scores -= log(float(np.exp(scores).sum()))
     likeliest = largest(logits, top).ids if top else np.empty(0, np.int64)
-    chosen, *others = (np.round(np.maximum(scores[np.append(token, likeliest)], LEAST), 6) + 0.0).tolist()  # no -0.0
+    chosen, *others = (np.maximum(scores[np.append(token, likeliest)], LEAST).round(6) + 0.0).tolist()  # no -0.0
     return Logprob(chosen, tuple(likeliest.tolist()), tuple(others))
 
 

@@ -172,7 +172,7 @@ class SamplingParams:
         """By the names that the wire and the API have for them, but for the biases, which they write differently."""
         own = (field.name for field in fields(self) if field.name not in ("penalties", "logit_bias"))
         penalties = self.penalties
-        return {name: getattr(self, name) for name in own} | {
+        return dict[str, object]((name, getattr(self, name)) for name in own) | {
             "repeat_penalty": penalties.repeat,
             "repeat_last_n": penalties.window,
             "frequency_penalty": penalties.frequency,

@@ -85,7 +85,7 @@ class Scheduler:
             plan = plans[key]
             wants.append(plan if isinstance(plan, ev.Verify) else sessions[key].machine.verify())
         if len(wants) <= 1 or self._constant:
-            counts = []
+            counts: list[int] = []
             for want in wants:
                 counts.append(min(len(want.drafts), room))
                 room -= counts[-1]
@@ -103,7 +103,7 @@ class Scheduler:
         """Parts of prompts of at most `budget` rows: one that has to be cut elsewhere than where it always is waits."""
         self._shortest = not self._shortest and not self._constant
         order = sorted(prompts, key=lambda key: len(prompts[key].ids)) if self._shortest else prompts
-        parts = []
+        parts: list[tuple[int, ev.Prefill]] = []
         for key in order:
             plan = prompts[key]
             ids = plan.ids[: budget if not self._constant else self._next_cut(plan)]

@@ -47,7 +47,8 @@ class LlamaCache:
         self._seq_rm = keeping_gil(lib, "llama_memory_seq_rm")
         self._seq_cp = keeping_gil(lib, "llama_memory_seq_cp")
         self._shape = sizes.outputs, model.n_vocab
-        self._address, self._logits = 0, np.empty((0, model.n_vocab), np.float32)
+        self._address: int = 0
+        self._logits = np.empty((0, model.n_vocab), np.float32)
         self._on_gpu = model.on_gpu
         self._handle = _create(model, sizes)
         self._memory = lib.llama_get_memory(self._handle)

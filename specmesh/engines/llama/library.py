@@ -7,6 +7,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, NoReturn
 
 import structlog
@@ -110,15 +111,14 @@ def add_servers(addresses: Sequence[str]) -> None:
     neither keys nor encryption."""
     _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     # A server may be far away, and answers once its GPU is ready.
-    child = Child(__name__, memory=2**32, seconds=20.0)
-    try:
+    with closing(Child(__name__, memory=2**32, seconds=20.0)) as child:
         for address in addresses:
-            child.ask({"address": address})
-    except ChildFailed as error:
-        remedy = "start one there with `specmesh rpc-server`; one server serves one verifier at a time"
-        raise ConfigError(f"no RPC server of llama.cpp {PINNED} answers at {address} ({error})", remedy) from None
-    finally:
-        child.close()
+            try:
+                child.ask({"address": address})
+            except ChildFailed as error:
+                why = f"no RPC server of llama.cpp {PINNED} answers at {address} ({error})"
+                remedy = "start one there with `specmesh rpc-server`; one server serves one verifier at a time"
+                raise ConfigError(why, remedy) from None
     for address in addresses:
         _add_server(address)
 

@@ -8,7 +8,7 @@ import gc
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -61,7 +61,7 @@ class MlxModel:
     @property
     def trained_ctx(self) -> int:
         """Trained context length; 0 where the config does not say."""
-        known = {**self._config, **(self._config.get("text_config") or {})}
+        known: dict[str, Any] = {**self._config, **(self._config.get("text_config") or {})}
         lengths = (known.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len"))
         return next((length for length in lengths if isinstance(length, int)), 0)
 
@@ -79,7 +79,7 @@ class MlxModel:
 
 
 @contextmanager
-def mapped(ours: Callable[[str], SpecmeshError]) -> Iterator[None]:
+def mapped(ours: Callable[[str], SpecmeshError]) -> Generator[None]:
     """Raise what `ours` makes of the first line of any error of MLX."""
     try:
         yield
@@ -121,7 +121,7 @@ def token_bytes(tokenizer: dict[str, Any], size: int, ends: Collection[int]) -> 
         unknown = ids.get(model.get("unk_token"))
         if unknown in known and spell is sentencepiece_bytes:
             known[unknown] = b""
-        for token in tokenizer.get("added_tokens") or []:
+        for token in list[dict[str, Any]](tokenizer.get("added_tokens") or []):
             text = str(token["content"])
             control = token.get("special") or _LOOKS_SPECIAL.fullmatch(text)
             silent = control and (text not in TOOL_MARKS or token["id"] in ends)

@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
+from mlx.utils import tree_map  # pyright: ignore[reportUnknownVariableType]  # of any tree
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
 from specmesh.core.sampling.sampler import Sampler
@@ -82,12 +82,12 @@ class MlxSequence:
         self.length += len(ids)
         self.n_vocab = int(rows.shape[-1])
         if sampler is None:  # nothing but the states is evaluated, and the output layer never runs
-            mx.eval([cache.state for cache in self._caches])
+            mx.eval([cache.state for cache in self._caches])  # pyright: ignore[reportUnknownMemberType]  # of any tree
             self._remember()
             return None
         row = rows[0, -1]
         best = mx.argmax(row)
-        mx.eval(best, row, [self._caches[index].state for index in self._watched])
+        mx.eval(best, row, [self._caches[index].state for index in self._watched])  # pyright: ignore[reportUnknownMemberType]  # likewise
         self._remember()
         if sampler.argmax:
             return int(best.item())  # type: ignore[arg-type] # an index
