@@ -68,6 +68,7 @@ lint: $(STAMP)  ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy bench --exclude clients.py  # whose clients are not here
+	$(BIN)/basedpyright
 
 fmt: $(STAMP)  ## format and fix what can be fixed
 	$(BIN)/ruff format .
