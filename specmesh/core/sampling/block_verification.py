@@ -44,7 +44,7 @@ class Block:
     @classmethod
     def of(cls, distributions: Sequence[Floats], offers: Sequence[SampledDraft]) -> "Block":
         kept = [1.0]
-        left = list[float]()
+        left: list[float] = []
         for target, offer in zip(distributions, offers, strict=True):
             ids, shares = offer.shares()
             left.append(max(kept[-1] - float(np.minimum(kept[-1] * target[ids], shares).sum()), 0.0))
