@@ -7,8 +7,9 @@ import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
-from specmesh.core.fields import Fields, is_list, is_object, object_at
+from specmesh.core.fields import is_list, is_object, object_at
 from specmesh.core.reasoning import STYLES, begun, first_mark
 
 
@@ -286,12 +287,10 @@ def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
         return set()
     if is_list(values := schema.get("enum", [schema["const"]] if "const" in schema else None)):
         return set[str]().union(*(_TYPES[type(value)] for value in values))
-    fields = Fields(schema)
-    either = [] if within else [*fields.listed("anyOf"), *fields.listed("oneOf")]
+    parts = cast("Mapping[str, Iterable[str]]", schema)  # TypeError where it is none, which refuses it
+    kinds, either = parts.get("type", ()), [] if within else [*parts.get("anyOf", ()), *parts.get("oneOf", ())]
     inner = [types_of(one, root, within=True) for one in either]
-    if isinstance(kind := fields.get("type"), str):
-        return {kind}
-    return {*map(str, fields.listed("type"))}.union(*inner) if all(inner) else set()
+    return {kinds} if isinstance(kinds, str) else set(kinds).union(*inner) if all(inner) else set()
 
 
 def as_json(text: str, schema: object, root: object) -> str:
