@@ -42,7 +42,7 @@ class SessionContext:
     the end. The drafter pool's: whether its drafter has heard of it, for how many rounds it has had that, and whether
     drafts were asked for when drafters' loads were last counted."""
 
-    machine: VerifierSession
+    session: VerifierSession
     seq: int  # of the target's memory
     client: int | None
     owner: vev.DrafterId | None
@@ -64,20 +64,20 @@ class SessionContext:
 
     @property
     def id(self) -> int:
-        return self.machine.id
+        return self.session.id
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
-        return tuple(self.machine.prefix[: self.machine.n_prompt])
+        return tuple(self.session.prefix[: self.session.n_prompt])
 
     def opened(self, label: str) -> vev.Noted:
-        ids = {"prompt_tokens": self.machine.n_prompt, "cached_tokens": self.machine.cached}
+        ids = {"prompt_tokens": self.session.n_prompt, "cached_tokens": self.session.cached}
         whose = {"request": label} if self.owner is None else {"remote": True}
-        return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.machine.resumed, **whose})
+        return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.session.resumed, **whose})
 
     def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
         """Return those of the ids that a drafter is sent, where its client asked for them."""
-        known, end = self.machine.logprobs, truth.base + len(truth.ids)
+        known, end = self.session.logprobs, truth.base + len(truth.ids)
         if self.owner is None or known is None or end <= known.begin:
             return []
         begin = max(truth.base, known.begin)
@@ -86,13 +86,13 @@ class SessionContext:
 
     def began(self, known: int, *, adopted: bool) -> vev.Began:
         """What its client, new to it, hears; of a client of the verifier's own that has `known` ids, the others too."""
-        machine, begin = self.machine, self.machine.n_prompt + known
-        said = machine.said(known) if self.owner is None else ()
+        session, begin = self.session, self.session.n_prompt + known
+        said = session.said(known) if self.owner is None else ()
         assert self.client is not None, "it was just given to one"
         return vev.Began(
-            self.client, self.id, self.prompt_ids, machine.params, self.name, machine.times.opened, machine.resumed,
+            self.client, self.id, self.prompt_ids, session.params, self.name, session.times.opened, session.resumed,
             adopted, said,
-            machine.logprobs.between(begin, begin + len(said)) if said and machine.logprobs is not None else (),
+            session.logprobs.between(begin, begin + len(said)) if said and session.logprobs is not None else (),
         )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def tokens_per_second(session: VerifierSession, now: float) -> float:
 
 def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
     """Return a running session's row of `stats --json`."""
-    session, counts = live.machine, live.machine.counts
+    session, counts = live.session, live.session.counts
     return {
         "session": live.id,
         "prompt_tokens": session.n_prompt,

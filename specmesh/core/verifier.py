@@ -93,7 +93,7 @@ class VerifierCore:
                 self._resume_or_wait(event, now)
             case vev.Solved(session, policy):
                 if (live := self.sessions.get(session)) is not None:
-                    live.machine.pacing.solved(policy)
+                    live.session.pacing.solved(policy)
             case vev.RoundTrip(name, seconds):
                 self.drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
@@ -122,20 +122,20 @@ class VerifierCore:
     def _heard(self, event: vev.FromDrafter, now: float) -> None:
         live = self.sessions.get(event.said.session)
         if live is not None and live.drafter == event.drafter:
-            self._carry_out(live, live.machine.heard(event.said, now))
+            self._carry_out(live, live.session.heard(event.said, now))
         else:
             self._stray_frames += 1
 
     def _report(self, now: float) -> vev.CoreReport:
         lives, totals, costs = list(self.sessions.values()), RoundCounts(), self._costs
-        for counts in (self._over, *(live.machine.counts for live in lives)):
+        for counts in (self._over, *(live.session.counts for live in lives)):
             totals.add(counts)
         return vev.CoreReport(
             sessions=[session_row(live, self.drafters.name(live.drafter), now) for live in lives],
             drafters=self.drafters.reports(),
             kept=len(self.kept),
             stray_frames=self._stray_frames,
-            draft_n=lives[-1].machine.draft_n if lives else None,
+            draft_n=lives[-1].session.draft_n if lives else None,
             prefix_cache=self._slots.snapshot(),
             totals=totals,
             step_s=costs.seconds(1),
@@ -155,7 +155,7 @@ class VerifierCore:
         for key, part in batch.parts:
             live = sessions[key]
             if isinstance(part, ev.Verify):
-                waited += live.machine.begin(now)
+                waited += live.session.begin(now)
                 spans.append(ev.Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
             else:
                 spans.append(ev.Span(live.seq, part.position, part.ids, logits=part.stepwise))
@@ -188,14 +188,14 @@ class VerifierCore:
         for (key, part), logits in zip(batch.parts, result, strict=True):
             live, effects = self.sessions[key], list[ev.VerifierEffect]()
             lives.append(live)
-            asked = asked or live.machine.pacing.asking
+            asked = asked or live.session.pacing.asking
             if isinstance(part, ev.Prefill):
-                effects = live.machine.prefilled(len(part.ids), logits)
+                effects = live.session.prefilled(len(part.ids), logits)
             elif logits is not None:
-                effects = live.machine.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
+                effects = live.session.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
             self._carry_out(live, effects)
         if lives and self.drafters.drafters:
-            gate, alone = self.drafters.gate(lives[0]), lives[0].machine.pacing.alone
+            gate, alone = self.drafters.gate(lives[0]), lives[0].session.pacing.alone
             self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
             for live in lives:
                 self._effects += self.drafters.stepped(live, ended)
@@ -235,18 +235,18 @@ class VerifierCore:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
         company = len(self.sessions) + 1 + len(self.waiting.openings)
-        others = ((live.seq, live.machine.memory) for live in self.sessions.values())
+        others = ((live.seq, live.session.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
-        machine = VerifierSession(
+        session = VerifierSession(
             next(self._ids), ids, params, self._limits, self._costs, now,
             opening.n_prompt, opening.constraint, held, company,
         )  # fmt: skip
-        live = SessionContext(machine, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
+        live = SessionContext(session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
         self.sessions[live.id] = live
         self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
-        if machine.finished is not None:
-            self._finish(live, machine.finished, None, now)
+        if session.finished is not None:
+            self._finish(live, session.finished, None, now)
 
     def _resumed(self, opening: vev.Opening, now: float) -> bool:
         """Give an opening the session that it names, if any, or refuse it where it must not have that; return False
@@ -265,14 +265,14 @@ class VerifierCore:
             self._take_over(live, opening.owner)
             self.kept.pop(live.id, None)
             live.move(ContextState.CONNECTED)
-        self._note("session_resumed", live, tokens=live.machine.generated)
+        self._note("session_resumed", live, tokens=live.session.generated)
         self._hand_over(live, opening, now, adopted=True)
         if end is not None:
             self._tell(replace(end, client=live.client, again=True))
             if live.owner is None:
                 self._forget(live)
             else:
-                done = m.Done(live.id, end.reason, len(live.machine.prefix), end.report)
+                done = m.Done(live.id, end.reason, len(live.session.prefix), end.report)
                 self._tell(vev.ToDrafter(live.owner, done))
                 self._keep(live, ContextState.ENDED, now)
         return True
@@ -290,12 +290,12 @@ class VerifierCore:
 
     def _hand_over(self, live: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False) -> None:
         """Give a session to the opening's client, with what that does not know of the text."""
-        machine, live.client, live.owner = live.machine, opening.client, opening.owner
-        machine.followed = opening.owner is not None
+        session, live.client, live.owner = live.session, opening.client, opening.owner
+        session.followed = opening.owner is not None
         self._tell(live.began(opening.request.known, adopted=adopted))
         if opening.owner is not None:
             self._effects += self.drafters.attach(live, opening.owner, now)
-        elif machine.finished is None and live.drafter is None and machine.may_draft and self.drafters.drafters:
+        elif session.finished is None and live.drafter is None and session.may_draft and self.drafters.drafters:
             self._effects += self.drafters.find(live, now)
 
     # --- a drafter comes or goes
@@ -307,7 +307,7 @@ class VerifierCore:
         for live in [live for live in self.sessions.values() if live.owner == drafter]:
             if may_return and live.name and self.kept.grace > 0:
                 self._keep(live, ContextState.KEPT, now)
-                live.client, live.owner, live.machine.followed = None, None, False
+                live.client, live.owner, live.session.followed = None, None, False
                 self._note("session_kept", live, seconds=self.kept.grace)
             else:
                 self._cancel(live)
@@ -324,13 +324,13 @@ class VerifierCore:
     # --- a session ends
 
     def _cancel(self, live: SessionContext, reason: m.FinishReason = m.FinishReason.CANCELLED) -> None:
-        self._carry_out(live, live.machine.cancel(reason))
+        self._carry_out(live, live.session.cancel(reason))
 
     def _drop(self, live: SessionContext) -> None:
         """Give up a session that was kept."""
         self._forget(live)
         if live.id in self.sessions:
-            self._note("session_dropped", live, tokens=live.machine.generated)
+            self._note("session_dropped", live, tokens=live.session.generated)
             self._cancel(live)
 
     def _keep(self, live: SessionContext, state: ContextState, now: float) -> None:
@@ -348,8 +348,8 @@ class VerifierCore:
             match effect:
                 case ev.Emit():
                     self._tokens, self._forced = self._tokens + len(effect.ids), self._forced or effect.forced > 0
-                    machine, first = live.machine, live.machine.counts.rounds == 1
-                    done = vev.Committed(machine.id, live.client, effect, self._now, machine.pacing.draft_n, first)
+                    session, first = live.session, live.session.counts.rounds == 1
+                    done = vev.Committed(session.id, live.client, effect, self._now, session.pacing.draft_n, first)
                     self._effects.append(done)
                 case m.Truth() | m.Sync() | m.Nack():
                     self._effects += self.drafters.tell(live, effect)
@@ -371,20 +371,20 @@ class VerifierCore:
         """Free a session's sequence, and tell its client and its drafters."""
         if self.sessions.pop(live.id, None) is None:
             return
-        machine, drafter = live.machine, live.drafter
-        self._slots.release(live.seq, NO_CONTENTS if machine.finished is m.FinishReason.ERROR else machine.memory)
-        self._over.add(machine.counts)
+        session, drafter = live.session, live.drafter
+        self._slots.release(live.seq, NO_CONTENTS if session.finished is m.FinishReason.ERROR else session.memory)
+        self._over.add(session.counts)
         self.drafters.weigh()
-        report = session_report(machine, self._costs, self.drafters.name(drafter), now)
-        whole = live.prompt_ids, report, now - machine.times.opened
+        report = session_report(session, self._costs, self.drafters.name(drafter), now)
+        whole = live.prompt_ids, report, now - session.times.opened
         live.end = vev.SessionEnded(live.id, live.client, reason, error, *whole)
         self._tell(live.end)
-        counts = {name: getattr(machine.counts, name) for name in ("rounds", "accepted", "drafted")}
-        if machine.constraint is not None and machine.constraint.exhausted is not None:
-            counts["grammar_spent"] = machine.constraint.exhausted  # none of its drafts was verified from then on
-        self._note("session_finished", live, reason=reason, tokens=machine.generated, **counts)
+        counts = {name: getattr(session.counts, name) for name in ("rounds", "accepted", "drafted")}
+        if session.constraint is not None and session.constraint.exhausted is not None:
+            counts["grammar_spent"] = session.constraint.exhausted  # none of its drafts was verified from then on
+        self._note("session_finished", live, reason=reason, tokens=session.generated, **counts)
         if drafter is not None and live.announced:
-            done = m.Done(live.id, reason, len(machine.prefix), report if live.owner == drafter else {})
+            done = m.Done(live.id, reason, len(session.prefix), report if live.owner == drafter else {})
             self._tell(vev.ToDrafter(drafter, done))
         match live.state:
             case ContextState.CONNECTED if live.owner is not None and live.name and reason in SERVED:

@@ -94,7 +94,7 @@ class Verifier:
         opening = vev.Opening(len(self._sessions), request, (*prompt, *said), len(prompt))
         effects = self._core.handle(opening, now)
         [number] = [effect.session for effect in effects if isinstance(effect, vev.Began)]
-        self._sessions[number] = _Session(self._core.sessions[number].machine)
+        self._sessions[number] = _Session(self._core.sessions[number].session)
         return number
 
     # --- drafters

@@ -84,7 +84,7 @@ class DrafterPool:
         """Give all sessions without a drafter one; those of a drafter's own client wait for that drafter."""
         effects = list[vev.Effect]()
         for live in self._sessions.values() if self.drafters else ():
-            if live.drafter is None and live.owner is None and live.machine.may_draft:
+            if live.drafter is None and live.owner is None and live.session.may_draft:
                 effects += self.find(live, now)
         return effects
 
@@ -110,13 +110,13 @@ class DrafterPool:
     def _begin(self, live: SessionContext, drafter: RemoteDrafter, now: float) -> list[vev.Effect]:
         """Tell a drafter of its session, unless it is refused drafts: it may need the cores that the verifier's steps
         want."""
-        machine = live.machine
-        if machine.pacing.lone and drafter.arrivals.gate.refuses and drafter.id != live.owner:
+        session = live.session
+        if session.pacing.lone and drafter.arrivals.gate.refuses and drafter.id != live.owner:
             return []
         live.announced, effects = True, list[vev.Effect]()
         if drafter.id != live.owner:  # that one has just got OPENED
-            effects.append(vev.ToDrafter(drafter.id, m.Opened(live.id, 0, machine.n_prompt, machine.params.named())))
-        for said in machine.attach(drafter.arrivals, drafter.acceptance):
+            effects.append(vev.ToDrafter(drafter.id, m.Opened(live.id, 0, session.n_prompt, session.params.named())))
+        for said in session.attach(drafter.arrivals, drafter.acceptance):
             effects += self.tell(live, said)
         self.weigh()
         return [*effects, *self.reconsider(live, now)]  # by what other sessions have shown, before the first step
@@ -126,39 +126,39 @@ class DrafterPool:
         if live.drafter is None:
             return []
         effects: list[vev.Effect] = [vev.ToDrafter(live.drafter, said)]
-        if live.machine.logprobs is not None and not isinstance(said, m.Nack):
+        if live.session.logprobs is not None and not isinstance(said, m.Nack):
             effects += [vev.ToDrafter(live.drafter, logprobs) for logprobs in live.logprobs(said)]
         return effects
 
     def detach(self, live: SessionContext) -> None:
         live.drafter = None
-        live.machine.pacing.detach()
+        live.session.pacing.detach()
         self.weigh()
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> list[vev.Effect]:
-        moved = m.Done(live.id, m.FinishReason.MOVED, len(live.machine.prefix))
+        moved = m.Done(live.id, m.FinishReason.MOVED, len(live.session.prefix))
         return [vev.ToDrafter(identity, moved)] if live.announced else []
 
     def reconsider(self, live: SessionContext, now: float) -> list[vev.Effect]:
         """Have the policy of a session solved where what it comes of has moved."""
-        machine = live.machine
-        inputs = machine.pacing.unsolved(now) if machine.finished is None else None
-        return [vev.Solve(live.id, inputs, machine.pacing.policy)] if inputs is not None else []
+        session = live.session
+        inputs = session.pacing.unsolved(now) if session.finished is None else None
+        return [vev.Solve(live.id, inputs, session.pacing.policy)] if inputs is not None else []
 
     def gate(self, live: SessionContext) -> SpeculationGate | None:
         """That of a session's drafter, where the steps are the session's alone."""
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
-        return drafter.arrivals.gate if drafter is not None and live.machine.pacing.lone else None
+        return drafter.arrivals.gate if drafter is not None and live.session.pacing.lone else None
 
     # --- another drafter for a session
 
     def stepped(self, live: SessionContext, now: float) -> list[vev.Effect]:
         """Count a round of a session; where there are other drafters, see now and then whether it goes to one."""
-        drafting = live.machine.drafting
+        drafting = live.session.drafting
         if drafting != live.in_load:
             self.weigh()
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
-        if drafter is None or live.machine.finished is not None:
+        if drafter is None or live.session.finished is not None:
             return []
         effects = self.reconsider(live, now) if live.announced else self._begin(live, drafter, now)
         if drafting:
@@ -169,7 +169,7 @@ class DrafterPool:
         return effects
 
     def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> list[vev.Effect]:
-        silent = live.machine.pacing.estimate.silent(now)
+        silent = live.session.pacing.estimate.silent(now)
         if live.rounds % LOOK_ROUNDS and not silent:
             return []
         others = [one for one in self._fitting(live) if one is not present]
@@ -177,7 +177,7 @@ class DrafterPool:
             return []
         unmeasured = self._unmeasured(others, now)
         drafted = present.arrivals.restart is not None
-        if silent or not (drafted or live.machine.drafting):  # nor will it: drafting with it is off
+        if silent or not (drafted or live.session.drafting):  # nor will it: drafting with it is off
             present.silent = True
             return self._move(live, present, unmeasured or self._best(live, others), now, why="silent")
         if not drafted:
@@ -199,7 +199,7 @@ class DrafterPool:
     # --- which drafter
 
     def _fitting(self, live: SessionContext) -> list[RemoteDrafter]:
-        length = len(live.machine.prefix)
+        length = len(live.session.prefix)
         return [one for one in self.drafters.values() if one.n_ctx > length]
 
     def _unmeasured(self, drafters: Sequence[RemoteDrafter], now: float) -> RemoteDrafter | None:
@@ -215,7 +215,7 @@ class DrafterPool:
 
     def _rate(self, live: SessionContext, drafter: RemoteDrafter) -> float:
         """Return expected tokens per second of a session with a drafter, 0 while nothing is known."""
-        pacing, arrivals = live.machine.pacing, drafter.arrivals
+        pacing, arrivals = live.session.pacing, drafter.arrivals
         if pacing.alone <= 0 or drafter.silent:
             return 0.0
         others = sum(one.in_load and one.drafter == drafter.id for one in self._sessions.values() if one is not live)
@@ -225,14 +225,14 @@ class DrafterPool:
             return 0.0
         present = live.drafter == drafter.id
         useless = arrivals.gate.verdict is False or (present and pacing.off)
-        out_of_room = drafter.n_ctx <= len(live.machine.prefix)
+        out_of_room = drafter.n_ctx <= len(live.session.prefix)
         drafter.rate = 1 / pacing.alone if useless or out_of_room else drafting_rate(inputs)
         return drafter.rate
 
     def weigh(self) -> None:
         """Set each drafter's load, which its timing depends on."""
         for live in self._sessions.values():
-            live.in_load = live.machine.drafting
+            live.in_load = live.session.drafting
         loads = Counter(live.drafter for live in self._sessions.values() if live.in_load)
         for drafter in self.drafters.values():
             drafter.arrivals.load = max(loads[drafter.id], 1)

@@ -58,12 +58,12 @@ class Scheduler:
         """Return the next step's parts for the unfinished `sessions`, or until when it has none: for ever, infinity."""
         if len(sessions) == 1:
             ((key, live),) = sessions.items()
-            plan = live.machine.plan(now)
+            plan = live.session.plan(now)
             if isinstance(plan, ev.Wait):
                 return plan
             if isinstance(plan, ev.Verify) and len(plan.drafts) < self._n_batch:
                 return Batch.of(((key, plan),))
-        plans = {key: live.machine.plan(now) for key, live in sessions.items() if live.machine.finished is None}
+        plans = {key: live.session.plan(now) for key, live in sessions.items() if live.session.finished is None}
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
             return ev.Wait(min(waits, default=inf))
@@ -83,7 +83,7 @@ class Scheduler:
         wants = list[ev.Verify]()
         for key in joining:
             plan = plans[key]
-            wants.append(plan if isinstance(plan, ev.Verify) else sessions[key].machine.verify())
+            wants.append(plan if isinstance(plan, ev.Verify) else sessions[key].session.verify())
         if len(wants) <= 1 or self._constant:
             counts: list[int] = []
             for want in wants:
@@ -91,7 +91,7 @@ class Scheduler:
                 room -= counts[-1]
         else:
             context = sum(want.position for want in wants)
-            bids = [sessions[key].machine.bid(want) for key, want in zip(joining, wants, strict=True)]
+            bids = [sessions[key].session.bid(want) for key, want in zip(joining, wants, strict=True)]
             pause = self._costs.pause
             counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause)
         return [
@@ -186,7 +186,7 @@ class CpuThreads:
         share = self._share
         if share is None:
             return None, self._costs
-        drafts = any(live.machine.drafting and live.drafter in share.drafters for live in sessions.values())
+        drafts = any(live.session.drafting and live.drafter in share.drafters for live in sessions.values())
         threads = share.beside if drafts else share.alone
         changed, self._used = threads != self._used, threads
         return threads if changed else None, self._costs if drafts else self._costs.alone

@@ -17,7 +17,7 @@ PROFILE = settings(max_examples=300)
 class Scripted:
     def __init__(self, wants, in_hand=(), finished=None):
         self.wants, self.in_hand, self.finished = wants, tuple(in_hand), finished
-        self.machine = self
+        self.session = self
 
     def plan(self, now):
         return self.wants
