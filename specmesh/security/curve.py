@@ -71,7 +71,7 @@ class ZapGuard(ThreadAuthenticator):
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
         self._banned: dict[str, float] = {}
-        self._wrong = ""  # why the list could not be read, as the log has it
+        self._wrong: tuple[int, ...] | None = None  # stamp of a list that could not be read, and is in the log as such
         self._logged = Throttle(60.0, MAX_KEYS_LOGGED)
         self._mark = secrets.token_hex(16)
         self.configure_curve_callback(DOMAIN, self)
@@ -123,11 +123,11 @@ class ZapGuard(ThreadAuthenticator):
         try:
             self.allowed = self._read()
         except (ConfigError, OSError) as error:  # perhaps there was no descriptor: it is tried again
-            if str(error) != self._wrong:
+            if stamp != self._wrong:
                 log.error("drafters_not_read", error=str(error), meaning="those allowed before still are")
-            self._wrong = str(error)
+            self._wrong = stamp
             return False
-        self._stamp, self._wrong = stamp, ""
+        self._stamp, self._wrong = stamp, None
         new, revoked = len(self.allowed - before), len(before - self.allowed)
         log.info("drafters_read", allowed=len(self.names), new=new, revoked=revoked)
         return True
