@@ -58,7 +58,8 @@ golden: $(STAMP)  ## record anew what users build on: JSON, metrics, API, option
 	REWRITE_GOLDEN=1 $(BIN)/python -m pytest -n 0 tests/contract/test_golden.py
 
 distribution: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's distribution
-	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_distribution.py
+	$(BIN)/python -m pytest -n 0 -m slow tests/e2e/test_distribution.py \
+		tests/properties/test_probabilistic_machines.py tests/unit/core/test_sampling.py
 
 faults: $(STAMP)  ## the tests of docs/faults.md, slow ones too
 	$(BIN)/python -m pytest -m fault --numprocesses 2 --dist loadfile
@@ -77,7 +78,8 @@ fmt: $(STAMP)  ## format and fix what can be fixed
 bench: $(STAMP)  ## what a round costs on this machine
 	$(BIN)/python bench/overhead.py
 
-fuzz: $(STAMP)  ## codec and session machines under atheris (SECONDS=60)
+fuzz: $(STAMP)  ## six times the examples of each property; codec and session machines under atheris (SECONDS=60)
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile many --numprocesses 2
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 

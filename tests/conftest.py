@@ -17,7 +17,11 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 # How long an example takes, or is drawn, is the machine's affair; and each run has the same ones.
-settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "suite", max_examples=100, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+# `make fuzz` has others each time, and six times as many.
+settings.register_profile("many", settings.get_profile("suite"), max_examples=600, derandomize=False, print_blob=True)
 settings.load_profile("suite")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,5 @@
 """Worlds, drafters and sampling as hypothesis draws them."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter
 from simulated_link import Faults
@@ -8,8 +7,6 @@ from simulated_link import Faults
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import SessionParams
-
-PROFILE = settings(derandomize=True, deadline=None)
 
 share = st.sampled_from([0.0, 0.05, 0.3])
 

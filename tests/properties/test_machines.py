@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter
 from simulated_link import Faults
-from simulated_strategies import PROFILE, drafters, session_params, worlds_of
+from simulated_strategies import drafters, session_params, worlds_of
 from simulated_world import PROMPT, STEP, World, check
 
 from specmesh.core.sampling.sampler import SamplingParams
@@ -26,7 +26,7 @@ DRAFT, TRUTH = bytes([m.Kind.DRAFT]), bytes([m.Kind.TRUTH])
 worlds = worlds_of(World)
 
 
-@settings(PROFILE, max_examples=150)
+@settings(max_examples=settings().max_examples // 2)
 @given(worlds, st.lists(st.tuples(session_params, st.lists(drafters, max_size=3)), min_size=1, max_size=3))
 @pytest.mark.fault("E2.20")
 @pytest.mark.fault("E2.22")
@@ -38,7 +38,7 @@ def test_output_is_the_targets_own(world, opened):
     check(world.run())
 
 
-@settings(PROFILE, max_examples=30)
+@settings(max_examples=settings().max_examples // 10)
 @given(worlds, session_params, drafters, drafters, st.sampled_from([0.05, 0.3, 1.0]))
 def test_output_with_two_drafters_is_the_targets_own(world, params, first, second, swaps):
     """Two drafters that change places all the time, in the middle of steps too, one of which may go."""
@@ -51,7 +51,7 @@ def endless(**options):
     return World(n_ctx=4096, end_bias=-100.0, **options)
 
 
-@settings(PROFILE, max_examples=40)
+@settings(max_examples=settings().max_examples // 4)
 @given(worlds, st.lists(st.tuples(session_params, drafters, drafters), min_size=1, max_size=3), st.floats(0.01, 1.0))
 def test_output_is_the_targets_own_over_restarts(world, opened, every):
     """A verifier that is killed again and again: its clients resume with the ids they have."""
@@ -69,9 +69,9 @@ ADAPTIVE_AND_FIXED = [None, 4]
 def test_simulation_is_not_vacuous():
     """The simulated worlds contain every fault and every answer to it, beside accepted drafts and waits."""
     seen, accepted = Counter(), 0
-    for seed in range(6):
+    for seed in range(3):
         world = endless(seed=seed, faults=Faults(0.1, 0.1, 0.2, 0.1), round_trip=0.02)
-        for number, drafter in enumerate([Drafter(life=1.5), Drafter(hostile=True)]):
+        for number, drafter in enumerate([Drafter(life=1.5), Drafter(hostile=True, life=1.0)]):
             world.open(SessionParams(SamplingParams(), 120), [drafter, Drafter()], (*PROMPT, number))
         check(world.run())
         seen += world.seen
@@ -106,9 +106,9 @@ TROUBLES = {
 
 @cache
 def accepted_per_round(trouble, round_trip, accuracy, draft_n):
-    """A second after two seconds of trouble, in three texts."""
+    """A second after two seconds of trouble, in three texts, or in one whose rounds are all alike."""
     late, max_tokens = list[int](), 400 if accuracy < 1.0 else 700
-    for seed in (3, 4, 5):
+    for seed in (3, 4, 5) if accuracy < 1.0 else (3,):
         world = endless(seed=seed, round_trip=round_trip, faulty=(1.0, 3.0), **TROUBLES[trouble])
         params = SessionParams(SamplingParams(), max_tokens, draft_n)
         served = world.open(params, [Drafter(accuracy=accuracy)])
@@ -145,17 +145,17 @@ def test_silence_costs_one_deadline(round_trip, draft_n):
 
 @pytest.mark.parametrize("round_trip", ROUND_TRIPS)
 @pytest.mark.parametrize("kind", ["hostile", "silent", "wrong"])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.fault("E2.27")
-def test_bad_drafter_costs_little(kind, round_trip):
+def test_bad_drafter_costs_little(seed, kind, round_trip):
     """With a hostile, silent or always wrong drafter the verifier loses 2 % at most where rows are nearly free."""
     drafter = Drafter(hostile=kind == "hostile", silent=kind == "silent", accuracy=0.0)
-    for seed in range(2):
-        world = endless(seed=seed, round_trip=round_trip, row=0.002)
-        served = world.open(SessionParams(SamplingParams(), 300), [drafter])
-        check(world.run())
-        assert served.steps <= 300
-        assert world.clock.now < 300 * STEP / 0.98
-        assert world.waited < 0.02 * world.clock.now
+    world = endless(seed=seed, round_trip=round_trip, row=0.002)
+    served = world.open(SessionParams(SamplingParams(), 300), [drafter])
+    check(world.run())
+    assert served.steps <= 300
+    assert world.clock.now < 300 * STEP / 0.98
+    assert world.waited < 0.02 * world.clock.now
 
 
 @pytest.mark.fault("E2.28")

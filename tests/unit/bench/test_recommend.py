@@ -6,6 +6,7 @@ import pairs
 import pytest
 from click.testing import CliRunner, Result
 
+from specmesh.bench import recommend
 from specmesh.bench.recommend import alphas, draft_time, family_of, given, known, pairs_for, report, size_of
 from specmesh.cli import main
 from specmesh.machines import DRAFT_MS, STEPS_MS
@@ -91,8 +92,9 @@ def test_drafts_that_cannot_pay():
 @pytest.mark.parametrize(
     "target", ["Qwen3-4B", "Qwen2.5-72B", "Llama-3.3-70B", "Mistral-Small-3.2-24B", "gemma-3-27b-it", "GLM-4.6"]
 )
-def test_answers_name_their_sources(target: str):
+def test_answers_name_their_sources(target: str, monkeypatch: pytest.MonkeyPatch):
     """Nothing is without a kind; what was published has an address; what is not known has no number."""
+    monkeypatch.setattr(recommend, "speedup", lambda *_: 1.5)  # whose simulations take seconds
     done = run("--target", target, "--step-ms", 40, "--chip", "m3-ultra", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)

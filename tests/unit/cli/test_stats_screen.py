@@ -21,7 +21,8 @@ def client(*answers):
 def test_fits(slept, monkeypatch, capsys, sessions, drafters, width, height):
     """No line is longer or wrapped, and there are no more than fit."""
     monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(status.shutil, "get_terminal_size", lambda: (width, height))
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LINES", str(height))
     snapshot = as_json(snapshots.verifier(sessions=sessions, drafters=drafters))
     with pytest.raises(KeyboardInterrupt):
         status.watch(client(snapshot), 0.5)

@@ -5,7 +5,7 @@ from itertools import accumulate, product
 from operator import mul
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core.draft_length.controller import DraftLengthController
@@ -158,7 +158,6 @@ bids = st.lists(st.builds(lambda rates: bid(*rates), st.lists(st.floats(0, 1), m
 steps = st.lists(st.floats(0.001, 1), min_size=12, max_size=12)
 
 
-@settings(max_examples=300)
 @given(bids, steps, st.integers(0, 9))
 def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
     def rate(counts):

@@ -23,7 +23,7 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import RequestError
 
-PROFILE = settings(max_examples=40)
+FEW = settings(max_examples=settings().max_examples // 4)
 PIECES = (b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"ca", b"d")
 END, N_VOCAB = 0, len(PIECES)
 PROMPT = (8, 8)
@@ -87,7 +87,7 @@ def knowing(fresh, sampling):
 LANGUAGES = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8)
 
 
-@PROFILE
+@FEW
 @given(LANGUAGES, st.sampled_from([0.0, 0.7, 3.0]), st.integers(0, 99), st.integers(1, 12))
 def test_the_text_is_in_the_language_and_the_same_for_every_drafter(grammars, texts, temperature, seed, most):
     sampling, fresh = SamplingParams(temperature, top_k=seed % 3, seed=seed), partial(language, grammars, texts)
@@ -135,7 +135,7 @@ class Tiring:
         return self.library.count_allowed(ids) if self.drafted >= 0 else 0
 
 
-@PROFILE
+@FEW
 @given(st.integers(0, 6), st.integers(0, 40), st.sampled_from([0.0, 0.7]), st.integers(0, 99))
 def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(grammars, most, drafted, temperature, seed):
     fresh = partial(language, grammars, [bytes(text) for text in product(b"ab", repeat=5)])
@@ -150,7 +150,7 @@ def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(gramm
 # --- at the drafter
 
 
-@PROFILE
+@FEW
 @given(LANGUAGES, st.integers(0, 99))
 def test_guided_guesses_are_what_the_target_would_say(grammars, texts, seed):
     luck, sampling = random.Random(seed), SamplingParams(1.0, seed=seed)

@@ -94,7 +94,7 @@ def test_on_and_off_do_not_alternate():
     assert solve(there, off).wanted == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     alpha=st.floats(0.01, 0.99),
     costs=st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=17),
@@ -139,8 +139,8 @@ def test_the_promise_is_kept(alpha: float, round_trip: float):
 
     def rate(known: bool, draft_n: int | None = None) -> float:
         chance = random.Random(3)
-        luck = [chance.random() < alpha for _ in range(2100)]
-        texts = Workload(1, 2000, draft_n)
+        luck = [chance.random() < alpha for _ in range(1100)]
+        texts = Workload(1, 1000, draft_n)
         return Simulation(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None).run().total
 
     adaptive = rate(True)

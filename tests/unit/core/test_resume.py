@@ -14,7 +14,7 @@ from specmesh.core import events as ev
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 
-PROFILE = settings(max_examples=50)
+FEW = settings(max_examples=settings().max_examples // 10)
 N_VOCAB, END = 16, 0
 PIECES = tuple(b"" if token == END else b"%c%c" % (97 + token % 4, 97 + token // 4) for token in range(N_VOCAB))
 PROMPT = (3, 1, 4, 1, 5)
@@ -40,7 +40,7 @@ params = st.builds(
 )
 
 
-@PROFILE
+@FEW
 @given(params=params, n_ctx=st.sampled_from([24, 512]), seed=st.integers(0, 99))
 @pytest.mark.fault("E3.34")
 def test_resumed_anywhere_it_is_the_same_text(params, n_ctx, seed):

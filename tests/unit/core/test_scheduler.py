@@ -3,15 +3,13 @@
 import math
 from types import SimpleNamespace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import DraftBid
 from specmesh.core.scheduling.batch import Scheduler, ThreadShare
-
-PROFILE = settings(max_examples=300)
 
 
 class Scripted:
@@ -52,7 +50,6 @@ sessions = st.lists(
 ).map(lambda listed: dict(enumerate(listed)))
 
 
-@PROFILE
 @given(sessions, st.integers(8, 40), st.integers(1, 16))
 def test_every_step(sessions, n_batch, prefill_rows):
     """Any mix: rows fit the batch, who is ready takes part, no one waits beside a verification, prefill goes on."""
@@ -93,7 +90,6 @@ def test_the_oldest_and_the_shortest_prompt_in_turn():
     assert first in ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
-@PROFILE
 @given(
     st.lists(st.builds(prefilling, st.integers(1, 60), st.integers(0, 3).map(lambda cut: 16 * cut)), min_size=1),
     st.integers(0, 8),

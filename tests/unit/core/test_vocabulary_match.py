@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specmesh.core.vocabulary.match import MatchKind, compare
 from specmesh.core.vocabulary.vocabulary import NONE, Vocabulary
 
-PROFILE = settings(max_examples=40)
+FEW = settings(max_examples=settings().max_examples // 4)
 WORDS = tuple(b"w%d" % number for number in range(990))
 BASE = Vocabulary((b"", *WORDS[:499], b"", *WORDS[499:], b" ", b""), frozenset({500}))
 """1 start, 1 end and 1 other control token; 991 with text."""
@@ -83,7 +83,7 @@ def test_a_text_against_none_is_a_difference(text):
     assert compare(changed(BASE, {993: text}), BASE).verdict is MatchKind.PARTIAL
 
 
-@PROFILE
+@FEW
 @given(permutations)
 @pytest.mark.fault("E7.78")
 def test_permuted_ids(order):
@@ -99,7 +99,7 @@ def test_permuted_ids(order):
         assert "under other ids" in found.meaning
 
 
-@PROFILE
+@FEW
 @given(permutations, st.sets(st.integers(1, 499), min_size=1, max_size=9), st.booleans())
 def test_one_per_cent_foreign(order, tokens, swapped):
     foreign = permuted(changed(BASE, {token: b"foreign%d" % token for token in tokens}), order)

@@ -52,7 +52,7 @@ def common(texts: list[bytes]) -> bytes:
 TEXTS = st.sets(st.text("abcé", min_size=1, max_size=6), min_size=1, max_size=6)
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(TEXTS, st.data())
 def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], data: st.DataObject):
     """Every id whose bytes can go on, ends where the text is whole, and nothing else; where one text alone can follow,
@@ -97,7 +97,7 @@ SCHEMA = {
 }
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 20)
 @given(st.sampled_from([f'root ::= ({LONG} | "ab" | "éa" root | "bca" root "b")', json.dumps(SCHEMA)]), st.data())
 def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars: Grammars, text: str, data: st.DataObject):
     """A text is resumed anywhere, and a drafter goes back and on again: what may follow depends on the text only."""

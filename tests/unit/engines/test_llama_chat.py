@@ -1,15 +1,15 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from specmesh.config import ModelSettings
+from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
 from specmesh.core.tool_calls import ToolCall
-from specmesh.engines.chat_template import ChatTemplate
+from specmesh.engines.chat_template import answer
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import RequestError
 
@@ -66,18 +66,13 @@ def test_template_that_refuses(make: Make, template: str):
         make(template).tokenizer.chat_text(SAID, {})
 
 
-@pytest.fixture(scope="module")
-def rendered() -> Iterator[Callable[..., str]]:
-    """What a template makes of SAID, without a model."""
-    opened: list[ChatTemplate] = []
-
-    def render(source: str, said: Sequence[ChatMessage] = SAID) -> str:
-        opened.append(ChatTemplate(source, "<s>", "</s>"))
-        return opened[-1].render(said, {})
-
-    yield render
-    for template in opened:
-        template.close()
+def rendered(
+    template: str, said: Sequence[ChatMessage] | None = SAID, *, continued: bool = False, **more: Json
+) -> Json:
+    """What the child process answers, without a model; whether the template compiles where nothing was `said`."""
+    messages = said and [message.fields() for message in said]
+    request: Json = {"template": template, "bos": "<s>", "eos": "</s>", "messages": messages, "continued": continued}
+    return answer(request | more)
 
 
 @pytest.mark.parametrize(
@@ -93,16 +88,18 @@ def rendered() -> Iterator[Callable[..., str]]:
     ],
 )
 def test_the_last_message_goes_on(template: str, text: str):
-    with closing(ChatTemplate(template, "<s>", "</s>")) as made:
-        assert made.render(BEGUN, {}, continued=True) == text
-        assert made.render(BEGUN, {}) != text
+    assert rendered(template, BEGUN, continued=True) == {"text": text}
+    assert rendered(template, BEGUN) != {"text": text}
 
 
 def test_variables_of_a_chat():
     """They take the place of those that every template has: the answer's beginning, today's date."""
-    with closing(ChatTemplate("{{ date_string }}{% if add_generation_prompt %}>{% endif %}", "<s>", "</s>")) as made:
-        assert made.render(SAID, {"date_string": "1 May", "add_generation_prompt": False}) == "1 May"
-        assert made.render(SAID, {"date_string": "1 May"}) == "1 May>"
+    template = "{{ date_string }}{% if add_generation_prompt %}>{% endif %}"
+    for variables, text in (
+        ({"date_string": "1 May", "add_generation_prompt": False}, "1 May"),
+        ({"date_string": "1 May"}, "1 May>"),
+    ):
+        assert rendered(template, variables=variables) == {"text": text}
 
 
 @pytest.mark.fault("E6.71")
@@ -119,9 +116,9 @@ def test_variables_of_a_chat():
         "{% import 'os' as os %}",
     ],
 )
-def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str):
-    with pytest.raises(RequestError, match="template refuses"):
-        rendered(template)
+def test_template_is_in_a_sandbox(template: str):
+    assert rendered(template, None) == {"text": ""}
+    assert [*rendered(template)] == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -140,17 +137,18 @@ def test_template_is_in_a_sandbox(rendered: Callable[[str], str], template: str)
         ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "2"),
     ],
 )
-def test_what_templates_of_models_use(rendered: Callable[[str], str], template: str, text: str):
+def test_what_templates_of_models_use(template: str, text: str):
     """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for HTML."""
-    assert rendered(template) == text
+    assert rendered(template) == {"text": text}
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1}', "[1]", "null", "no JSON", "[" * 5000])
-def test_calls_of_history(rendered: Callable[..., str], arguments: str):
+def test_calls_of_history(arguments: str):
     """Arguments are an object, or what the model wrote where that is none; templates may take them for a text."""
     said = (ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", arguments),)),)
     template = "{% set a = messages[0].tool_calls[0].function.arguments %}"
-    assert rendered(template + "{{ 'x' + a + 'y' if a is string or a is mapping }}", said) in (f"x{arguments}y", "")
+    added = rendered(template + "{{ 'x' + a + 'y' if a is string or a is mapping }}", said)
+    assert added["text"] in (f"x{arguments}y", "")
     shown = rendered(template + "{{ a is mapping }} {{ messages[0].content is none }}", said)
-    assert shown == f"{arguments.startswith('{')} False"
-    assert rendered("{{ messages[0].content is none }}{# tool▁call #}", said) == "True"
+    assert shown["text"] == f"{arguments.startswith('{')} False"
+    assert rendered("{{ messages[0].content is none }}{# tool▁call #}", said) == {"text": "True"}

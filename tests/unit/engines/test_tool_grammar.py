@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from functools import cache
 from typing import Any
 
 import pytest
@@ -31,13 +32,18 @@ def request(form: str, choice: Any = "auto", *, tools: Any = TOOLS, parallel: An
     return json.dumps({"tools": tools, "choice": choice, "parallel": parallel, "format": form, "thinking": thinking})
 
 
+@cache
+def begun(grammar: str) -> LLMatcher:
+    answered = answer({"kind": "tools", "text": grammar})
+    assert "lark" in answered, answered
+    return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
+
+
 class Text:
     """How a text keeps to a grammar: what of it does not, whether it may end there, and what is forced then."""
 
     def __init__(self, grammar: str, text: str) -> None:
-        answered = answer({"kind": "tools", "text": grammar})
-        assert "lark" in answered, answered
-        matcher = LLMatcher(BYTES, str(answered["lark"]), log_level=0)
+        matcher = begun(grammar).deep_copy()
         data = text.encode()
         self.rest = data[matcher.try_consume_tokens(list(data)) :].decode("utf-8", "replace")
         self.may_end = not self.rest and matcher.is_accepting()

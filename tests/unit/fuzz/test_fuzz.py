@@ -4,7 +4,7 @@ import importlib
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz import TARGETS, corpus
@@ -12,8 +12,6 @@ from specmesh.core import session as core_verifier
 from specmesh.core.accept import Acceptance
 from specmesh.core.prefix import Prefix
 from specmesh.wire import codec as wire_codec
-
-PROFILE = settings(max_examples=200)
 
 REACHED = {
     "codec": {
@@ -48,7 +46,6 @@ def test_corpus(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@PROFILE
 @given(st.sampled_from([b"", b"SM\x02"]), st.binary(max_size=400))
 def test_any_input(target, begin, data):
     run(target, begin + data)
