@@ -6,6 +6,7 @@ from hashlib import blake2b
 
 from harness import cores as core
 
+from fuzz.frames import WILD_IDS, Tape, frame_of
 from fuzz.oracle import N_VOCAB, Memory, row
 from specmesh.core import events as ev
 from specmesh.core.accept import uses_proposals
@@ -110,19 +111,19 @@ class HonestDrafter:
 
 
 class HostileDrafter:
-    """Sends whatever could hurt: any bytes, impossible ids, long and wrong drafts, NACK floods, replays."""
+    """Sends whatever could hurt: any bytes, replays, NACK floods; drafts for any place, impossible, long, wrong, with
+    distributions that they were not sampled from, or that are none."""
 
     def __init__(self, world, setup, session, _):
         self.world, self.setup, self.session = world, setup, session
         self.alive = True
         self.up = self.down = None
-        self.heard, self.said = [], []
-        self.learned = []
+        self.said, self.learned = [b""], []
         if not setup.silent:
             world.clock.at(world.clock.now, self.turn)
 
     def receive(self, message):
-        self.heard.append(message)
+        """It knows the text as it is."""
 
     def turn(self):
         if self.alive:
@@ -131,44 +132,12 @@ class HostileDrafter:
             self.world.clock.at(self.world.clock.now + self.setup.seconds, self.turn)
 
     def say(self):
-        rng, session = self.world.rng, self.session
-        truth = [h for h in self.heard[-3:] if isinstance(h, m.Truth | m.Sync)]
-        known = Prefix()
-        if truth and rng.random() < 0.7:
-            last = rng.choice(truth)
-            base, crc = last.base, last.prefix_crc
-            if rng.random() < 0.5:
-                known.extend(last.ids)
-        else:
-            base, crc = rng.choice([0, 1, 9, 40, 2**32 - 1]), rng.choice([0, rng.getrandbits(32)])
-        guesses = (rng.randrange(N_VOCAB) for _ in range(rng.choice([0, 1, 3, 40, 400])))
-        ids = (*known[0 : len(known)], *guesses)
-        kind = rng.randrange(9)
-        if kind == 0:
-            frame = rng.randbytes(rng.randrange(60))
-        elif kind == 1:
-            impossible = rng.choice([-1, -(2**31), N_VOCAB, 2**31 - 1])
-            frame = encode(m.Draft(session, base, crc, (*ids, impossible)))
-        elif kind == 2:
-            frame = encode(m.Nack(session, base, crc))
-        elif kind == 3 and self.said:
-            frame = rng.choice(self.said)
-        elif kind > 6:
-            frame = encode(self.lie(base, crc, ids))
-        else:
-            frame = encode(m.Draft(session, base, crc, ids))
+        rng, served = self.world.rng, self.world.sessions[self.session]
+        truth = Prefix((*served.prompt, *served.shown))
+        place, ids = (self.session, len(truth), truth.crc), rng.choices(range(N_VOCAB), k=rng.choice((1, 3, 40, 400)))
+        untrue = frame_of(Tape(rng.randbytes(99)), truth, self.session, len(truth))
+        wrong, impossible = (m.Draft(*place, tuple(said)) for said in (ids, [*ids[:3], rng.choice(WILD_IDS)]))
+        any_bytes, replayed = rng.randbytes(rng.randrange(60)), rng.choice(self.said)
+        frame = rng.choice((*[untrue] * 3, encode(wrong), encode(impossible), any_bytes, replayed))
         self.said.append(frame)
         self.up.send_raw(frame)
-
-    def lie(self, base, crc, ids):
-        """Drafts with distributions that they were not sampled from, or that are none."""
-        rng = self.world.rng
-        tokens = [rng.sample(range(N_VOCAB), rng.randrange(4)) for _ in ids]
-        if rng.random() < 0.7:
-            tokens = [some and list(dict.fromkeys((token, *some))) for token, some in zip(ids, tokens, strict=True)]
-        if rng.random() < 0.1 and tokens:
-            wild = [[-1], [N_VOCAB], [2**31 - 1, *ids[:1]], [*ids[:1], *ids[:1]]]
-            tokens[rng.randrange(len(tokens))] = rng.choice(wild)
-        support = tuple(token for some in tokens for token in some)
-        weights = tuple(rng.choice([1, 1, 7, 65535, *([0] if rng.random() < 0.02 else [])]) for _ in support)
-        return m.DraftProbs(self.session, base, crc, ids, tuple(map(len, tokens)), support, weights)

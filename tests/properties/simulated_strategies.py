@@ -23,17 +23,17 @@ def sampled(strategy):
     )
 
 
-drafters = st.builds(
-    Drafter,
-    accuracy=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
-    hostile=st.sampled_from([False, False, False, True]),
-    silent=st.sampled_from([False, False, False, True]),
-    seconds=st.sampled_from([0.001, 0.008, 0.05, 0.3]),
-    life=st.sampled_from([float("inf"), 0.1, 0.7]),
-    n_ctx=st.sampled_from([4096, 30]),
-    n_batch=st.sampled_from([1, 6, 64]),
-    can_trim=st.booleans(),
-)
+OF_DRAFTERS = {
+    "accuracy": [0.0, 0.5, 0.8, 1.0],
+    "hostile": [False, False, False, True],
+    "silent": [False, False, False, True],
+    "seconds": [0.001, 0.008, 0.05, 0.3],
+    "life": [float("inf"), 0.1, 0.7],
+    "n_ctx": [4096, 30],
+    "n_batch": [1, 6, 64],
+    "can_trim": [True, False],
+}
+drafters = st.builds(Drafter, **{name: st.sampled_from(values) for name, values in OF_DRAFTERS.items()})
 
 
 def worlds_of(kind):

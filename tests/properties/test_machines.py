@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter
 from simulated_link import Faults
-from simulated_strategies import drafters, session_params, worlds_of
+from simulated_strategies import OF_DRAFTERS, drafters, session_params, worlds_of
 from simulated_world import PROMPT, STEP, World, check
 
 from specmesh.core.sampling.sampler import SamplingParams
@@ -185,7 +185,8 @@ def test_a_million_events():
         for number in range(rng.randint(1, 4)):
             sampling = rng.choice([SamplingParams(), SamplingParams(temperature=1.0, seed=seed)])
             params = SessionParams(sampling, rng.choice([30, 200, 400]), rng.choice([None, None, 0, 4, 30]))
-            world.open(params, [any_drafter(rng) for _ in range(12)], (*PROMPT, number + 1))
+            made = [{name: rng.choice(values) for name, values in OF_DRAFTERS.items()} for _ in range(12)]
+            world.open(params, [Drafter(**options) for options in made], (*PROMPT, number + 1))
         for number in range(rng.randint(0, 4)):
             world.clock.at(rng.uniform(0.1, 3.0) * (number + 1), world.restart)
         check(world.run(limit=1_000_000))
@@ -193,15 +194,3 @@ def test_a_million_events():
         if events >= 1_000_000:
             break
     print(f"{events} events, {seed + 1} worlds: {dict(seen)}")  # noqa: T201  (the record of a long run)
-
-
-def any_drafter(rng):
-    return Drafter(
-        accuracy=rng.choice([0.0, 0.5, 0.8, 1.0]),
-        hostile=rng.random() < 0.2,
-        silent=rng.random() < 0.1,
-        seconds=rng.choice([0.001, 0.008, 0.05]),
-        life=rng.choice([float("inf"), 0.3, 2.0]),
-        n_batch=rng.choice([1, 6, 64]),
-        can_trim=rng.random() < 0.7,
-    )
