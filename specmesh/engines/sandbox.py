@@ -35,7 +35,7 @@ class Child:
 
     def __init__(self, module: str, *, memory: int, seconds: float) -> None:
         """memory: in bytes, which macOS does not enforce; seconds: per request."""
-        self._module, self._memory, self._seconds = module, memory, seconds
+        self._module, self._memory, self.seconds = module, memory, seconds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,7 +48,7 @@ class Child:
                     self._end()
                     self._process = self._start()
                     self._exchange(self._process, b"", STARTING)
-                answer = self._exchange(self._process, line, self._seconds)
+                answer = self._exchange(self._process, line, self.seconds)
             except BaseException:  # whatever interrupted this: the next request must not get its answer
                 self._end()
                 raise
@@ -78,7 +78,7 @@ class Child:
         with theirs:
             try:
                 return subprocess.Popen(  # noqa: S603 - our own module
-                    [sys.executable, "-P", "-m", __name__, self._module, str(self._memory), str(self._seconds)],
+                    [sys.executable, "-P", "-m", __name__, self._module, str(self._memory), str(self.seconds)],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=self._stderr,

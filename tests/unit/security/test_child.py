@@ -62,8 +62,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     made: list[Child] = []
 
-    def start(seconds: float = 30.0) -> Child:
-        made.append(Child("under_test", memory=2**28, seconds=seconds))
+    def start() -> Child:
+        made.append(Child("under_test", memory=2**28, seconds=PATIENCE))
         return made[-1]
 
     yield start
@@ -118,9 +118,11 @@ def test_nobody_need_read_its_warnings(make: Callable[..., Child]):
 
 @pytest.mark.parametrize("do", ["spin", "sleep"])
 def test_it_is_not_waited_for_longer_than_allowed(make: Callable[..., Child], do: str):
-    child = make(seconds=1.0)
+    child = make()
     before = pid(child)
-    assert failure(child, do=do) == "it took more than 1 s"
+    child.seconds = 0.1
+    assert failure(child, do=do) == "it took more than 0.1 s"
+    child.seconds = PATIENCE
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
     assert pid(child) != before
