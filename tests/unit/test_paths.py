@@ -13,7 +13,6 @@ from specmesh.errors import Busy, ConfigError
 
 
 def test_candidates_user_first(monkeypatch: pytest.MonkeyPatch):
-    """The user's verifier and drafter come before the system's."""
     monkeypatch.setattr(paths.sys, "platform", "linux")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/5")
     own, system = Path("/run/user/5/specmesh"), paths.SYSTEM_DIR

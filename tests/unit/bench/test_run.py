@@ -52,7 +52,6 @@ NO_PROMPTS |= dict.fromkeys((b'{"text": "a"}\n', b'{"prompt": "a"}\nplain\n'), '
 
 @pytest.mark.parametrize(("content", "why"), NO_PROMPTS.items())
 def test_bad_prompts(tmp_path: Path, content: bytes, why: str):
-    """A file without prompts, or with a bad line, is named."""
     path = tmp_path / "prompts"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"{path}.*{why}"):
@@ -67,7 +66,6 @@ def test_bad_prompts(tmp_path: Path, content: bytes, why: str):
         "[]", "{}", '{"1": 1}', '{"0": {"1": 0}}', '{"0": {"1": NaN}}', '{"0": {"1": null}}', '{"0": {"one": 1}}'))],
 )  # fmt: skip
 def test_no_steps(text: str, tmp_path: Path):
-    """Anything else is refused by the file's name."""
     file = tmp_path / "steps.json"
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"steps\.json"):
@@ -101,7 +99,6 @@ def test_rows():
 
 
 def test_a_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """The error says what to install."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError) as told:
         draw(found(), "a model", tmp_path / "x.png")

@@ -45,7 +45,6 @@ class FakeClient:
 
 @pytest.fixture(autouse=True)
 def daemon(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
-    """The client every command uses."""
     FakeClient.chunks, FakeClient.error, FakeClient.asked = [], None, []
     monkeypatch.setattr(client_module, "Client", FakeClient)
     monkeypatch.delenv("SPECMESH_SOCKET", raising=False)
@@ -80,7 +79,6 @@ def run(*args: str, stdin: bytes | None = None) -> Result:
     ],
 )
 def test_usage_errors(daemon: type[FakeClient], args: str):
-    """Wrong usage exits 2 with click's message, before anybody is asked."""
     done = run(*args.split())
     assert (done.exit_code, daemon.asked) == (2, [])
     assert "Error: " in done.stderr
@@ -111,7 +109,6 @@ for command in sys.argv[1:]:
 
 
 def test_commands_load_nothing_heavy():
-    """No numpy, ZeroMQ, web server or engine."""
     asking = [
         f"{name} --socket none.sock"
         for name in ("stats", "stats --json", "generate hi", "bench run", "bench steps", "ping")
@@ -134,7 +131,6 @@ COMP_CWORD=1; _specmesh_completion specmesh; printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_completion_in_bash(tmp_path: Path):
-    """What it offers for a line whose last word is being typed."""
     program = tmp_path / "specmesh"
     lines = (f"#!{sys.executable}", "import sys", f"sys.path.insert(0, {str(Path(__file__).parents[3])!r})")
     program.write_text("\n".join((*lines, "from specmesh.cli import main", "main()\n")))
@@ -158,7 +154,6 @@ def test_completion_in_bash(tmp_path: Path):
 )
 @pytest.mark.fault("E4.49")
 def test_reach(error: Exception | None, macos: bool, found: str, fix: str | None):
-    """Each way that a connection may end, told apart."""
     check = judge_reach("tcp://192.168.1.5:7071", error, macos)
     assert check.status == ("ok" if error is None else "fail")
     assert found in check.found

@@ -30,7 +30,6 @@ KNOWN = {cls.__name__: cls for cls in (errors.Busy, errors.Starting, errors.Conf
 @pytest.mark.parametrize("name", [*KNOWN, "Unheard", "FrameError", None])
 @pytest.mark.parametrize("place", ["status", "stream", "get"])
 def test_daemons_errors_are_raised_as_their_class(fake_daemon: Callable[..., Path], name: str | None, place: str):
-    """The error of a refusal, of a broken stream or of a GET is raised as its own class, with its sentence."""
     told = {"error": {"message": "the sentence", "code": "its_own", "specmesh": {"error": name, "exit_code": 1}}}
     raw = json.dumps(told).encode()
     completion = (200, sse(CHUNK, told)) if place == "stream" else (500, raw)

@@ -134,7 +134,6 @@ BAD = [
     ],
 )
 def test_bad_variables(command: str, name: str, value: str, named: str):
-    """One line with the variable and what is wrong, and 78, as for a file."""
     done = specmesh(*command.split(), env={name: value})
     assert (done.exit_code, done.stdout) == (78, "")
     [told] = done.stderr.splitlines()
@@ -145,7 +144,6 @@ def test_bad_variables(command: str, name: str, value: str, named: str):
 @pytest.mark.parametrize(("role", "content", "named"), BAD)
 @pytest.mark.fault("E7.74")
 def test_bad_files(role: str, content: bytes, named: list[str], tmp_path: Path):
-    """Mistakes in the file itself: exit 78, and one line that names the file and the mistake."""
     file = tmp_path / f"{role}.toml"
     file.write_bytes(content)
     done = specmesh(role, "--config", file)

@@ -19,7 +19,6 @@ def client(*answers):
 @pytest.mark.parametrize("drafters", [0, 9])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (12, 3)])
 def test_fits(slept, monkeypatch, capsys, sessions, drafters, width, height):
-    """No line is longer or wrapped, and there are no more than fit."""
     monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("LINES", str(height))
@@ -32,7 +31,6 @@ def test_fits(slept, monkeypatch, capsys, sessions, drafters, width, height):
 
 
 def test_peers_cannot_steer_the_terminal():
-    """A drafter's name with escapes or newlines is shown as harmless text."""
     snapshot = as_json(snapshots.verifier())
     snapshot["peers"][0]["drafter"] = "\x1b[2J\nmac[red]"
     assert dict(status.rows(snapshot))["drafter"].startswith("?[2J?mac[red]")

@@ -107,7 +107,6 @@ def noting(asked, target):
 
 
 def test_every_small_case():
-    """For all drafts and targets over three tokens the verdict is that of the target running alone."""
     for length in range(4):
         for drafts in itertools.product(range(3), repeat=length):
             for target in itertools.product(range(3), repeat=length + 1):

@@ -30,7 +30,6 @@ def test_every_prefix_has_the_crc_of_its_bytes(first, second, length):
 
 @given(ids, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_holds_is_exact(tokens, base, crc):
-    """holds(base, crc) is true for the own prefixes and false beyond the end or for another CRC."""
     prefix = Prefix(tokens)
     assert all(prefix.holds(n, crc_of(tokens[:n])) for n in range(len(tokens) + 1))
     assert prefix.holds(base, crc) == (base <= len(tokens) and crc_of(tokens[:base]) == crc)

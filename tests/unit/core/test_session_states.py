@@ -70,7 +70,6 @@ KINDS = {
 
 @pytest.mark.parametrize(("state", "to"), [pair for kind in KINDS for pair in product(kind, kind)], ids=str)
 def test_what_moves_as_listed(state: Enum, to: Enum):
-    """Each pair of states of one kind."""
     name, make = KINDS[type(state)]
     made = make()
     made.state = state

@@ -128,7 +128,6 @@ NO_ADDRESSES = (
 @pytest.mark.parametrize("address", ["", *NO_ADDRESSES.split()])
 @pytest.mark.parametrize("open_", ["bind", "connect"])
 def test_what_is_no_address(address: str, open_: str):
-    """What is not tcp://HOST:PORT is a ConfigError that names the option and shows an example."""
     context = zmq.Context[zmq.Socket[bytes]].instance()
     with pytest.raises(ConfigError, match=f"--{open_}.*tcp://127.0.0.1:7071"):
         bind_router(context, address, insecure=True) if open_ == "bind" else Route(context, address).open()

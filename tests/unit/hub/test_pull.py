@@ -150,7 +150,6 @@ class TestRefused:
 
     @pytest.mark.fault("E7.85")
     def test_offline(self, hub: HubServer, models: Models) -> None:
-        """HF_HUB_OFFLINE: no request at all."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         with models.start("pull", "me/tiny", HF_HUB_OFFLINE="1") as process:
             _, err = process.communicate(timeout=60)

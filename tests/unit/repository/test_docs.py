@@ -82,7 +82,6 @@ def flags(command):
 
 @documents
 def test_commands_parse(path):
-    """Each command line shown is one that the command line interface takes."""
     for _, *shown in commands(path.read_text(encoding="utf-8")):
         grouped = len(shown) > 1 and isinstance(main.commands.get(shown[0]), click.Group)
         words = shown[1:] if grouped else shown

@@ -106,7 +106,6 @@ def module(path):
 
 
 def test_no_circle():
-    """No module of the product needs itself at import, at any remove."""
     files = {module(path): path for path in sources("specmesh", "wire", "daemons")}
     graph = {}
     for name, path in files.items():
@@ -141,7 +140,6 @@ SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/chat_template.py"]
 
 
 def clocks(path):
-    """The wall clocks that a file reads."""
     called = {ast.unparse(node.func) for node in nodes(path)[0] if isinstance(node, ast.Call)}
     return {name for name in called if name in WALL or name.endswith((".now", ".utcnow", ".today"))}
 

@@ -29,7 +29,6 @@ def specmesh(*args: object) -> Result:
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.fault("E8.93")
 def test_dry_run(command: str, role: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What it would do is told, and nothing is done."""
     monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path / "home/.config" / name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     done = specmesh(command, role, flag, "--dry-run")
