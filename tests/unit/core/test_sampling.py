@@ -114,12 +114,13 @@ def test_coupled_sampling_is_exact(logits, params, draws, seed):
 )
 def test_support_is_every_filter_in_order(logits, filters, position, seed):
     """The support is top-k's, then top-p's and min-p's, each of what the one before left; the choice lies in it. Sums
-    over a large vocabulary may differ in their last bits, and so by an id."""
+    over a large vocabulary may differ in their last bits, and so by an id, or by some that nothing ever chooses."""
     sampler = Sampler(SamplingParams(temperature=1.0, seed=seed, **filters))
     found = sampler.candidates(logits)
     in_order = sorted(found.ids, key=lambda token: (-logits[token], token))
     assert [*found.ids] in (in_order, [*range(len(logits))])
-    assert len({*found.ids} ^ {*naive_support(logits, **filters)}) <= (len(logits) > 24 and "top_p" in filters)
+    apart = [*({*found.ids} ^ {*naive_support(logits, **filters)})]
+    assert len(apart) <= (len(logits) > 24 and "top_p" in filters) or softmax(logits)[apart].sum() < 1e-15
     assert list(found.scores) == [logits[token] for token in found.ids]
     assert sampler.choose(logits, position) in found.ids
 
