@@ -12,6 +12,7 @@ import pytest
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients, ClientsEffect, Encode
 from specmesh.core.draft_length.estimates import StepCosts
+from specmesh.core.draft_length.policy import PolicyInputs, solve
 from specmesh.core.events import Step
 from specmesh.core.requests import ClientEvent, Failed, Finished, Reply, Request, Started, Tokens
 from specmesh.core.sampling.constraint import Constraint
@@ -24,6 +25,7 @@ from specmesh.errors import Busy, EngineError, RequestError
 LIMITS = TargetLimits(64, 8, frozenset({7}), 2)
 GRACE = 0.5
 PROMPT = (1, 2, 3)
+POLICY = solve(PolicyInputs((0.03, 0.03), (0.5, 0.5), 0.01, 0.03, 0.03))
 
 
 class Client:
@@ -141,6 +143,10 @@ class World:
             if drafter in self.there:
                 self.tell(vev.SessionClosed(drafter, session))
 
+    def solved(self) -> None:
+        """A policy comes, of a session that may be over."""
+        self.tell(vev.Solved(self.rng.randrange(1, 40), POLICY))
+
     def hear(self) -> None:
         """The core hears all, while a step runs or after it, and has a step begun or one end."""
         if self.rng.random() < 0.5:
@@ -202,8 +208,8 @@ class World:
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_is_left(seed: int, stopped: bool) -> None:
     world = World(seed)
-    happens = [world.ask, world.ask, world.cancel, world.encode, world.drafter, world.close, world.hear, world.hear,
-               world.carry_out, world.carry_out, world.wait]  # fmt: skip
+    happens = [world.ask, world.ask, world.cancel, world.encode, world.drafter, world.close, world.solved, world.hear,
+               world.hear, world.carry_out, world.carry_out, world.wait]  # fmt: skip
     for _ in range(400):
         world.rng.choice(happens)()
     if stopped:
