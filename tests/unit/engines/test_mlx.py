@@ -43,34 +43,30 @@ def test_same_vocabulary(make_gguf: Callable[..., Path], make_hf: Callable[..., 
         assert drafter.vocabulary == target.vocabulary
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ("file", "is a file"),
-        ("no weights", "could not be loaded"),
-        ("half the weights", "could not be loaded"),
-        ("architecture", "could not be loaded"),
-        ("tokenizer", "could not be loaded"),
-    ],
-)
-def test_unusable_models(make_hf: Callable[..., Path], damage: str, says: str):
-    folder = make_hf(f"bad-{damage.replace(' ', '-')}", "llama")
-    weights, config = folder / "model.safetensors", folder / "config.json"
-    match damage:
-        case "file":
-            folder = weights
-        case "no weights":
-            weights.unlink()
-        case "half the weights":
-            weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-        case "architecture":
-            config.write_text(config.read_text().replace('"llama"', '"llama-of-tomorrow"'))
-        case "tokenizer":
-            (folder / "tokenizer.json").write_text("[]")
+def refused(folder: Path, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         opened(folder)
     assert folder.name in caught.value.what
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "damaged"),
+    [
+        ("model.safetensors", lambda raw: raw[: len(raw) // 2]),
+        ("config.json", lambda raw: raw.replace(b'"llama"', b'"llama-of-tomorrow"')),
+        ("tokenizer.json", lambda _: b"[]"),
+    ],
+)
+def test_unusable_models(make_hf: Callable[..., Path], name: str, damaged: Callable[[bytes], bytes]):
+    """A damaged file, and then none."""
+    folder = make_hf(f"bad-{name}", "llama")
+    path = folder / name
+    refused(path, "is a file")
+    path.write_bytes(damaged(path.read_bytes()))
+    refused(folder, "could not be loaded")
+    path.unlink()
+    refused(folder, "could not be loaded")
 
 
 @pytest.mark.parametrize("trouble", [RuntimeError("no memory\nleft"), KeyError("gate"), IndexError()], ids=repr)
