@@ -88,24 +88,6 @@ def test_odd_calls_of_history(client: openai.OpenAI, arguments: str):
     assert len(answer.choices[0].message.content) == 5
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"tools": {}},
-        {"tools": [{"type": "function"}]},
-        {"tools": [{"type": "function", "function": {"name": 'a"b'}}]},
-        {"tools": [TOOLS[1], TOOLS[1]]},
-        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "nothing"}}}]},
-        {"tool_choice": named("other")},
-        {"tool_choice": "required", "response_format": {"type": "json_object"}},
-    ],
-    ids=str,
-)
-def test_what_is_refused(client: openai.OpenAI, wrong: dict[str, object]):
-    with pytest.raises(openai.BadRequestError):
-        client.chat.completions.create(**ASKED | {"messages": CHAT} | wrong)
-
-
 def test_responses_call_too(client: openai.OpenAI):
     """`/v1/responses`, whole and streamed: a call, what came of it, and the next one."""
     flat = [{"type": "function", **TOOLS[0]["function"]}]

@@ -186,20 +186,31 @@ def test_chat():
     assert parse_chat({"messages": said} | limits).requests[0].params.max_tokens == 7
 
 
-MESSAGES: list[object] = [
-    *(None, [], "hi", ["hi"], [{"content": "hi"}], [{"role": 5, "content": "hi"}], [{"role": "user"}]),
-    *([{"role": "user", "name": 5, "content": "hi"}], [{"role": "user", "content": ["hi"]}]),
-    *([{"role": "user", "content": None}], [{"role": "user", "content": [{"type": "odd"}]}]),
-    [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
-    [{"role": "user", "content": "Hi", "refusal": "no"}],
+USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
+TOOL = {"type": "function", "function": {"name": "f"}}
+NO_CHATS: list[tuple[str, dict[str, object]]] = [
+    *(("messages", {"messages": messages}) for messages in (None, [], "hi", [USER, BEGUN, BEGUN])),
+    *(("messages[0]", {"messages": [message]}) for message in ("hi", {"content": "hi"}, {"role": 5, "content": "hi"})),
+    *(("messages[0]", {"messages": [{"role": "user", **more}]}) for more in ({}, {"content": None})),
+    *(("messages[0]", {"messages": [USER | more]}) for more in ({"name": 5}, {"refusal": "no"})),
+    *(("messages[0].content[0]", {"messages": [USER | {"content": [part]}]}) for part in ("hi", {"type": "odd"})),
+    ("messages[0].tool_calls[0]", {"messages": [BEGUN | {"tool_calls": [{"id": "1"}]}]}),
+    ("messages", {"continue_final_message": True}),
+    ("continue_final_message", {"messages": [USER, BEGUN], "continue_final_message": "yes"}),
+    ("continue_final_message", {"continue_final_message": True, "add_generation_prompt": True}),
+    *(("tools", {"tools": tools}) for tools in ({}, [{"type": "function"}])),
+    ("tools", {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}}),
+    ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}),
+    *(("top_logprobs", {"logprobs": wanted, "top_logprobs": count}) for wanted, count in ((True, 21), (False, 1))),
+    ("best_of", {"best_of": 2}),
 ]
 
 
-@pytest.mark.parametrize("messages", MESSAGES)
-def test_no_messages(messages: object):
+@pytest.mark.parametrize(("param", "fields"), NO_CHATS)
+def test_no_chat(param: str, fields: dict[str, object]):
     with pytest.raises(RequestError) as refused:
-        parse_chat({"messages": messages})
-    assert str(refused.value.param).startswith("messages")
+        parse_chat({"messages": [USER]} | fields)
+    assert refused.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -219,31 +230,12 @@ def test_no_images(part: object):
         parse_chat({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, part]}]})
 
 
-USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
-
-
-@pytest.mark.parametrize(
-    ("messages", "fields", "param"),
-    [
-        ([USER, BEGUN, BEGUN], {}, "messages"),
-        ([USER], {"continue_final_message": True}, "messages"),
-        ([USER, BEGUN], {"continue_final_message": "yes"}, "continue_final_message"),
-        ([USER, BEGUN], {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
-    ],
-)
-def test_what_cannot_go_on(messages: list[object], fields: dict[str, object], param: str):
-    """Two messages, or nobody's."""
-    with pytest.raises(RequestError) as refused:
-        parse_chat({"messages": messages} | fields)
-    assert refused.value.param == param
-    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).requests[0].continued
-
-
 def test_a_prompt_without_the_beginning_of_an_answer():
-    """As it is said to the template; a message that is continued has none anyway."""
+    """As it is said to the template; a message that is continued has none anyway, nor is one of two."""
     for messages, template in (([USER], {"add_generation_prompt": False}), ([USER, BEGUN], {})):
         request = parse_chat({"messages": messages, "add_generation_prompt": False}).requests[0]
         assert (request.continued, request.template) == (not template, template)
+    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).requests[0].continued
 
 
 def test_several_answers():
@@ -260,8 +252,6 @@ def test_several_answers():
         with pytest.raises(RequestError) as refused:
             parse_completion({"prompt": "x"} | fields)
         assert refused.value.param == name
-    with pytest.raises(RequestError):
-        parse_chat({"messages": [MESSAGE], "best_of": 2})
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
