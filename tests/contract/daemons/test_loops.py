@@ -25,7 +25,6 @@ from harness.loops import (
 from structlog.testing import capture_logs
 
 from specmesh.core.events import Span
-from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.daemons.runtime import loops
 from specmesh.engines.base import host_id
@@ -108,20 +107,22 @@ def test_a_first_token_does_not_wait_for_more(bench: Bench, monkeypatch: pytest.
 # --- texts of a given form
 
 
-SCHEMA = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
+PARAMS = replace(request().params, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}'))
 
 
-def structured(grammar: Grammar, draft_n: int | None = 4, max_tokens: int = 100) -> Request:
-    asked = request(max_tokens, draft_n)
-    return replace(asked, params=replace(asked.params, grammar=grammar))
-
-
-@pytest.mark.parametrize("strategy", ["probabilistic", "threshold"])
-def test_strategies_that_look_at_whole_rows_are_refused(bench: Bench, strategy: str):
-    asked = structured(SCHEMA)
-    sampling = replace(asked.params.sampling, strategy=strategy)
-    error = bench.verifier().ask(replace(asked, params=replace(asked.params, sampling=sampling))).error()
-    assert f"strategy {strategy} does not go with a grammar" in str(error)
+@pytest.mark.parametrize(
+    ("sampling", "why"),
+    [
+        ({"strategy": "probabilistic"}, "strategy probabilistic does not go with a grammar"),
+        ({"strategy": "threshold"}, "strategy threshold does not go with a grammar"),
+        ({"logit_bias": ((99999, 1.0),)}, "logit_bias names token 99999"),
+    ],
+)
+def test_what_the_target_cannot_go_on_with_is_refused(bench: Bench, sampling: dict[str, object], why: str):
+    params = replace(PARAMS, sampling=replace(PARAMS.sampling, **sampling))
+    error = bench.verifier().ask(replace(request(), params=params)).error()
+    assert why in str(error)
+    assert error.param in sampling
 
 
 def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -129,7 +130,7 @@ def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench: Bench, monkeyp
     monkeypatch.setattr(Grammars, "compile", Mock(side_effect=RuntimeError("a defect")))
     router, _ = welcomed(bench)
     with capture_logs() as said:
-        router.say(m.Opened(5, 0, len(PROMPT), structured(SCHEMA).params.named()), m.Sync(5, 0, 0, PROMPT, 4))
+        router.say(m.Opened(5, 0, len(PROMPT), PARAMS.named()), m.Sync(5, 0, 0, PROMPT, 4))
         assert router.expect(m.Draft).session == 5
         until(lambda: "grammar_unknown" in {line["event"] for line in said}, "it is said")
 
