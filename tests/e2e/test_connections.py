@@ -1,7 +1,6 @@
 """Connections that take without giving: idle, half-sent, unread. Others are served as if they were not there."""
 
 import json
-import select
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from processes import PATIENCE, Mesh, Stream, body, complete, few_descriptors, generate, sim_text, until
+from processes import Mesh, Stream, body, complete, few_descriptors, generate, sim_text, until
 from served import HEAD, Answer, Served, asking, many
 
 from specmesh.errors import WentAway
@@ -94,25 +93,3 @@ def test_a_drafter_that_ends(mesh: Mesh):
         assert answer.status == 503 or answer.raw.rstrip().splitlines()[-1].startswith(b'data: {"error"')
     levels = {json.loads(line)["level"] for line in drafter.text().splitlines()}
     assert levels == {"info"}
-
-
-@pytest.mark.fault("E5.55")
-def test_one_request_too_many(mesh: Mesh):
-    """It is told at once when to come back, and which option makes room; the others wait. Then it serves again."""
-    daemon = mesh.verifier("step_ms=4,max_sessions=1,n_ctx=60000", "--max-queue", 2)
-    asked = asking(body(PROMPT, 50_000))
-    with many(daemon.socket, 1, asked) as [first]:
-        until(lambda: daemon.live() == 1, "the first has its session")
-        with many(daemon.socket, 1 + 2, asked) as others:
-            [refused], _, _ = select.select([first, *others], [], [], PATIENCE)
-            answer = b""
-            while not answer.endswith(b"}}"):
-                answer += refused.recv(65536)
-            until(lambda: daemon.stats()["sessions"]["queued"] == 2, "the others wait")
-            assert select.select([first, *others], [], [], 0)[0] == []
-            generate(daemon, PROMPT).refused(75, "with a larger --max-queue")
-    until(lambda: not any(daemon.stats()["sessions"][one] for one in ("live", "queued")), "they have left")  # type: ignore[index]
-    assert generate(daemon, PROMPT, "--max-tokens", 5).code == 0
-    assert answer.startswith(b"HTTP/1.1 503")
-    assert b"retry-after: " in answer.lower()
-    assert b"with a larger --max-queue" in answer

@@ -18,6 +18,7 @@ from specmesh.errors import Busy
 from specmesh.wire import messages as m
 
 
+@pytest.mark.fault("E5.55")
 def test_requests_wait_in_order(bench: Bench):
     """Of a thousand at once the sessions and the queue take so many, which are served in the order they came; the
     others are told to try again, exit code 75, and nobody's text is another."""
