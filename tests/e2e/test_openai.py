@@ -71,20 +71,6 @@ def test_stop(client: openai.OpenAI):
         assert chunks[-1].choices[0].finish_reason == "stop"
 
 
-def test_responses(client: openai.OpenAI):
-    """/v1/responses, streamed and whole, has the chat's text, and its number of tokens."""
-    asked = {"model": "any", "temperature": 0, "max_output_tokens": 20}
-    answer = client.responses.create(instructions="Be brief.", input="Hi", **asked)
-    assert (answer.output_text, answer.status) == (sim_text(RENDERED, 20), "incomplete")
-    assert answer.incomplete_details.reason == "max_output_tokens"
-    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len(RENDERED), 20)
-    with client.responses.stream(input=CHAT, **asked) as stream:
-        events = list(stream)
-    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == answer.output_text
-    assert events[-1].response.output_text == answer.output_text
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-
-
 def test_cancel_in_a_long_prompt(mesh: Mesh):
     """A client that gives up while its prompt is read, by chunks of two seconds, ends its session before a token has
     come."""
