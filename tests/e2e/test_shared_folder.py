@@ -56,9 +56,3 @@ def test_no_file_is_made_where_a_link_leads(mesh: Mesh, socket: Path):
     lock_of(socket).unlink()
     os.mkfifo(lock_of(socket))
     assert command("generate", "x", "--socket", socket).code == 69
-
-
-def test_own_files_are_used(mesh: Mesh, socket: Path):
-    """A lock that this user's last run has left there is in nobody's way."""
-    lock_of(socket.with_name("verifier.sock")).touch(0o600)
-    assert mesh.verifier().stop() == 0
