@@ -57,26 +57,6 @@ def test_the_measured_time_is_that_of_the_way(mesh: Mesh, proxy: Callable[..., P
         assert peer["min_ms"] < 40 * DELAY * 1e3
 
 
-def test_a_stopped_peer(mesh: Mesh):
-    """The PING of a drafter that has stopped is lost, which is said."""
-    verifier, drafter = mesh.verifier("step_ms=4"), mesh.drafter()
-    [before] = verifier.client.get("/ping", {})["peers"]
-    drafter.signal(signal.SIGSTOP)
-    assert before["time_ms"] is not None
-    lost = [before | {"time_ms": None}]  # at last: a thread of its may run on for a while
-    until(lambda: verifier.client.get("/ping", {})["peers"] == lost, "it is lost")
-
-
-def test_nobody_there(mesh: Mesh):
-    """69: at a verifier without drafters, at a drafter without a verifier, and without any daemon."""
-    verifier = mesh.verifier("step_ms=4")
-    command("ping", "--socket", verifier.socket).refused(69, "no drafter is attached")
-    drafter = mesh.drafter(port=1, ready=False)
-    until(lambda: "verifier" in str(drafter.client.get("/health").get("reason")), "it looks for its verifier")
-    command("ping", "--socket", drafter.socket).refused(69, "does not answer")
-    command("ping", "--socket", mesh.folder / "none.sock").refused(69)
-
-
 def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
     """A row for each, with its process id."""
     told = {one["role"]: one for one in command("ps", "--json", env=found).json["daemons"]}
