@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import jsonschema
-import openai
 import pytest
 from harness.ports import free_port
 from processes import Daemon, Json, Mesh, Stream, complete, generate, sim_text, until
@@ -96,25 +95,6 @@ def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
     grammar.write_text('root ::= "yes')
     generate(daemon, "Is it?", "--grammar-file", grammar).refused(2, "grammar cannot be used: line 1: unexpected end")
     assert generate(daemon, "x", "--grammar-file", grammar, "--json-schema", "{}").code == 2
-
-
-def test_as_the_openai_client_asks_for_it(url: str):
-    """By response_format and by json_schema, for several answers with their log-probabilities too."""
-    schema = {"name": "person", "schema": SCHEMAS["person"], "strict": True}
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        asked = {"model": "any", "prompt": "A person:", "max_tokens": 200, "seed": 3}
-        answer = client.completions.create(**asked, extra_body={"response_format": {"type": "json_object"}})
-        assert answer.choices[0].text.startswith("{")
-        both = client.completions.create(**asked, n=2, logprobs=1, extra_body={"json_schema": SCHEMAS["person"]})
-        for choice in both.choices:
-            checked(choice.text, SCHEMAS["person"])
-            assert choice.logprobs is not None
-            assert "".join(choice.logprobs.tokens or []) == choice.text
-        with pytest.raises(openai.BadRequestError, match="Invalid type"):
-            client.completions.create(model="any", prompt="x", extra_body={"json_schema": {"type": "thing"}})
-        form = {"json_schema": {}, "response_format": {"type": "json_schema", "json_schema": schema}}
-        with pytest.raises(openai.BadRequestError, match="one of"):
-            client.completions.create(model="any", prompt="x", extra_body=form)
 
 
 LITERAL = "ab" * 31_000
