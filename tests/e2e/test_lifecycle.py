@@ -108,6 +108,7 @@ def test_drafter_without_a_verifier(mesh: Mesh):
         assert drafter.client.get("/health")["status"] == "unavailable"
         until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
         generate(drafter, PROMPT).refused(69, f"tcp://127.0.0.1:{port}")
+        command("ping", "--socket", drafter.socket).refused(69, "does not answer")
         assert command("stats", "--socket", drafter.socket).code == 0
         assert drafter.stop() == 0
 
