@@ -57,7 +57,6 @@ def ask(daemon: Daemon, resource: str, request: object = None) -> tuple[int, byt
 
 
 def answered(daemon: Daemon, resource: str, request: object = None) -> object:
-    """A good answer."""
     status, answer = ask(daemon, resource, request)
     assert status == 200, answer
     return apart(json.loads(answer))
@@ -88,7 +87,6 @@ def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object
     [("plain", ()), ("logprobs", ("--logprobs", 2)), ("several", ("--n", 2)), ("alone", ("--draft-n", 0))],
 )
 def test_generate_json(pair: Pair, name: str, options: tuple[object, ...]):
-    """`generate --json`, the same at both daemons."""
     for daemon in pair:
         done = generate(daemon, "def f(", "--json", "--max-tokens", 30, "--ignore-eos", *options)
         check(f"generate-{name}", done.json)
@@ -113,12 +111,10 @@ def test_stats_and_metrics(pair: Pair):
 
 
 def described(family: Metric) -> str:
-    """A metric's type and the names of its labels."""
     return f"{family.type} of {', '.join(sorted({label for sample in family.samples for label in sample.labels}))}"
 
 
 def test_resources(pair: Pair):
-    """/health, /v1/models, and `ping --json`."""
     for daemon in pair:
         check("health", answered(daemon, "/health"))
         check("models", answered(daemon, "/v1/models"))
@@ -138,7 +134,6 @@ def test_resources(pair: Pair):
     ],
 )
 def test_completions(pair: Pair, name: str, more: dict[str, object]):
-    """/v1/completions and /v1/chat/completions, whole and streamed."""
     path, asked = ("/v1/chat/completions", CHAT) if name.startswith("chat") else ("/v1/completions", TEXT)
     for daemon in pair:
         check(name, answered(daemon, path, asked | more))
@@ -184,26 +179,22 @@ def refusal(server: Served, **headers: str) -> dict[str, object]:
 
 
 def fields(status: int, answer: bytes) -> dict[str, object]:
-    """What is recorded of an error."""
     error = json.loads(answer)["error"]
     assert error.pop("message")
     return {"status": status, **error}
 
 
 def test_exit_codes():
-    """Exit code and code in the API of every error class."""
     classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)]
     check_facts("exit-codes", {cls.__name__: {"exit_code": cls.exit_code, "code": cls.code} for cls in classes})
 
 
 def test_settings():
-    """Names of the settings that each daemon's file may have."""
     told = {role: command("config", "show", role, "--json").json["settings"] for role in ("verifier", "drafter")}
     check_facts("settings", {role: sorted(settings) for role, settings in told.items()})  # type: ignore[call-overload]
 
 
 def test_command_line():
-    """Names of every command, its arguments and options."""
     check_facts("command-line", dict(commands(main, "specmesh")))
 
 

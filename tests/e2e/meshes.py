@@ -68,19 +68,16 @@ def beside(verifier: Daemon, shared: Mesh) -> Iterator[Mesh]:
 
 @pytest.fixture(params=["verifier", "drafter"])
 def role(request: pytest.FixtureRequest) -> str:
-    """Each daemon's."""
     return str(request.param)
 
 
 @pytest.fixture
 def daemon(role: str, pair: dict[str, Daemon]) -> Daemon:
-    """Each of the pair."""
     return pair[role]
 
 
 @pytest.fixture
 def server(role: str, served: dict[str, Served]) -> Served:
-    """Each of those."""
     return served[role]
 
 

@@ -57,8 +57,6 @@ def until(condition: Callable[[], T], what: str) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A finished command."""
-
     code: int
     out: str
     err: str
@@ -165,12 +163,10 @@ class Daemon:
         return first
 
     def live(self) -> int:
-        """Sessions it has now."""
         live: int = self.stats()["sessions"]["live"]
         return live
 
     def has(self, drafter: "Daemon") -> bool:
-        """Whether this verifier knows it."""
         peers: list[Json] = self.stats().get("peers", [])
         return any(str(peer["drafter"]).endswith(f":{drafter.pid}") for peer in peers)
 
@@ -182,7 +178,6 @@ class Daemon:
         return self.log.read_text(errors="replace")
 
     def events(self, name: str) -> list[Json]:
-        """Log entries called `name`."""
         lines = [json.loads(line) for line in self.text().splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == name]
 
@@ -195,7 +190,6 @@ class Daemon:
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        """End it at once."""
         self.let_go = True
         self.process.kill()
         self.process.wait(PATIENCE)
@@ -274,7 +268,6 @@ class Mesh:
         return drafter
 
     def stop(self) -> None:
-        """End every daemon that still runs."""
         for daemon in reversed(self.daemons):
             if daemon.process.poll() is None:
                 daemon.signal(signal.SIGCONT)
@@ -282,7 +275,6 @@ class Mesh:
 
 
 def generate(daemon: Daemon, prompt: str, *args: object, **options: object) -> Done:
-    """`specmesh generate` at this daemon's socket."""
     return command("generate", prompt, "--socket", daemon.socket, *args, **options)  # type: ignore[arg-type]
 
 
@@ -295,14 +287,12 @@ class Running:
         self._seen = b""
 
     def line(self, words: str) -> str:
-        """Wait for a line of stdout that has these words."""
         assert self.process.stdout is not None
         while words not in (line := self.process.stdout.readline().decode()):
             assert line, f"it ended: {self.end()}"
         return line
 
     def read(self, size: int) -> "Running":
-        """Wait for this many bytes of text."""
         assert self.process.stdout is not None
         while len(self._seen) < size:
             more = self.process.stdout.read(size - len(self._seen))
@@ -311,13 +301,11 @@ class Running:
         return self
 
     def end(self) -> Done:
-        """Wait for its end."""
         out, err = self.process.communicate(timeout=PATIENCE)
         return Done(self.process.returncode, (self._seen + out).decode(), err.decode())
 
 
 def generating(daemon: Daemon, prompt: str, *args: object) -> Running:
-    """`specmesh generate` at this daemon's socket, still running."""
     return Running("generate", prompt, "--socket", daemon.socket, *args)
 
 
@@ -363,7 +351,6 @@ class Stream:
 
 
 def complete(daemon: Daemon, request: Json) -> Stream:
-    """A whole completion."""
     with Stream(daemon, request) as stream:
         return stream.read()
 
@@ -389,5 +376,4 @@ def sim_ids(prompt: str, count: int, params: SamplingParams | None = None) -> li
 
 
 def sim_text(prompt: str, count: int, params: SamplingParams | None = None) -> str:
-    """The text of `sim_ids`."""
     return bytes(sim_ids(prompt, count, params)).decode("utf-8", "replace")

@@ -60,7 +60,6 @@ class Proxy:
 
     @property
     def total(self) -> int:
-        """Bytes in both directions."""
         return sum(map(len, self.captured))
 
     def cut(self) -> None:
@@ -78,7 +77,6 @@ class Proxy:
             self._loop.call_soon_threadsafe(way.set)
 
     def close(self) -> None:
-        """Stop."""
         self._run(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
@@ -139,7 +137,6 @@ class Proxy:
         self._writers.discard(sink)
 
     def _flip(self, data: bytes) -> bytes:
-        """The same with one bit of it flipped."""
         at = self._random.randrange(len(data))
         self.flipped += 1
         return data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]

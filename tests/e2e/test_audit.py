@@ -18,7 +18,6 @@ N = 40
 
 @pytest.fixture(scope="module")
 def verifier(shared: Mesh) -> Daemon:
-    """A reproducible verifier, its drafter attached."""
     found = shared.verifier(Path(bundled("target.gguf")), *SMALL, "--reproducible", engine="llama")
     shared.drafter(Path(bundled("drafter.gguf")), *SMALL, engine="llama")
     return found
@@ -104,5 +103,4 @@ def test_one_changed_token(mesh: Mesh):
 
 
 def test_nobody_drafts(mesh: Mesh):
-    """Without a drafter there is nothing to compare."""
     command("audit", "--socket", mesh.verifier("step_ms=1").socket).refused(69, "no drafter is attached")

@@ -49,7 +49,6 @@ def test_load_and_plan(mesh: Mesh):
     options = ("--max-tokens", 24, "--json")
 
     def ran() -> Done | None:
-        """A run whose drafter had a processor."""
         done = command("bench", "load", "--sessions", "1,6", "--socket", verifier.socket, *options)
         assert (done.code, done.err) == (0, "")
         return done if (done.json["levels"][1]["acceptance_rate"] or 0) > 0.3 else None

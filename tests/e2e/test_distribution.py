@@ -44,7 +44,6 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def pair(shared: Mesh) -> Pair:
-    """The bundled pair, one thread each."""
     options = ("--ctx", 128, "--max-sessions", 4)
     verifier = shared.verifier(BUNDLED / "target.gguf", *options, engine="llama")
     shared.drafter(BUNDLED / "drafter.gguf", *options, engine="llama")
@@ -119,7 +118,6 @@ def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[f
     ids=["all tokens", "filtered"],
 )
 def test_exact_strategies_have_the_targets_distribution(pair: Pair, params: SamplingParams):
-    """Tokens come as often as the target's distribution has them, with drafts that stand."""
     assert abs(surprise(drafted(pair, params, 1000, 1000), BINS)) < 4
 
 

@@ -103,7 +103,6 @@ def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
 
 @pytest.mark.fault("E7.84")
 def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
-    """Temperature above 0: the seed decides, with and without drafts."""
     options = ("--temperature", 8, "--seed", 7)
     with_drafts = drafting(daemon, *options, "--draft-n", 4)
     alone = generate(daemon, PROMPT, "--max-tokens", N, *options, "--draft-n", 0, "--json").json

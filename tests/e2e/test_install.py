@@ -24,8 +24,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linu
 
 @dataclass(frozen=True)
 class Home:
-    """A user's home and what is in it."""
-
     folder: Path
 
     @property
@@ -43,7 +41,6 @@ class Home:
         return {name for name in found if not name.startswith(("bin/", "run/", ".cache/", "notify"))}
 
     def told(self) -> list[str]:
-        """What systemctl was told."""
         return (self.folder / "bin/told").read_text().splitlines()
 
     @property
@@ -59,7 +56,6 @@ def home() -> Iterator[Home]:
 
 
 def made(folder: Path) -> Home:
-    """A home with a systemctl."""
     for name in ("bin", "run"):
         (folder / name).mkdir(parents=True)
     script = folder / "bin/systemctl"

@@ -175,7 +175,6 @@ def test_a_text_that_fits_into_the_drain_is_finished(mesh: Mesh, role: str):
 
 @pytest.mark.fault("E8.86")
 def test_second_sigterm_ends_at_once(mesh: Mesh):
-    """A second SIGTERM does not wait for the sessions."""
     verifier = mesh.verifier("step_ms=20")
     with closing(verifier.client.complete(body(PROMPT, 4000))) as chunks:
         next(chunks)
@@ -204,6 +203,5 @@ def test_a_text_that_outlasts_the_drain_is_cut(mesh: Mesh, role: str):
 
 @pytest.mark.fault("E6.69")
 def test_socket_is_private(pair: dict[str, Daemon]):
-    """The sockets can be used by their owner only."""
     for daemon in pair.values():
         assert daemon.socket.stat().st_mode & 0o077 == 0

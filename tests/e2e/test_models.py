@@ -31,7 +31,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def pair(kind: str, make_gguf: Callable[..., Path], request: pytest.FixtureRequest) -> Iterator[dict[str, Daemon]]:
-    """A llama verifier and such a drafter."""
     engine = "mlx" if kind.startswith("mlx") else "llama"
     make_hf = request.getfixturevalue("make_hf") if engine == "mlx" else None
     target, draft = BUNDLED / "target.gguf", BUNDLED / ("drafter-hf" if engine == "mlx" else "drafter.gguf")
@@ -47,7 +46,6 @@ def pair(kind: str, make_gguf: Callable[..., Path], request: pytest.FixtureReque
 
 @pytest.mark.fault("E7.84")
 def test_greedy_is_the_target_alone(pair: dict[str, Daemon], kind: str):
-    """Greedy ids with drafts, at both sockets, are those without."""
     for prompt in PROMPTS:
         alone = complete(pair["verifier"], body(prompt, N, draft_n=0)).ids
         for daemon in pair.values():

@@ -23,7 +23,6 @@ def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: st
     proxy, pair = counted
 
     def counted_text() -> tuple[Stream, float] | None:
-        """A text with drafts, and its bytes."""
         before = quiet(proxy, pair["drafter"])
         stream = complete(pair[role], body(PROMPT, 300, draft_n=draft_n))
         used = quiet(proxy, pair["drafter"]) - before

@@ -23,7 +23,6 @@ def client(server: Served) -> Iterator[openai.OpenAI]:
 
 
 def test_completion(client: openai.OpenAI):
-    """Text, usage and the drafts that stood."""
     answer = client.completions.create(model="any", prompt="once", max_tokens=40, temperature=0)
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (sim_text("once", 40), "length")
     usage = answer.usage

@@ -17,7 +17,6 @@ NOTICE = re.compile(r"specmesh: .*went away.*; it is waited for, 30 s at most\n"
 
 
 def text(how: tuple[object, ...], count: int = N) -> str:
-    """What the target alone says."""
     return sim_text(PROMPT, count, SamplingParams(0.8, seed=7) if how else None)
 
 

@@ -17,7 +17,6 @@ PROMPTS = ("def read_config(path):", "class Stack:")
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[str]]:
-    """Two RPC servers of this machine, on its CPU."""
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     running = [
         subprocess.Popen(

@@ -29,7 +29,6 @@ def rows(drafter: Daemon) -> list[dict[str, object]]:
 
 
 def test_both_have_drafts(daemons: tuple[Daemon, Daemon, Daemon]):
-    """Clients at each verifier's own socket are drafted for by the one drafter."""
     for verifier in daemons[:2]:
         assert drafted(verifier, body(PROMPT, 100, rounds=True)).text == sim_text(PROMPT, 100)
 

@@ -29,7 +29,6 @@ def runtime(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def found(shared: Mesh) -> dict[str, str]:
-    """Variables by which they are found."""
     return runtime(shared.folder)
 
 
@@ -58,7 +57,6 @@ def test_the_measured_time_is_that_of_the_way(mesh: Mesh, proxy: Callable[..., P
 
 
 def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
-    """A row for each, with its process id."""
     told = {one["role"]: one for one in command("ps", "--json", env=found).json["daemons"]}
     assert {role: told[role]["pid"] for role in told} == {role: daemon.pid for role, daemon in pair.items()}
     assert told["verifier"]["max_sessions"] == 8
@@ -69,12 +67,10 @@ def test_ps(pair: dict[str, Daemon], found: dict[str, str]):
 
 
 def test_ps_without_daemons(tmp_path: Path):
-    """69 where none runs."""
     command("ps", env=runtime(tmp_path)).refused(69)
 
 
 def checks(env: dict[str, str]) -> dict[str, dict[str, str]]:
-    """What the doctor finds, by name."""
     done = command("doctor", "--json", env=env)
     assert done.code in (0, 1), done.err
     assert done.json["schema_version"] == 1
@@ -85,7 +81,6 @@ def checks(env: dict[str, str]) -> dict[str, dict[str, str]]:
 
 
 def test_doctor(pair: dict[str, Daemon], found: dict[str, str]):
-    """A pair that runs: both daemons are found, and the drafter's verifier answers."""
     until(lambda: pair["drafter"].verifier().get("name"), "the drafter's snapshot knows its verifier")
     told = checks(found)
     for role, daemon in pair.items():

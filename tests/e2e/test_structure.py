@@ -38,7 +38,6 @@ SCHEMAS: dict[str, Json] = {
 
 @pytest.fixture(scope="module")
 def url(shared: Mesh) -> str:
-    """Where the verifier serves HTTP."""
     port = free_port()
     shared.verifier(
         "bundled", "--ctx", 512, "--reproducible", "--max-sessions", 3, "--http", f"127.0.0.1:{port}", engine="llama"
@@ -49,19 +48,16 @@ def url(shared: Mesh) -> str:
 
 @pytest.fixture
 def daemon(role: str, shared: Mesh, url: str) -> Daemon:
-    """Each daemon of the pair."""
     assert url
     return next(one for one in shared.daemons if one.role == role)
 
 
 def asked(prompt: str, schema: Json, **more: object) -> Json:
-    """A sampled completion of this form."""
     body = {"prompt": prompt, "max_tokens": 300, "temperature": 0.8, "seed": 7, "json_schema": schema}
     return body | more
 
 
 def checked(text: str, schema: Json) -> None:
-    """It is JSON, and of that schema."""
     jsonschema.validate(json.loads(text), schema)
 
 

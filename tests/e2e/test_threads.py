@@ -17,7 +17,6 @@ def started(mesh: Mesh, verifier: list[object], drafter: list[object]) -> tuple[
 
 
 def threads(daemon: Daemon) -> int:
-    """What it says that it computes with."""
     model: Json = daemon.stats()["model"]
     kind, count, unit = str(model["backend"]).replace(",", "").split()
     assert (kind, unit) == ("CPU", "threads")

@@ -25,13 +25,11 @@ def target(make_gguf: Make) -> Path:
 
 @pytest.fixture(scope="module")
 def permuted(make_gguf: Make) -> Path:
-    """The target's own weights under other ids."""
     return make_gguf("permuted", **TARGET, permute=5)
 
 
 @pytest.fixture(scope="module")
 def verifier(target: Path, shared: Mesh) -> Daemon:
-    """One for all drafters with other vocabularies."""
     return shared.verifier(target, *SMALL, "--reproducible", engine="llama")
 
 
@@ -92,7 +90,6 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
 
 @pytest.mark.fault("E7.78")
 def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
-    """Too few tokens in common: exit 78 and the reason."""
     daemon = beside.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)
     assert daemon.wait() == 78
     assert not daemon.socket.exists()
@@ -103,7 +100,6 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
 
 
 def test_drafter_meets_another_verifier(target: Path, permuted: Path, mesh: Mesh):
-    """A verifier that comes back with another model is compared with anew."""
     verifier = mesh.verifier(target, *SMALL, engine="llama")
     daemon = drafter(mesh, permuted)
     verifier.stop()

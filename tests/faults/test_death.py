@@ -11,7 +11,6 @@ PROMPT = "It was a dark and stormy night"
 
 @pytest.fixture(scope="module")
 def verifier(shared: Mesh) -> Daemon:
-    """One verifier for the tests that leave it alive: a step of 8 ms."""
     return shared.verifier("step_ms=8")
 
 

@@ -13,7 +13,6 @@ fault = pytest.mark.fault
 
 
 def gone(wire: Wire) -> None:
-    """Wait until the verifier has noticed that nobody is there."""
     until(lambda: not wire.peers(), "it is noticed")
 
 

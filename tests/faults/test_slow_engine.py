@@ -52,7 +52,6 @@ def verifier(mesh: Mesh, *options: object) -> Daemon:
 
 
 def drafter(mesh: Mesh, *options: object) -> Daemon:
-    """A drafter with that engine, attached."""
     slowly = SLOWLY.format(engine="SimDrafter", work="predict", folder=mesh.folder, slow=ord(SLOW))
     return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=edited(slowly))
 

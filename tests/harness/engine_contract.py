@@ -75,6 +75,5 @@ def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
 
 
 def predict(engine: DraftEngine, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
-    """A guess for one sequence."""
     [guess] = engine.predict([Ask(seq, tuple(ids), sampler)])
     return guess

@@ -78,7 +78,6 @@ class Hearing:
         return end
 
     def heard(self, count: int) -> None:
-        """Wait for so many ids."""
         while len(self.ids) < count:
             self.next()
 
@@ -114,7 +113,6 @@ class FlakyDrafter(SimDrafter):
 
 
 def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
-    """What the simulated target says alone."""
     return simulated(prompt, count)
 
 
@@ -205,8 +203,6 @@ class Bench:
 
 @dataclass
 class Running:
-    """A daemon that runs."""
-
     _loop: VerifierLoop | DrafterLoop
     _thread: threading.Thread
     _close: Callable[[], None]

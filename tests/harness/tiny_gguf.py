@@ -45,7 +45,6 @@ class TinyModel:
 
 
 def write(path: Path, model: TinyModel) -> Path:
-    """Write the model as F32 GGUF and return the path."""
     writer = gguf.GGUFWriter(path, model.arch)
     writer.add_file_type(0)
     writer.add_context_length(model.n_ctx)

@@ -38,7 +38,6 @@ def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits
 
 
 def simulated(prompt: Sequence[int], count: int, params: SamplingParams | None = None) -> list[int]:
-    """What the simulated target says."""
     return continued(SimVerifier(SimSettings()), prompt, count, params or SamplingParams())
 
 

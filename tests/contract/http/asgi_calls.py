@@ -101,7 +101,6 @@ async def call(
     connection: object = None,
     kept: KeptResponses | None = None,
 ) -> Answer:
-    """One request through the application."""
     answer = answer or Answer()
     left = list(parts or [b""])
 

@@ -31,7 +31,6 @@ def test_stream_joins_what_came_together():
 
 
 def test_stream_with_rounds():
-    """Streamed with rounds: one chunk per round, with what of its text was drafted."""
     *events, _ = post(FakeDaemon(*EVENTS), stream=True, rounds=True).events()
     first, second = (json.loads(event)["specmesh"] for event in events[1:3])
     assert first == {"accepted_text": "A", "token_ids": [65, 66], "accepted": 1}

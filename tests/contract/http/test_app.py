@@ -113,7 +113,6 @@ def test_body_in_parts_and_beyond_the_limit():
 
 @pytest.mark.parametrize(("stream", "at"), [(True, "part"), (True, "wait"), (False, "once")])
 def test_client_that_leaves_cancels(stream: bool, at: str):
-    """A client leaves at once, with its first part, or while it waits; its session is cancelled."""
     daemon = FakeDaemon(*(EVENTS[:2] if at != "wait" else ()))
 
     async def leave() -> Answer:

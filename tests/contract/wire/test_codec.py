@@ -259,7 +259,6 @@ def test_nothing_leaves_that_a_peer_refuses(message):
 
 
 def is_a(value, kind):
-    """Whether it is of this type, as a message's field has it."""
     if get_origin(kind) is list:
         return isinstance(value, list) and all(is_a(one, *get_args(kind)) for one in value)
     return isinstance(value, (int, float) if kind is float else get_origin(kind) or kind) and (
@@ -270,7 +269,6 @@ def is_a(value, kind):
 @settings(PROFILE, max_examples=1000)
 @given(st.sampled_from(get_args(m.ControlMessage)).flatmap(control), st.data())
 def test_any_json_is_a_message_or_a_frame_error(message, data):
-    """Arbitrary JSON in any field gives a message whose fields have their types, or FrameError."""
     body = json.loads(encode_body(message))
     name = data.draw(st.sampled_from([*body, "other"]))
     body[name] = data.draw(_json | st.lists(_json))
