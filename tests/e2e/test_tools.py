@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from processes import Daemon, Mesh
+from processes import Daemon, Mesh, generate, until
 from served import Served
 
 WEATHER = {
@@ -139,3 +140,23 @@ def test_thoughts_are_apart(mesh: Mesh):
     assert (apart["message"]["content"], apart["finish_reason"]) == ("", "length")
     [joined] = verifier.client.get("/v1/chat/completions", body | {"reasoning_format": "none"})["choices"]
     assert joined["message"]["content"].strip() == apart["message"]["reasoning_content"] != ""
+
+
+@pytest.mark.models
+@pytest.mark.fault("E6.71")
+@pytest.mark.parametrize(
+    ("template", "status", "why"),
+    [
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", 400, "chat template refuses"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", 500, "more than 3 s"),
+    ],
+    ids=["reaches out", "without end"],
+)
+def test_bad_template(mesh: Mesh, template: str, status: int, why: str):
+    """The request is refused, at the latest after the 3 seconds that a template may take; the daemon serves."""
+    verifier = with_template(mesh, template)
+    with ThreadPoolExecutor() as clients:
+        chat = clients.submit(Served(verifier).chat)
+        assert generate(verifier, "hello", "--max-tokens", 3).code == 0
+    until(lambda: verifier.live() == 0, "no session is left")
+    assert (chat.result().status, why in str(chat.result().error["message"])) == (status, True)
