@@ -150,3 +150,22 @@ def test_any_number_of_sessions(mesh: Mesh, sessions: int):
     """However many sessions a verifier is made for, one too, it starts and says the model's own text."""
     verifier = mesh.verifier("bundled", "--max-sessions", sessions, "--ctx", 256, engine="llama")
     assert complete(verifier, body(PROMPTS[0], 20)).finish == "length"
+
+
+def test_auto_takes_mlx_for_a_directory(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
+    """Without --engine a Hugging Face directory runs on MLX, and the log says which; a stop is clean."""
+    target = make_gguf("unseen-mlx", seed=21)
+    verifier = mesh.verifier(target, *SMALL, engine="llama")
+    drafter = mesh.drafter(make_hf("unseen-mlx", gguf=target), *SMALL, engine="auto")
+    (chosen,) = drafter.events("engine_chosen")
+    assert chosen["engine"] == "mlx"
+    drafted(verifier, body(PROMPTS[0], 200, draft_n=2))  # a first step of MLX takes as long as many of the target
+    assert drafter.stop() == 0
+
+
+@pytest.mark.parametrize("model", ["no/such/folder", "nobody-here/no-such-model", ""])
+def test_unusable_mlx_model(mesh: Mesh, model: str):
+    """No directory and no model of the hub: exit 78, one line, no traceback."""
+    pytest.importorskip("mlx_lm")
+    done = mesh.cannot_start("drafter", "--engine", "mlx", "--model", model, env={"HF_HUB_OFFLINE": "1"})
+    done.refused(78, model)
