@@ -215,7 +215,7 @@ class Mesh:
     def address(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
 
-    def start(self, role: str, *args: object, name: str | None = None, program: Sequence[str] | None = None) -> Daemon:
+    def start(self, role: str, *args: object, name: str = "", program: Sequence[str] | None = None) -> Daemon:
         """Start a daemon with these options; does not wait for it."""
         name = name or role
         log = self.folder / f"{len(self.daemons)} {name}.log"
@@ -224,34 +224,20 @@ class Mesh:
         return daemon
 
     def verifier(
-        self,
-        model: str | Path = "",
-        *args: object,
-        engine: str = "sim",
-        name: str | None = None,
-        program: Sequence[str] | None = None,
-        ready: bool = True,
+        self, model: object = "", *args: object, engine: str = "sim", ready: bool = True, **how: Any
     ) -> Daemon:
-        """A verifier; `model` is the simulation's settings or a file."""
+        """A verifier; `model` is the simulation's settings or a file. how: as `start` has it."""
         options = ("--engine", engine, "--model", model or "step_ms=4", "--bind", self.address, "--threads", 1)
-        daemon = self.start("verifier", *options, *args, name=name, program=program)
+        daemon = self.start("verifier", *options, *args, **how)
         return daemon.ready() if ready else daemon
 
     def drafter(
-        self,
-        model: str | Path = "",
-        *args: object,
-        engine: str = "sim",
-        host: str = "127.0.0.1",
-        port: int | None = None,
-        name: str | None = None,
-        program: Sequence[str] | None = None,
-        ready: bool = True,
+        self, model: object = "", *args: object, engine: str = "sim", port: int = 0, ready: bool = True, **how: Any
     ) -> Daemon:
-        """A drafter for this mesh's verifier, by another name of its host, or at another port (a proxy's)."""
+        """A drafter for this mesh's verifier, or for another port (a proxy's)."""
         with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
-        options = ("--engine", engine, *with_model, "--connect", f"tcp://{host}:{port or self.port}", "--threads", 1)
-        daemon = self.start("drafter", *options, *args, name=name, program=program)
+        options = ("--engine", engine, *with_model, "--connect", f"tcp://127.0.0.1:{port or self.port}", "--threads", 1)
+        daemon = self.start("drafter", *options, *args, **how)
         return self.attached(daemon.ready()) if ready else daemon
 
     def cannot_start(self, role: str, *args: object, **how: Any) -> Done:

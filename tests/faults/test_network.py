@@ -140,7 +140,8 @@ def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
         pytest.skip("needs Linux, and to be allowed a namespace of its own")
     verifier = mesh.verifier("step_ms=4")
     program = [*_own_hosts(tmp_path), *SPECMESH]
-    drafter = mesh.drafter("", "--insecure-no-auth", host="bigbox.test", program=program, ready=False)
+    where = ("--connect", f"tcp://bigbox.test:{mesh.port}", "--insecure-no-auth")
+    drafter = mesh.start("drafter", "--engine", "sim", "--model", "draft_ms=0.5", *where, program=program)
     until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
     with hosts.open("a") as file:
         file.write("127.0.0.1 bigbox.test\n")

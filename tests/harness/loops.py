@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
 import zmq
 
 from harness import PATIENCE, until
@@ -21,8 +20,6 @@ from harness.ports import free_address
 from harness.truth import simulated
 from specmesh.api import requests as api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
-from specmesh.core import link
-from specmesh.core.admission import MAX_QUEUE
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
@@ -50,7 +47,6 @@ class Hearing:
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
         self.ids: list[int] = []
-        self.accepted = 0
 
     def on_event(self, event: ClientEvent) -> None:
         self._events.put(event)
@@ -62,7 +58,6 @@ class Hearing:
         event = self._events.get(timeout=PATIENCE)
         if isinstance(event, Tokens):
             self.ids += event.ids
-            self.accepted += event.accepted
         return event
 
     def end(self) -> Finished | Failed:
@@ -129,18 +124,9 @@ class Bench:
         self._ends: list[Callable[[], None]] = []
         self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
 
-    def verifier(
-        self,
-        engine: SimVerifier | None = None,
-        grace: float = 30.0,
-        max_queue: int = MAX_QUEUE,
-        address: str | None = None,
-        *,
-        drain: float = 10.0,
-    ) -> "Running":
+    def verifier(self, engine: SimVerifier | None = None, **bounds: Any) -> "Running":
         engine = engine or Flaky(SimSettings())
-        router = bind_router(self.context, address or self.address, insecure=False)
-        bounds = {"grace": grace, "max_queue": max_queue, "drain": drain}
+        router = bind_router(self.context, self.address, insecure=False)
         settings = VerifierSettings(model=MODEL, socket=Path(), bind=self.address, **bounds)
         loop = VerifierLoop("v", router, engine, StepCosts(), settings)
         return self._run(loop, lambda: router.close(linger=100))
@@ -154,11 +140,9 @@ class Bench:
         loop = DrafterLoop("d", routes, engine, settings)
         return self._run(loop, lambda: None)
 
-    def pair(
-        self, engine: SimVerifier | None = None, draft: DraftEngine | None = None, **more: Any
-    ) -> tuple["Running", "Running"]:
+    def pair(self, engine: SimVerifier | None = None) -> tuple["Running", "Running"]:
         """A verifier and a drafter that know each other."""
-        verifier, drafter = self.verifier(engine, **more), self.drafter(draft)
+        verifier, drafter = self.verifier(engine), self.drafter()
         attach(verifier, drafter)
         return verifier, drafter
 
@@ -207,8 +191,8 @@ class Running:
     _thread: threading.Thread
     _close: Callable[[], None]
 
-    def ask(self, what: Request, client: Hearing | None = None) -> Hearing:
-        client = client or Hearing()
+    def ask(self, what: Request) -> Hearing:
+        client = Hearing()
         self._loop.mailbox.put(api.Submit(what, client))
         return client
 
@@ -247,13 +231,6 @@ class Running:
         self.stop()
         self._close()
         self._loop.mailbox.close()
-
-
-def bear_silence(monkeypatch: pytest.MonkeyPatch, seconds: float, pings: float | None = None) -> None:
-    """Have both daemons bear a peer's silence so long, and PING every so many seconds."""
-    monkeypatch.setattr(link, "SILENCE", seconds)
-    if pings is not None:
-        monkeypatch.setattr(link, "PING_INTERVAL", pings)
 
 
 class Scripted:

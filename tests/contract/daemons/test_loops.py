@@ -15,7 +15,6 @@ from harness.loops import (
     FlakyDrafter,
     ask_for,
     attach,
-    bear_silence,
     request,
     truth,
     until,
@@ -24,6 +23,7 @@ from harness.loops import (
 )
 from structlog.testing import capture_logs
 
+from specmesh.core import link
 from specmesh.core.events import Span
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.daemons.runtime import loops
@@ -144,7 +144,7 @@ COUNT = 2000
 
 def test_a_bye_concerns_its_sender_only(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Its own session ends; one that it drafted for is another's now, and that one's own goes on."""
-    bear_silence(monkeypatch, 1e9)
+    monkeypatch.setattr(link, "SILENCE", 1e9)
     verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
     leaving = bench.dealer()
     client = verifier.ask(request(COUNT, None))
