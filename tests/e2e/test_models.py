@@ -121,10 +121,12 @@ def test_no_worker_is_left_of_the_loading(mesh: Mesh):
     assert counts[1] - counts[0] <= 3
 
 
-def test_chats_that_take_turns(mesh: Mesh):
+@pytest.mark.parametrize("options", [(), ("--reproducible",)], ids=str)
+def test_chats_that_take_turns(mesh: Mesh, options: tuple[str, ...]):
     """Each goes on from the prefix cache, which keeps it elsewhere while others are in the model's cells, at the
-    drafter too: with the log-probabilities of a text that is computed anew, up to a near tie."""
-    verifier = mesh.verifier("bundled", *SMALL, engine="llama")
+    drafter too: with the log-probabilities of a text that is computed anew, to the last bit with steps of a constant
+    width, else up to a near tie."""
+    verifier = mesh.verifier("bundled", "--ctx", 1024, "--max-sessions", 8, *options, engine="llama")
     mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
 
     def asked(prompt: str, draft_n: int, *, cached: bool) -> tuple[list[Any], int]:
@@ -132,12 +134,13 @@ def test_chats_that_take_turns(mesh: Mesh):
         chunks = [chunk["specmesh"] for chunk in verifier.client.complete(body(prompt, N, **more))]
         return [one for chunk in chunks for one in chunk.get("logprobs", [])], chunks[-1]["report"]["cached_tokens"]
 
-    prompts = [prompt * 5 for prompt in PROMPTS]
-    anew = [asked(prompt, 0, cached=False)[0] for prompt in prompts]
-    for draft_n in (0, 4, 4):
-        for prompt, alone in zip(prompts, anew, strict=True):
-            found, cached = asked(prompt, draft_n, cached=True)
-            assert (cached > 0) == (draft_n > 0)
+    times = 15 if options else 5
+    for draft_n, more in ((0, 0), (4, 0), (4, 2)):
+        for prompt in (one * (times + more) for one in PROMPTS):
+            (alone, nothing), (found, cached) = asked(prompt, 0, cached=False), asked(prompt, draft_n, cached=True)
+            assert (cached > 0, nothing) == (draft_n > 0, 0)
+            assert not options or found == alone
+            assert not (options and more) or cached % 128 == 0
             for one, other in zip(found, alone, strict=True):
                 if one["id"] != other["id"]:
                     assert margin(other) < 2 * KERNELS
