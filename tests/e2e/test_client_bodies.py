@@ -34,43 +34,31 @@ def test_a_client_is_answered(served: dict[str, Served], role: str, asked: Json)
         assert [model["id"] for model in answer.json()["data"]] == ["sim-target"]
     elif "input" in body:
         check_response(answer, body)
-    elif streams:
-        check_stream(answer, body, chat=chat)
     else:
-        check_whole(answer, body, chat=chat)
+        check_answer(answer.chunks() if streams else [answer.json()], body, streams=bool(streams), chat=chat)
 
 
-def check_whole(answer: Answer, body: Json, *, chat: bool) -> None:
-    """An answer at once: a choice for each prompt, texts as they were asked for, the usage."""
-    check_head(answer.json(), "chat.completion" if chat else "text_completion")
-    assert [choice["index"] for choice in answer.choices] == list(range(prompts(body)))
-    for choice in answer.choices:
-        assert not chat or choice["message"]["role"] == "assistant"
-        check_text(said(choice["message"]) if chat else choice["text"], choice["finish_reason"], body)
-    check_usage(answer.json()["usage"], body)
-
-
-def check_stream(answer: Answer, body: Json, *, chat: bool) -> None:
-    """Chunks of one answer, in order: who speaks, the text, one end, the usage where it was asked for, [DONE]."""
-    chunks = answer.chunks()
-    assert len({chunk["id"] for chunk in chunks}) == 1
-    for chunk in chunks:
-        check_head(chunk, "chat.completion.chunk" if chat else "text_completion")
-    if body.get("stream_options"):
-        last = chunks.pop()
-        assert last["choices"] == []
-        check_usage(last["usage"], body)
-    choices: list[Json] = [choice for chunk in chunks for choice in chunk["choices"]]
-    assert len(choices) == len(chunks)
+def check_answer(told: list[Json], body: Json, *, streams: bool, chat: bool) -> None:
+    """An answer at once, or its chunks in order: who speaks, texts as they were asked for, one end of each, the usage
+    where it was asked for."""
+    count = len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1
+    kind = ("chat.completion" if chat else "text_completion") + ".chunk" * (chat and streams)
+    assert {(one["object"], type(one["created"]), one["model"]) for one in told} == {(kind, int, "sim-target")}
+    assert len({one["id"] for one in told}) == 1
+    assert told[0]["id"].partition("-")[0] in {"chatcmpl", "cmpl"}
+    if not streams or body.get("stream_options"):
+        check_usage(told[-1]["usage"], body, count)
+        assert not streams or told.pop()["choices"] == []
+    choices: list[Json] = [choice for one in told for choice in one["choices"]]
+    assert not streams or len(choices) == len(told)
+    roles = [choice["delta" if streams else "message"].get("role") for choice in choices] if chat else ["assistant"]
+    assert roles == ["assistant"] + [None if streams else "assistant"] * (len(roles) - 1)
     texts: dict[int, str] = {}
     for choice in choices:
-        text = said(choice["delta"]) if chat else choice["text"]
-        texts[choice["index"]] = texts.get(choice["index"], "") + text
-    if chat:
-        first, *others = (choice["delta"].get("role") for choice in choices)
-        assert (first, set(others)) == ("assistant", {None})
+        texts[choice["index"]] = texts.get(choice["index"], "") + text_of(choice)
     ends = [(choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"] is not None]
-    assert sorted(texts) == sorted(index for index, _ in ends) == list(range(prompts(body)))
+    assert sorted(texts) == sorted(index for index, _ in ends) == list(range(count))
+    assert streams or list(texts) == sorted(texts)
     for index, finish in ends:
         check_text(texts[index], finish, body)
 
@@ -86,28 +74,15 @@ def check_response(answer: Answer, body: Json) -> None:
     jsonschema.validate(json.loads(call["arguments"]), body["tools"][0]["parameters"])
 
 
-def said(message: Json) -> str:
-    """The content of a message or a delta, or the arguments of its calls."""
+def text_of(choice: Json) -> str:
+    """Its text, or that of its message or delta, or the arguments of its calls."""
+    message = choice.get("message") or choice.get("delta") or {}
     calls = message.get("tool_calls") or ()
-    return (message.get("content") or "") + "".join(call["function"]["arguments"] for call in calls)
+    text: str = choice["text"] if "text" in choice else message.get("content") or ""
+    return text + "".join(call["function"]["arguments"] for call in calls)
 
 
-def prompts(body: Json) -> int:
-    """How many answers a body asks for."""
-    prompt = body.get("prompt")
-    return len(prompt) if isinstance(prompt, list) else 1
-
-
-def check_head(answer: Json, kind: str) -> None:
-    """What every answer and chunk begins with."""
-    assert answer["object"] == kind
-    assert str(answer["id"]).partition("-")[0] in {"chatcmpl", "cmpl"}
-    assert (type(answer["created"]), answer["model"]) == (int, "sim-target")
-
-
-def check_text(text: object, finish: object, body: Json) -> None:
-    """A text, of the form that was asked for."""
-    assert isinstance(text, str)
+def check_text(text: str, finish: object, body: Json) -> None:
     assert text
     calls = body.get("tool_choice", "none") != "none"
     assert finish in ({"tool_calls"} if calls else {"stop", "length"})
@@ -120,9 +95,9 @@ def check_text(text: object, finish: object, body: Json) -> None:
         jsonschema.validate(json.loads(text), body["tools"][0]["function"]["parameters"])
 
 
-def check_usage(usage: Json, body: Json) -> None:
+def check_usage(usage: Json, body: Json, count: int) -> None:
     """Tokens are counted, and no more than were asked for."""
     most = body.get("max_tokens") or body["max_completion_tokens"]
-    assert 0 < usage["completion_tokens"] <= most * prompts(body)
+    assert 0 < usage["completion_tokens"] <= most * count
     assert usage["prompt_tokens"] > 0
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
