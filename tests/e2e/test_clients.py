@@ -74,14 +74,6 @@ def test_prompts(server: Served):
     assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == usage
 
 
-def test_top_logprobs(server: Served):
-    """As many as OpenAI's, over the wire too."""
-    answer = server.chat(logprobs=True, top_logprobs=20, max_tokens=40)
-    assert [len(one["top_logprobs"]) for one in answer.choices[0]["logprobs"]["content"]] == [20] * 40
-    assert server.chat(logprobs=True, top_logprobs=21).error["param"] == "top_logprobs"
-    assert server.complete(logprobs=21).error["param"] == "logprobs"
-
-
 def test_unknown_fields(server: Served):
     """Ignored, and said so in a header that no name can break."""
     odd = "a\r\nb: \u20ac" + "x" * 200

@@ -58,18 +58,6 @@ def test_the_next_turn_finds_the_one_before(client: openai.OpenAI, role: str):
     assert cold.choices[0].message.content == text
 
 
-def test_stop(client: openai.OpenAI):
-    """The text ends before the stop string, the session with it."""
-    whole = sim_text("once", 200)
-    stop = whole[60:63]
-    asked = {"model": "any", "prompt": "once", "max_tokens": 200, "temperature": 0, "stop": ["never\0", stop]}
-    answer = client.completions.create(**asked)
-    assert answer.usage.completion_tokens == whole.index(stop)
-    for chunks in [answer], list(client.completions.create(**asked, stream=True)):
-        assert "".join(chunk.choices[0].text for chunk in chunks) == whole[: whole.index(stop)]
-        assert chunks[-1].choices[0].finish_reason == "stop"
-
-
 def test_cancel_in_a_long_prompt(mesh: Mesh):
     """A client that gives up while its prompt is read, by chunks of two seconds, ends its session before a token has
     come."""

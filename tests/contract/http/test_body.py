@@ -85,7 +85,7 @@ TAKEN: dict[str, list[object]] = {
     "stop": [None, [], "", ["x"] * 16],
     "response_format": [{"type": "text"}],
     "echo": [False, True],
-    "logprobs": [None, False],
+    "logprobs": [None, False, 20],
     "presence_penalty": [0, -100],
     "repeat_last_n": [-1],
     "repeat_penalty": [0.5],
