@@ -53,11 +53,22 @@ def write(path: Path, model: TinyModel) -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(model.n_vocab)
     _add_vocabulary(writer, model)
-    weights = _Weights(writer, np.random.default_rng(model.seed))
-    weights.by_id("token_embd", model)
-    weights.ones("token_embd_norm" if model.arch == "lfm2" else "output_norm", model.width)
-    weights.by_id("output", model)
-    _LAYERS[model.arch](writer, weights, model)
+    _add_shape(writer, model)
+    rng, order = np.random.default_rng(model.seed), model.order()
+
+    def weights(rows: int, columns: int) -> NDArray[np.float32]:
+        return rng.standard_normal((rows, columns), np.float32) * np.float32(2.0 / np.sqrt(columns))
+
+    writer.add_tensor("token_embd.weight", weights(model.n_vocab, model.width)[order])
+    norm = "token_embd_norm" if model.arch == "lfm2" else "output_norm"
+    writer.add_tensor(f"{norm}.weight", np.ones(model.width, np.float32))
+    writer.add_tensor("output.weight", weights(model.n_vocab, model.width)[order])
+    for layer in range(model.layers):
+        for name, rows, columns in _tensors(model, layer):
+            values = weights(rows, columns) if columns else np.ones(rows, np.float32)
+            writer.add_tensor(f"blk.{layer}.{name}", values)
+        if model.arch == "mamba":
+            writer.add_tensor(f"blk.{layer}.ssm_a", -np.ones((2 * model.width, STATE), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,92 +102,37 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
         writer.add_chat_template(model.chat)
 
 
-def _add_llama(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
+def _add_shape(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     heads = model.width // HEAD
-    writer.add_feed_forward_length(model.width * 2)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
+    writer.add_feed_forward_length(0 if model.arch == "mamba" else 2 * model.width)
+    writer.add_head_count(0 if model.arch == "mamba" else heads)
+    if model.arch == "mamba":
+        writer.add_ssm_conv_kernel(KERNEL)
+        writer.add_ssm_inner_size(2 * model.width)
+        writer.add_ssm_state_size(STATE)
+        writer.add_ssm_time_step_rank(RANK)
+        return
     writer.add_rope_dimension_count(HEAD)
-    for layer in range(model.layers):
-        weights.ones(f"blk.{layer}.attn_norm", model.width)
-        _add_attention(weights, model, layer)
-        _add_feed_forward(weights, model, layer)
+    if model.arch == "lfm2":
+        writer.add_head_count_kv([heads * (layer % 2) for layer in range(model.layers)])
+        writer.add_shortconv_l_cache(KERNEL)
+    else:
+        writer.add_head_count_kv(heads)
 
 
-def _add_mamba(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
-    writer.add_feed_forward_length(0)
-    writer.add_head_count(0)
-    writer.add_ssm_conv_kernel(KERNEL)
-    writer.add_ssm_inner_size(model.width * 2)
-    writer.add_ssm_state_size(STATE)
-    writer.add_ssm_time_step_rank(RANK)
-    for layer in range(model.layers):
-        inner, block = model.width * 2, f"blk.{layer}"
-        weights.ones(f"{block}.attn_norm", model.width)
-        weights.matrix(f"{block}.ssm_in", 2 * inner, model.width)
-        weights.matrix(f"{block}.ssm_conv1d", inner, KERNEL)
-        weights.ones(f"{block}.ssm_conv1d", inner, suffix="bias")
-        weights.matrix(f"{block}.ssm_x", RANK + 2 * STATE, inner)
-        weights.matrix(f"{block}.ssm_dt", inner, RANK)
-        weights.ones(f"{block}.ssm_dt", inner, suffix="bias")
-        weights.tensor(f"{block}.ssm_a", -np.ones((inner, STATE), np.float32))
-        weights.tensor(f"{block}.ssm_d", np.ones(inner, np.float32))
-        weights.matrix(f"{block}.ssm_out", model.width, inner)
-
-
-def _add_lfm2(writer: gguf.GGUFWriter, weights: "_Weights", model: TinyModel) -> None:
-    writer.add_feed_forward_length(model.width * 2)
-    writer.add_head_count(model.width // HEAD)
-    writer.add_head_count_kv([model.width // HEAD * (layer % 2) for layer in range(model.layers)])
-    writer.add_rope_dimension_count(HEAD)
-    writer.add_shortconv_l_cache(KERNEL)
-    for layer in range(model.layers):
-        block = f"blk.{layer}"
-        weights.ones(f"{block}.attn_norm", model.width)
-        if layer % 2:
-            _add_attention(weights, model, layer)
-            weights.ones(f"{block}.attn_q_norm", HEAD)
-            weights.ones(f"{block}.attn_k_norm", HEAD)
-        else:
-            weights.matrix(f"{block}.shortconv.conv", model.width, KERNEL)
-            weights.matrix(f"{block}.shortconv.in_proj", 3 * model.width, model.width)
-            weights.matrix(f"{block}.shortconv.out_proj", model.width, model.width)
-        _add_feed_forward(weights, model, layer)
-
-
-def _add_attention(weights: "_Weights", model: TinyModel, layer: int) -> None:
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-        weights.matrix(f"blk.{layer}.{name}", model.width, model.width)
-
-
-def _add_feed_forward(weights: "_Weights", model: TinyModel, layer: int) -> None:
-    hidden = model.width * 2
-    weights.ones(f"blk.{layer}.ffn_norm", model.width)
-    weights.matrix(f"blk.{layer}.ffn_gate", hidden, model.width)
-    weights.matrix(f"blk.{layer}.ffn_up", hidden, model.width)
-    weights.matrix(f"blk.{layer}.ffn_down", model.width, hidden)
-
-
-class _Weights:
-    def __init__(self, writer: gguf.GGUFWriter, rng: np.random.Generator) -> None:
-        self._writer = writer
-        self._rng = rng
-
-    def matrix(self, name: str, rows: int, columns: int) -> None:
-        self.tensor(f"{name}.weight", self._random(rows, columns))
-
-    def by_id(self, name: str, model: TinyModel) -> None:
-        """A matrix with a row for each id, in the order of the ids."""
-        self.tensor(f"{name}.weight", self._random(model.n_vocab, model.width)[model.order()])
-
-    def _random(self, rows: int, columns: int) -> NDArray[np.float32]:
-        return self._rng.standard_normal((rows, columns), np.float32) * np.float32(2.0 / np.sqrt(columns))
-
-    def ones(self, name: str, size: int, suffix: str = "weight") -> None:
-        self.tensor(f"{name}.{suffix}", np.ones(size, np.float32))
-
-    def tensor(self, name: str, values: NDArray[np.float32]) -> None:
-        self._writer.add_tensor(name, values)
-
-
-_LAYERS = {"llama": _add_llama, "mamba": _add_mamba, "lfm2": _add_lfm2}
+def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
+    """Name, rows and columns of what a layer has; what has no columns is ones."""
+    width, inner = model.width, 2 * model.width
+    if model.arch == "mamba":
+        convolution = [("ssm_conv1d.weight", inner, KERNEL), ("ssm_conv1d.bias", inner, 0)]
+        steps = [("ssm_x.weight", RANK + 2 * STATE, inner), ("ssm_dt.weight", inner, RANK), ("ssm_dt.bias", inner, 0)]
+        ways = [("ssm_in.weight", 2 * inner, width), *convolution, *steps, ("ssm_d", inner, 0)]
+        return [("attn_norm.weight", width, 0), *ways, ("ssm_out.weight", width, inner)]
+    mixed = [(f"attn_{name}.weight", width, width) for name in ("q", "k", "v", "output")]
+    if model.arch == "lfm2":
+        mixed += [("attn_q_norm.weight", HEAD, 0), ("attn_k_norm.weight", HEAD, 0)]
+        if layer % 2 == 0:
+            mixed = [("shortconv.conv.weight", width, KERNEL)]
+            mixed += [("shortconv.in_proj.weight", 3 * width, width), ("shortconv.out_proj.weight", width, width)]
+    forward = [("ffn_gate.weight", inner, width), ("ffn_up.weight", inner, width), ("ffn_down.weight", width, inner)]
+    return [("attn_norm.weight", width, 0), *mixed, ("ffn_norm.weight", width, 0), *forward]
