@@ -25,8 +25,8 @@ class Proxy:
     loss:      share of what is sent that comes only after a retransmission.
     bandwidth: bytes a second each way; 0 has no bound.
     piece:     most bytes written at once; 0 writes what there is.
-    damage:    share of what is sent in which one bit is flipped, once a connection has been greeted. May be changed.
 
+    damage: share of what is sent in which one bit is flipped, once a connection has been greeted; `flipped` counts.
     captured: what a listener would have, the bytes forwarded to the target and those back.
     """
 
@@ -38,11 +38,10 @@ class Proxy:
         loss: float = 0.0,
         bandwidth: int = 0,
         piece: int = 0,
-        damage: float = 0.0,
     ) -> None:
-        self.delay, self.jitter, self.loss = delay, jitter, loss
-        self.bandwidth, self.piece = bandwidth, piece
-        self.damage, self.flipped = damage, 0
+        self.delay, self._jitter, self._loss = delay, jitter, loss
+        self._bandwidth, self._piece = bandwidth, piece
+        self.damage, self.flipped = 0.0, 0
         self.connections = 0
         self.captured = bytearray(), bytearray()
         self._target = target
@@ -51,11 +50,10 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._open = {True: asyncio.Event(), False: asyncio.Event()}
-        for way in self._open.values():
-            way.set()
+        self.release()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self._server = self._run(self._listen())
+        self._server = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     @property
@@ -68,12 +66,12 @@ class Proxy:
 
     def hold(self, to_target: bool | None = None) -> None:
         """Forward nothing from now on, as a network that swallows packets; in one direction only, or in both."""
-        for way in self._ways(to_target):
-            self._loop.call_soon_threadsafe(way.clear)
+        for way in (True, False) if to_target is None else (to_target,):
+            self._loop.call_soon_threadsafe(self._open[way].clear)
 
-    def release(self, to_target: bool | None = None) -> None:
+    def release(self) -> None:
         """Forward again, what was held back first, as TCP's retransmission does."""
-        for way in self._ways(to_target):
+        for way in self._open.values():
             self._loop.call_soon_threadsafe(way.set)
 
     def close(self) -> None:
@@ -82,14 +80,8 @@ class Proxy:
         self._thread.join(5.0)
         self._loop.close()
 
-    def _ways(self, to_target: bool | None) -> list[asyncio.Event]:
-        return [way for direction, way in self._open.items() if to_target in {None, direction}]
-
     def _run(self, work: "Coroutine[object, object, T]") -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10.0)
-
-    async def _listen(self) -> asyncio.Server:
-        return await asyncio.start_server(self._accept, "127.0.0.1", 0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -114,8 +106,8 @@ class Proxy:
                 data = await source.read(CHUNK)
             except OSError:
                 data = b""
-            lost = RETRANSMISSION if self._random.random() < self.loss else 0.0
-            queue.put_nowait((self._loop.time() + self.delay + self._random.uniform(0.0, self.jitter) + lost, data))
+            lost = RETRANSMISSION if self._random.random() < self._loss else 0.0
+            queue.put_nowait((self._loop.time() + self.delay + self._random.uniform(0.0, self._jitter) + lost, data))
 
     async def _deliver(
         self, queue: "asyncio.Queue[tuple[float, bytes]]", sink: asyncio.StreamWriter, to_target: bool
@@ -130,25 +122,21 @@ class Proxy:
                     break
                 greeting -= len(data)
                 if greeting < 0 and self._random.random() < self.damage:
-                    data = self._flip(data)
+                    at, self.flipped = self._random.randrange(len(data)), self.flipped + 1
+                    data = data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
                 await self._write(sink, data)
                 self.captured[0 if to_target else 1].extend(data)
         sink.transport.abort()
         self._writers.discard(sink)
 
-    def _flip(self, data: bytes) -> bytes:
-        at = self._random.randrange(len(data))
-        self.flipped += 1
-        return data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
-
     async def _write(self, sink: asyncio.StreamWriter, data: bytes) -> None:
-        size = self.piece or len(data)
+        size = self._piece or len(data)
         for at in range(0, len(data), size):
             part = data[at : at + size]
             sink.write(part)
             await sink.drain()
-            if self.bandwidth:
-                await asyncio.sleep(len(part) / self.bandwidth)
+            if self._bandwidth:
+                await asyncio.sleep(len(part) / self._bandwidth)
 
     async def _cut(self) -> None:
         for writer in self._writers:

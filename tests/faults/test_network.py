@@ -120,7 +120,7 @@ def test_blackhole_goes_on_alone_and_heals(
         since = time.monotonic()
         until(lambda: not verifier.stats()["peers"], "the drafter is given up")
         stream.read(while_=lambda: time.monotonic() - since < seconds)
-        link.release(direction)
+        link.release()
         mesh.attached(drafter)
         drafted_again(stream, 10)
     assert stream.text == sim_text(PROMPT, len(stream.ids))
