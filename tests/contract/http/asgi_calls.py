@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from harness import PATIENCE
+from starlette.types import ASGIApp
 
 from specmesh.api import requests as r
 from specmesh.api.app import create_app
@@ -79,6 +80,11 @@ class Answer:
         assert all(event.startswith("data: ") for event in events)
         return [event[6:] for event in events]
 
+    def bodies(self) -> list[Any]:
+        """The chunks of a stream, or the one answer."""
+        streams = self.headers["content-type"].startswith("text/event-stream")
+        return [json.loads(event) for event in self.events()[:-1]] if streams else [self.json()]
+
     async def send(self, message: dict[str, object]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]  # type: ignore[assignment]
@@ -97,9 +103,10 @@ async def call(
     path: str,
     parts: list[bytes] | None = None,
     answer: Answer | None = None,
-    accept: bytes = b"*/*",
     connection: object = None,
     kept: KeptResponses | None = None,
+    app: ASGIApp | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),),
 ) -> Answer:
     answer = answer or Answer()
     left = list(parts or [b""])
@@ -110,10 +117,9 @@ async def call(
         await answer.gone.wait()
         return {"type": "http.disconnect"}
 
-    headers = [(b"content-type", b"application/json"), (b"accept", accept)]
     scope: dict[str, object] = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
     scope["state"] = {"connection": connection or SimpleNamespace(behind=False)}
-    app: Callable[..., Awaitable[None]] = create_app(daemon, kept or KeptResponses())
+    app = app or create_app(daemon, kept or KeptResponses())
     await asyncio.wait_for(app(scope, receive, answer.send), PATIENCE)
     return answer
 
@@ -122,5 +128,9 @@ def get(daemon: FakeDaemon, path: str) -> Answer:
     return asyncio.run(call(daemon, "GET", path, None))
 
 
+def ask(daemon: FakeDaemon, path: str, body: object, method: str = "POST", **how: Any) -> Answer:
+    return asyncio.run(call(daemon, method, path, [json.dumps(body).encode()], **how))
+
+
 def post(daemon: FakeDaemon, **body: object) -> Answer:
-    return asyncio.run(call(daemon, "POST", "/v1/completions", [json.dumps({"prompt": "hi"} | body).encode()]))
+    return ask(daemon, "/v1/completions", {"prompt": "hi"} | body)

@@ -42,9 +42,7 @@ def test_a_stream_waits_for_its_reader():
     reader, answer = SimpleNamespace(behind=True, on_writable=None), Answer()
 
     async def read() -> None:
-        asking = asyncio.ensure_future(
-            call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [BODY], answer, b"", reader)
-        )
+        asking = asyncio.ensure_future(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [BODY], answer, reader))
         while reader.on_writable is None:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -58,8 +56,7 @@ def test_a_stream_waits_for_its_reader():
         assert not isinstance(getattr(reader.on_writable, "__self__", None), api_answer.Answer)  # nor is it kept
 
     asyncio.run(read())
-    texts = [json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1]]
-    assert texts == ["", "ABC", ""]
+    assert [body["choices"][0]["text"] for body in answer.bodies()] == ["", "ABC", ""]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -68,11 +65,8 @@ def test_characters_split_over_rounds_arrive_whole(stream: bool):
     euro = tuple("€".encode())
     events = (Started(1, 2), *(Tokens((byte,), 0) for byte in (*euro, euro[0])), DONE)
     answer = post(FakeDaemon(*events), stream=stream, rounds=True)
-    if stream:
-        texts = [json.loads(event)["choices"][0]["text"] for event in answer.events()[:-1]]
-        assert [text for text in texts if text] == ["€", "\ufffd"]
-    else:
-        assert answer.json()["choices"][0]["text"] == "€\ufffd"
+    texts = [text for body in answer.bodies() if (text := body["choices"][0]["text"])]
+    assert texts == (["€", "\ufffd"] if stream else ["€\ufffd"])
 
 
 PARAMS = SessionParams(SamplingParams(0.5, seed=7), 40, 4, ("D",))
@@ -110,7 +104,7 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
     daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((euro[2], 67, 68, 69), 0), DONE)
     resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *euro[:2]]}
     answer = post(daemon, stream=stream, stream_options={"include_usage": True}, resume=resume, stop=["D"])
-    bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
+    bodies = answer.bodies()
     assert "".join(choice["text"] for body in bodies for choice in body["choices"]) == "€C"
     assert {body["id"] for body in bodies} == {NAME}
     assert bodies[-1]["usage"]["completion_tokens"] == 5

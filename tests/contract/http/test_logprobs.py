@@ -1,11 +1,7 @@
 """Log-probabilities in answers: whose they are, and in whose form."""
 
-import asyncio
-import json
-from typing import Any
-
 import pytest
-from asgi_calls import DONE, FakeDaemon, call, post
+from asgi_calls import DONE, FakeDaemon, ask, post
 
 from specmesh.api.requests import Submit
 from specmesh.core.requests import Scored, Started, Tokens
@@ -45,9 +41,9 @@ def test_a_completion_has_four_lists():
 
 def test_a_chat_has_one_object_each():
     """With the bytes of the token; content alone, as nothing is refused."""
-    raw = json.dumps({"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 1}).encode()
+    asked = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 1}
     daemon = told(((65,), (likely(-3.0, (90, -0.1)),)))
-    answer: Any = asyncio.run(call(daemon, "POST", "/v1/chat/completions", [raw])).json()
+    answer = ask(daemon, "/v1/chat/completions", asked).json()
     top = {"id": 90, "token": "Z", "logprob": -0.1, "bytes": [90]}
     entry = {"id": 65, "token": "A", "logprob": -3.0, "bytes": [65], "top_logprobs": [top]}
     assert answer["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
@@ -71,9 +67,7 @@ def test_an_echoed_prompt(stream: bool):
     rounds = Tokens((65,), 0, (likely(-0.5, (65, -0.5)),)), Tokens((66,), 0, (likely(-3.0, (90, -0.1)),))
     daemon = FakeDaemon(prompt, Scored((likely(-1.0, (104, -1.0)), likely(-2.0))), *rounds, DONE)
     answer = post(daemon, logprobs=1, echo=True, stop="h", stream=stream)
-    choices = [
-        body["choices"][0] for body in ([json.loads(e) for e in answer.events()[:-1]] if stream else [answer.json()])
-    ]
+    choices = [body["choices"][0] for body in answer.bodies()]
     assert "".join(choice["text"] for choice in choices) == "h\ufffdAB"
     lists = [one for choice in choices if (one := choice["logprobs"]) is not None]
     told = {name: [value for one in lists for value in one[name]] for name in lists[0]}
@@ -89,7 +83,7 @@ def test_an_echoed_prompt(stream: bool):
 def test_an_echoed_prompt_alone(stream: bool):
     """Without log-probabilities; or where none came of it: there is only one id, or its verifier knows of no echo."""
     answer = post(FakeDaemon(Started(1, 2, (104, 105)), Tokens((65,), 0), DONE), echo=True, stream=stream)
-    bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
+    bodies = answer.bodies()
     assert "".join(body["choices"][0]["text"] for body in bodies) == "hiA"
     lone = post(FakeDaemon(Started(1, 1, (104,)), DONE), echo=True, logprobs=1).json()["choices"][0]
     assert (lone["text"], lone["logprobs"]["token_logprobs"]) == ("h", [None])
@@ -108,7 +102,7 @@ def test_ids_text_and_logprobs_end_together(stream: bool):
     daemon = FakeDaemon(Started(1, 2), *rounds, DONE)
     daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
     answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)
-    bodies = [json.loads(event) for event in answer.events()[:-1]] if stream else [answer.json()]
+    bodies = answer.bodies()
     assert [text for body in bodies if (text := body["choices"][0]["text"])] == (["ab", "#c"] if stream else ["ab#c"])
     lists = [one for body in bodies if (one := body["choices"][0]["logprobs"]) is not None]
     assert [value for one in lists for value in one["token_logprobs"]] == [0.0, -2.0, -1.0]

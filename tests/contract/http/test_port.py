@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from asgi_calls import FakeDaemon, call
 from starlette.responses import PlainTextResponse
-from starlette.types import Message
 
 from specmesh.api.app import ApiGuard
 from specmesh.config import parse_port, read_keys
@@ -65,19 +65,9 @@ def test_origins(keys: Path):
 
 
 def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
-    statuses: list[int] = []
-
-    async def send(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            statuses.append(message["status"])
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""}
-    asyncio.run(ApiGuard(PlainTextResponse("ok"), keys)(scope, receive, send))
-    return statuses[0]
+    guard = ApiGuard(PlainTextResponse("ok"), keys)
+    return asyncio.run(call(FakeDaemon(), "GET", path, app=guard, headers=raw)).status
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """/v1/responses: a body as a chat's, and what a chat says as items and events."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
-from asgi_calls import EVENTS, Answer, FakeDaemon, call
+from asgi_calls import EVENTS, Answer, FakeDaemon, ask
 
 from specmesh import errors
 from specmesh.api.body import parse_body
@@ -173,8 +172,7 @@ def test_events_of_a_turn_with_everything():
 
 
 def respond(daemon: FakeDaemon, answer: Answer | None = None, **body: object) -> Answer:
-    parts = [json.dumps({"input": "Hi"} | body).encode()]
-    return asyncio.run(call(daemon, "POST", "/v1/responses", parts, answer))
+    return ask(daemon, "/v1/responses", {"input": "Hi"} | body, answer=answer)
 
 
 STOPPED = (*EVENTS[:-1], Finished("stop", (104, 105), EVENTS[-1].report))  # type: ignore[union-attr]
@@ -220,24 +218,23 @@ def test_kept_responses():
     """The last ones can be gone on from, shown and forgotten; none with store false, and none where none are kept."""
     daemon = FakeDaemon(*STOPPED)
 
-    def ask(method: str, path: str = "", **body: object) -> Answer:
-        parts = [json.dumps({"input": "Hi"} | body).encode()]
-        return asyncio.run(call(daemon, method, f"/v1/responses{path}", parts, kept=kept))
+    def asked(method: str, path: str = "", **body: object) -> Answer:
+        return ask(daemon, f"/v1/responses{path}", {"input": "Hi"} | body, method, kept=kept)
 
     kept = KeptResponses(2)
     names = list[str]()
     for _ in range(3):
-        answer = ask("POST", instructions="Be brief.", previous_response_id=names[-1] if names else None).json()
+        answer = asked("POST", instructions="Be brief.", previous_response_id=names[-1] if names else None).json()
         assert answer["store"] is True
         names.append(answer["id"])
     said = [(one.role, one.content) for one in daemon.orders[-1].request.messages]  # type: ignore[union-attr]
     assert said == [("system", "Be brief."), *[("user", "Hi"), ("assistant", "ABC")] * 2, ("user", "Hi")]
-    assert ask("GET", f"/{names[2]}").json() == answer
-    assert ask("GET", f"/{names[0]}").status == 404
-    assert ask("DELETE", f"/{names[2]}").json() == {"id": names[2], "object": "response", "deleted": True}
-    assert [ask(method, f"/{names[2]}").status for method in ("GET", "DELETE")] == [404, 404]
-    assert ask("POST", previous_response_id=names[2]).json()["error"]["param"] == "previous_response_id"
-    unkept = ask("POST", store=False).json()
-    assert (unkept["store"], ask("GET", f"/{unkept['id']}").status) == (False, 404)
+    assert asked("GET", f"/{names[2]}").json() == answer
+    assert asked("GET", f"/{names[0]}").status == 404
+    assert asked("DELETE", f"/{names[2]}").json() == {"id": names[2], "object": "response", "deleted": True}
+    assert [asked(method, f"/{names[2]}").status for method in ("GET", "DELETE")] == [404, 404]
+    assert asked("POST", previous_response_id=names[2]).json()["error"]["param"] == "previous_response_id"
+    unkept = asked("POST", store=False).json()
+    assert (unkept["store"], asked("GET", f"/{unkept['id']}").status) == (False, 404)
     kept = KeptResponses()
-    assert "--responses N" in ask("GET", f"/{names[1]}").json()["error"]["message"]
+    assert "--responses N" in asked("GET", f"/{names[1]}").json()["error"]["message"]

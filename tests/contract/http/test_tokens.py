@@ -1,12 +1,10 @@
 """llama-server's resources: ids of a text, text of ids and of a chat, what is served; and what is not."""
 
-import asyncio
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from asgi_calls import EVENTS, Answer, FakeDaemon, call, get
+from asgi_calls import EVENTS, FakeDaemon, ask, get
 
 from specmesh.api.requests import ModelInfo
 from specmesh.core.chat import Tokenizer
@@ -33,10 +31,6 @@ class Drafter(FakeDaemon):
     @property
     def tokenizer(self) -> Tokenizer:
         raise NotOffered("ask the verifier")
-
-
-def ask(daemon: FakeDaemon, path: str, body: object) -> Answer:
-    return asyncio.run(call(daemon, "POST", path, [json.dumps(body).encode()]))
 
 
 @pytest.mark.parametrize(
