@@ -1,10 +1,8 @@
 """What users and other programs build on has the schema that golden/ records: keys and types, not numbers."""
 
 import json
-from collections.abc import Iterator
 from typing import NamedTuple
 
-import click
 import pytest
 from golden import check, check_facts
 from harness.ports import free_port
@@ -14,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import Served
 
 from specmesh import errors
-from specmesh.cli import main
 
 KEY = "sk-of-the-golden-files"
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30, "ignore_eos": True}
@@ -192,18 +189,3 @@ def test_exit_codes():
 def test_settings():
     told = {role: command("config", "show", role, "--json").json["settings"] for role in ("verifier", "drafter")}
     check_facts("settings", {role: sorted(settings) for role, settings in told.items()})  # type: ignore[call-overload]
-
-
-def test_command_line():
-    check_facts("command-line", dict(commands(main, "specmesh")))
-
-
-def commands(command: click.Command, name: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command with its arguments and its options' spellings."""
-    yield (
-        name,
-        sorted(spelling for parameter in command.params for spelling in (*parameter.opts, *parameter.secondary_opts)),
-    )
-    if isinstance(command, click.Group):
-        for child in sorted(command.commands):
-            yield from commands(command.commands[child], f"{name} {child}")
