@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from peer import Peer
 from processes import PATIENCE, Daemon, Mesh, Stream, body, complete, edited, sim_text, until
-from served import asking, many
 
 from specmesh.errors import Busy, WentAway
 
@@ -90,25 +89,6 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPool
     assert (ended["cancelled"], ended["length"]) == (1, 2)
     assert drafter.stats()["reconnects"] == 0
     assert "Traceback" not in daemon.text() + drafter.text()
-
-
-@fault("E8.99")
-def test_a_drafter_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor):
-    daemon = mesh.verifier("step_ms=4,max_sessions=4")
-    slow = drafter(mesh)
-    slowed = clients.submit(complete, slow, body(PROMPT + SLOW, 400, draft_n=4))
-    until((mesh.folder / "begun").exists, "the slow step has begun")
-    assert complete(daemon, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40), (
-        "the verifier's own clients do not wait for it"
-    )
-    with many(slow.socket, 1, asking(body(PROMPT, 8000, draft_n=4, stream=True))):
-        until(lambda: slow.stats()["sessions"]["live"] == 2, "the next one has a session")
-    until(lambda: slow.stats()["sessions"]["live"] == 1, "it leaves")
-    until(lambda: daemon.live() == 1, "the verifier has heard so")
-    for_a_step(mesh, slow, lambda: daemon.has(slow) and slowed.running())
-    assert slowed.result(PATIENCE).text == sim_text(PROMPT + SLOW, 400)
-    assert slow.stats()["reconnects"] == 0
-    assert "Traceback" not in daemon.text() + slow.text()
 
 
 @fault("E8.99")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from harness.loops import PATIENCE, Bench, Flaky, Running, Scripted, request, until, welcomed
+from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Running, Scripted, request, until, welcomed
 
 from specmesh.core import link
 from specmesh.core.events import Span
@@ -45,7 +45,8 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
 
 @pytest.mark.fault("E8.91")
 def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):
-    """The loop turns on while the draft model is in a step; once that has taken far too long it says nothing."""
+    """The loop turns on and serves clients while the draft model is in a step; once that takes far too long it says
+    nothing."""
     router, running, engine = held
     for number in range(5):
         stood = running.progress
@@ -53,6 +54,10 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
         while router.expect(m.Pong).number != 100 + number:
             pass
         until(lambda stood=stood: running.progress > stood, "the loop turns on")
+    client = running.ask(request())
+    router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}))
+    running.cancel(client)
+    assert router.expect(m.Close).session == 6
     monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
     router.say(m.Ping(1))
     while (message := router.on_event(0.5)) is not None:  # an answer may have been on its way
