@@ -1,14 +1,13 @@
 """A target whose layers are on two other servers, by llama.cpp's RPC: the same text, and who computes is told."""
 
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
 import pytest
 from harness.ports import free_port
-from processes import SPECMESH, Mesh, body, command, complete, drafted, environment, until
+from processes import Mesh, Running, body, command, complete, drafted, until
 
 pytestmark = pytest.mark.models
 
@@ -18,27 +17,19 @@ PROMPTS = ("def read_config(path):", "class Stack:")
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[str]]:
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
-    running = [
-        subprocess.Popen(
-            [*SPECMESH, "rpc-server", "--bind", address, "--threads", "1"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environment(),
-        )
-        for address in addresses
-    ]
+    running = [Running("rpc-server", "--bind", address, "--threads", 1) for address in addresses]
     try:
-        for address, process in zip(addresses, running, strict=True):
-            until(partial(_listens, address, process), f"{address} listens")
+        for address, server in zip(addresses, running, strict=True):
+            until(partial(_listens, address, server), f"{address} listens")
         yield addresses
     finally:
-        for process in running:
-            process.kill()
-            process.communicate()
+        for server in running:
+            server.process.kill()
+            server.end()
 
 
-def _listens(address: str, process: "subprocess.Popen[bytes]") -> bool:
-    assert process.poll() is None, process.communicate()[1].decode()
+def _listens(address: str, server: Running) -> bool:
+    assert server.process.poll() is None, server.end()
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), 1.0):
         return True
