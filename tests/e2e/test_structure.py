@@ -7,9 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from harness.ports import free_port
-from processes import Daemon, Json, Mesh, Stream, complete, generate, sim_text, until
-
-from specmesh.errors import SpecmeshError
+from processes import Daemon, Json, Mesh, Stream, complete, generate, until
 
 WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}
 TEXT = {"type": "string", "maxLength": 24}
@@ -123,16 +121,3 @@ def test_one_long_literal_holds_up_nobody_else(mesh: Mesh, n: int, draft_n: obje
     for form in ({"grammar": f'root ::= "{LITERAL}"'}, {"json_schema": {"const": LITERAL}}):
         until(lambda form=form: beside(form)[0] < 6 * beside({})[1], "it is hardly slower")
     assert not verifier.events("drafter_gone")
-
-
-def test_a_grammar_that_takes_too_much_ends_alone(mesh: Mesh):
-    """Its client is told so in mid-text; whoever is beside it hears nothing of that."""
-    verifier = mesh.verifier("step_ms=4")
-    form = {"grammar": 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""', "ignore_eos": True}
-    with Stream(verifier, {"prompt": "x", "max_tokens": 4_000, "rounds": True, **form}) as running:
-        running.read(1)
-        with Stream(verifier, {"prompt": "hello", "max_tokens": 1_000, "temperature": 0, "draft_n": 0}) as beside:
-            with pytest.raises(SpecmeshError, match=r"the grammar takes too much to go on with: .*; ask for a simpler"):
-                running.read()
-            assert set(running.text) <= {"a", "b"}
-            assert beside.read().text == sim_text("hello", 1_000)
