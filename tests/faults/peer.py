@@ -87,20 +87,15 @@ class Peer(ScriptedDrafter):
 
     def join(self) -> m.Welcome:
         """Introduce itself as a good drafter does, until it is welcome."""
-        welcome: m.Message | None = None
 
-        def welcomed() -> bool:
-            nonlocal welcome
+        def welcomed() -> m.Welcome | None:
             self.hello()
             while (heard := self.on_event(0.25)) is not None:
                 if isinstance(heard, m.Welcome):
-                    welcome = heard
-                    return True
-            return False
+                    return heard
+            return None
 
-        until(welcomed, "it is welcome")
-        assert isinstance(welcome, m.Welcome)
-        return welcome
+        return until(welcomed, "it is welcome")
 
     def answered(self) -> None:
         """Make sure that the verifier has taken everything said so far, and that the link is up."""
