@@ -46,8 +46,8 @@ MAX_HTTP_BODY = 2 * 1024 * 1024
 PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
-def create_app(backend: Backend, kept: KeptResponses) -> Starlette:
-    api = _Api(backend, kept)
+def create_app(backend: Backend, kept: KeptResponses, ping_timeout: float = PING_TIMEOUT_S) -> Starlette:
+    api = _Api(backend, kept, ping_timeout)
     return Starlette(
         routes=[
             Route("/health", api.health),
@@ -71,8 +71,8 @@ def create_app(backend: Backend, kept: KeptResponses) -> Starlette:
 
 
 class _Api:
-    def __init__(self, backend: Backend, kept: KeptResponses) -> None:
-        self._backend, self._kept = backend, kept
+    def __init__(self, backend: Backend, kept: KeptResponses, ping_timeout: float) -> None:
+        self._backend, self._kept, self._ping_timeout = backend, kept, ping_timeout
 
     async def health(self, _: HttpRequest) -> Response:
         reason, role = self._backend.not_ready(), self._backend.role
@@ -102,7 +102,7 @@ class _Api:
 
     async def ping(self, _: HttpRequest) -> Response:
         self._served()
-        return JSONResponse({"peers": await round_trips(self._backend)})
+        return JSONResponse({"peers": await round_trips(self._backend, self._ping_timeout)})
 
     async def embeddings(self, _: HttpRequest) -> Response:
         raise errors.NotOffered("embeddings are not offered: start a server of an embedding model for them")
@@ -166,7 +166,7 @@ class _Api:
         return kind(self._backend, choices, headers=headers, stream=body.stream, tells_usage=body.tells_usage)
 
 
-async def round_trips(backend: Backend) -> list[dict[str, object]]:
+async def round_trips(backend: Backend, timeout: float) -> list[dict[str, object]]:
     """PING each peer of a daemon over the wire; time_ms is None for a PING without an answer. Raise DaemonUnreachable
     if there is nobody to be pinged."""
     times: dict[Peer, float | None] = {}
@@ -182,7 +182,7 @@ async def round_trips(backend: Backend) -> list[dict[str, object]]:
 
     backend.submit(PingPeers(lambda peers: note(dict.fromkeys(peers)), answered))
     with suppress(TimeoutError):
-        await asyncio.wait_for(complete.wait(), PING_TIMEOUT_S)
+        await asyncio.wait_for(complete.wait(), timeout)
     if not times:
         other = "drafter" if backend.role == "verifier" else "verifier"
         raise errors.DaemonUnreachable(f"no {other} is attached to this {backend.role}", "start one, or see its log")

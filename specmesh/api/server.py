@@ -28,6 +28,7 @@ from specmesh.security import listen
 log = structlog.get_logger("specmesh.api")
 
 BACKLOG = 2048  # connections that wait to be accepted
+PATIENCE = 30.0
 SEND_BUFFER = 64 * 1024  # bytes of an answer in the kernel: a slow reader is noticed beyond them
 ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
 _FULL = refusal(Busy("the API has as many connections as may be, all with requests", "try again"))
@@ -43,11 +44,9 @@ def _most_connections() -> int:
 
 class ApiConnection(H11Protocol):
     """One connection of a listener, closed once its time is over. Beyond `most` the one that has waited longest for a
-    request is closed; where all have one, the newest is refused. patience: seconds for a request to come whole, to the
-    next one after an answer, and for a reader to take some of what waits for it."""
+    request is closed; where all have one, the newest is refused."""
 
     most = _most_connections()
-    patience = 30.0
     last: object = None  # the request then
     behind = False  # its reader takes so little that writing would have to wait; looked at for each token
     on_writable: Callable[[], None] = staticmethod(lambda: None)
@@ -82,21 +81,22 @@ class ApiConnection(H11Protocol):
         """The request has come whole, and is not answered to the end."""
         return self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
 
-    def check(self) -> None:
-        """Close the connection if for too long it has neither made a request, waited for an answer nor read some of
+    def check(self, patience: float) -> None:
+        """Close the connection if for so long it has neither made a request, waited for an answer nor read some of
         one."""
         left, now = self.transport.get_write_buffer_size(), self.loop.time()
         if left < self.left or (self.answering and not left) or self.cycle is not self.last:
             self.fine = now
         self.left, self.last = left, self.cycle
-        if now - self.fine >= self.patience:
+        if now - self.fine >= patience:
             self.transport.abort()
 
 
 class _Server(uvicorn.Server):
     """Serves one listener. At the end it cuts connections whose answers do not end."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, patience: float) -> None:
+        self._patience = patience
         config = uvicorn.Config(
             app,
             http=ApiConnection,
@@ -106,7 +106,7 @@ class _Server(uvicorn.Server):
             access_log=False,
             lifespan="off",
             backlog=1,  # as often asyncio tries, and logs, where there is no descriptor for a connection
-            timeout_keep_alive=3600,  # `ApiConnection.patience` says when
+            timeout_keep_alive=3600,  # `patience` says when
         )
         super().__init__(config)
 
@@ -118,7 +118,7 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         for connection in list[object](self.server_state.connections) if counter % 10 == 0 else ():
             if isinstance(connection, ApiConnection):
-                connection.check()
+                connection.check(self._patience)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -132,14 +132,23 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving_api(
-    path: Path, backend: Backend, port: Port | None = None, responses: int = 0
+    path: Path,
+    backend: Backend,
+    port: Port | None = None,
+    responses: int = 0,
+    patience: float = PATIENCE,
+    system: Path = SYSTEM_DIR,
 ) -> Generator[asyncio.AbstractEventLoop]:
     """Serve the API while the context is open, by the event loop that this gives, on a thread of its own; the socket is
-    private and removed at the end. Raises ConfigError where it cannot listen. `port` is served behind an `ApiGuard`."""
+    private, but in the system's folder, and removed at the end. Raises ConfigError where it cannot listen. `port` is
+    served behind an `ApiGuard`. patience: seconds for a request to come whole, to the next one after an answer, and for
+    a reader to take some of what waits for it."""
     app = create_app(backend, KeptResponses(responses))
     # the port first: where that is taken, no socket is left behind
-    listeners = [] if port is None else [(_Server(guarded(app, port)), listen(port.host, port.port, "--http"))]
-    listeners.append((_Server(app), _listen(path)))
+    listeners = (
+        [] if port is None else [(_Server(guarded(app, port), patience), listen(port.host, port.port, "--http"))]
+    )
+    listeners.append((_Server(app, patience), _listen(path, system)))
     for _, listener in listeners:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
     loop = asyncio.new_event_loop()
@@ -168,7 +177,7 @@ async def _serve_all(listeners: Sequence[tuple[_Server, socket.socket]]) -> None
     await asyncio.gather(*(server.serve(sockets=[listener]) for server, listener in listeners))
 
 
-def _listen(path: Path) -> socket.socket:
+def _listen(path: Path, system: Path) -> socket.socket:
     """A listening socket at `path`, replacing a stale one but nothing else; the caller holds the instance's lock. It is
     for this user only and, in the system's folder, for the members of the service's group."""
     try:
@@ -180,7 +189,7 @@ def _listen(path: Path) -> socket.socket:
     except OSError as error:
         raise ConfigError(f"cannot replace {path} ({error.strerror})", "choose another --socket") from None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    old = os.umask(0o117 if path.parent == SYSTEM_DIR else 0o177)
+    old = os.umask(0o117 if path.parent == system else 0o177)
     try:
         listener.bind(os.fspath(path))
     except OSError as error:

@@ -9,9 +9,9 @@ from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
 from harness import PATIENCE
 
 from specmesh import errors
-from specmesh.api import app
-from specmesh.api.app import MAX_HTTP_BODY
+from specmesh.api.app import MAX_HTTP_BODY, create_app
 from specmesh.api.requests import Cancel, ClientOrder, Peer, PingPeers, Submit
+from specmesh.api.responses import KeptResponses
 from specmesh.core.requests import Failed
 
 
@@ -143,9 +143,8 @@ NEAR, FAR = Peer("near:1", "tcp://192.0.2.1"), Peer("far:2", "tcp://192.0.2.2")
 
 
 @pytest.mark.parametrize("peers", [(NEAR, FAR), (FAR,), ()])
-def test_each_peer_has_a_time(peers: tuple[Peer, ...], monkeypatch: pytest.MonkeyPatch):
+def test_each_peer_has_a_time(peers: tuple[Peer, ...]):
     """A PING without an answer is lost once its time is up; where there are no peers, that is said."""
-    monkeypatch.setattr(app, "PING_TIMEOUT_S", 0.05)
 
     class Pinged(FakeDaemon):
         def submit(self, order: ClientOrder) -> None:
@@ -154,7 +153,8 @@ def test_each_peer_has_a_time(peers: tuple[Peer, ...], monkeypatch: pytest.Monke
             if FAR in peers:
                 order.answered(FAR, 0.1)
 
-    answer = asyncio.run(call(Pinged(), "POST", "/ping"))
+    app = create_app(Pinged(), KeptResponses(), ping_timeout=0.05)
+    answer = asyncio.run(call(Pinged(), "POST", "/ping", app=app))
     if peers:
         told = [{"peer": one.name, "address": one.address, "time_ms": 100.0 if one is FAR else None} for one in peers]
         assert answer.json() == {"peers": told}

@@ -13,8 +13,7 @@ import pytest
 from asgi_calls import FakeDaemon
 from harness.loops import PATIENCE, until
 
-from specmesh.api import server
-from specmesh.api.server import ApiConnection, serving_api
+from specmesh.api.server import serving_api
 from specmesh.config import Port
 from specmesh.core.requests import Started, Tokens
 from specmesh.errors import ConfigError
@@ -24,9 +23,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_systems_socket_is_the_groups_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server, "SYSTEM_DIR", tmp_path)
-    with serving_api(tmp_path / "s", FakeDaemon()):
+def test_systems_socket_is_the_groups_too(tmp_path: Path):
+    with serving_api(tmp_path / "s", FakeDaemon(), system=tmp_path):
         assert mode(tmp_path / "s") == 0o660
 
 
@@ -62,11 +60,10 @@ def trickle(to: socket.socket, ended: threading.Event) -> None:
     [b"", HEAD, HEAD + b"X-More: ", HEAD + b"Content-Length: 100000\r\n\r\n{", STATS, STATS + HEAD],
     ids=["idle", "head", "slow head", "slow body", "idle again", "half a second request"],
 )
-def test_a_request_must_come_whole(tmp_path: Path, raw: bytes, monkeypatch: pytest.MonkeyPatch):
+def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
     """Within its time, however it comes; before it and after an answer too. Else the connection is closed."""
-    monkeypatch.setattr(ApiConnection, "patience", 0.3)
     ended = threading.Event()
-    with serving_api(tmp_path / "s", FakeDaemon()), closing(said(tmp_path / "s", raw)) as slow:
+    with serving_api(tmp_path / "s", FakeDaemon(), patience=0.3), closing(said(tmp_path / "s", raw)) as slow:
         if raw.endswith((b": ", b"{")):
             threading.Thread(target=trickle, args=(slow, ended), daemon=True).start()
         with suppress(ConnectionError):
@@ -76,11 +73,10 @@ def test_a_request_must_come_whole(tmp_path: Path, raw: bytes, monkeypatch: pyte
 
 
 @pytest.mark.fault("E5.56")
-def test_a_stream_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_stream_that_nobody_reads(tmp_path: Path):
     """It loses its session, once its reader has taken nothing for a while."""
-    monkeypatch.setattr(ApiConnection, "patience", 0.3)
     daemon = FakeDaemon(Started(1, 2), Tokens((65,) * 2**20, 0))
     body = b'{"prompt": "hi", "stream": true}'
     raw = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-    with serving_api(tmp_path / "s", daemon), closing(said(tmp_path / "s", raw)):
+    with serving_api(tmp_path / "s", daemon, patience=0.3), closing(said(tmp_path / "s", raw)):
         until(daemon.cancelled.is_set, "it is cancelled")
