@@ -48,7 +48,8 @@ def test_json_has_sane_values(daemon: Daemon, role: str):
     assert (r["text"], r["finish_reason"]) == (sim_text(PROMPT, N), "length")
     assert r["prompt_token_ids"] == list(PROMPT.encode())
     assert (r["prompt_tokens"], r["generated_tokens"]) == (len(PROMPT), N)
-    assert 0 < r["accepted"] <= r["drafted"]
+    assert 0 < r["accepted"] <= r["drafted"] <= 4 * r["rounds"]
+    assert len(r["accept_histogram"]) <= 4 + 1
     assert r["acceptance_rate"] == pytest.approx(r["accepted"] / r["drafted"], abs=1e-4)
     assert r["mean_acceptance_length"] == pytest.approx(1 + r["accepted"] / r["rounds"], abs=1e-4)
     assert r["generated_tokens"] == r["accepted"] + r["rounds"]
@@ -66,16 +67,6 @@ def test_json_has_sane_values(daemon: Daemon, role: str):
     assert r["draft_n_last"] == 4
     assert isinstance(r["seed"], int)
     assert r["drafter"] is not None
-
-
-@pytest.mark.parametrize(("options", "most"), [(("--draft-n", 0), 0), (("--draft-n", 3), 3), ((), 64)])
-def test_draft_n(pair: dict[str, Daemon], options: tuple[object, ...], most: int):
-    """--draft-n N verifies at most N drafts a round and changes nothing else; without options drafts are accepted."""
-    report: Any = drafting(pair["drafter"], *options, least=min(most, 1))
-    assert report["text"] == sim_text(PROMPT, N)
-    assert report["drafted"] <= most * report["rounds"]
-    assert (report["accepted"] > 0) == (most > 0)
-    assert len(report["accept_histogram"]) <= most + 1
 
 
 def test_verbose_tells_the_report_on_stderr(pair: dict[str, Daemon]):
