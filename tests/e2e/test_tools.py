@@ -33,23 +33,6 @@ def named(name: str) -> dict[str, object]:
     return {"type": "function", "function": {"name": name}}
 
 
-def test_a_loop_of_two_steps(client: openai.OpenAI):
-    """The model calls, is told what came of it, and calls what it is to call next; its arguments fit their schema."""
-    answer = client.chat.completions.create(messages=CHAT, tool_choice=named("weather"), **ASKED)
-    [choice] = answer.choices
-    [call] = choice.message.tool_calls
-    assert (choice.finish_reason, choice.message.content, call.function.name) == ("tool_calls", None, "weather")
-    assert (len(call.id), call.id.isalnum()) == (9, True)  # Mistral's templates refuse any other
-    arguments = json.loads(call.function.arguments)
-    assert set(arguments) == {"days", "unit"}
-    assert 1 <= arguments["days"] <= 9
-    assert arguments["unit"] in ("C", "F")
-    told = {"role": "tool", "tool_call_id": call.id, "content": "mild"}
-    chat = [*CHAT, choice.message.model_dump(exclude_none=True), told]
-    again = client.chat.completions.create(messages=chat, tool_choice="required", parallel_tool_calls=False, **ASKED)
-    assert [one.function.name in ("weather", "now") for one in again.choices[0].message.tool_calls] == [True]
-
-
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
     """The name first, then the arguments; the same with drafts and without, of which the grammar makes many."""
