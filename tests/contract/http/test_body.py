@@ -77,6 +77,13 @@ def test_refused(name: str, value: object):
     assert refused.value.param == name
 
 
+@pytest.mark.parametrize("seed", [7, 2**32 - 1, 2**32 + 1, 2**64 - 2, -(2**63), -1])
+def test_seeds(seed: int):
+    """The lowest 32 bits of any one; -1 is a random one."""
+    found = {parse_completion({"prompt": "x", "seed": seed}).requests[0].params.sampling.seed for _ in range(4)}
+    assert len(found) > 1 if seed == -1 else found == {seed % 2**32}
+
+
 TAKEN: dict[str, list[object]] = {
     **{name: [0, None] for name in ("mirostat", "dry_multiplier", "min_tokens")},
     **{name: [[]] for name in ("suffix", "stop_token_ids")},
