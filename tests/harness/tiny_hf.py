@@ -16,37 +16,28 @@ WIDTH, N_VOCAB = 64, 320
 WINDOW = 16
 
 BASE = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4}
-LLAMA = BASE | {
-    "model_type": "llama",
-    "num_key_value_heads": 4,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-}
-HYBRID = BASE | {
-    "model_type": "qwen3_next",
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
-    "linear_conv_kernel_dim": 4,
-    "num_experts": 0,
-    "num_experts_per_tok": 0,
-    "decoder_sparse_step": 1,
-    "shared_expert_intermediate_size": 0,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 0,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "partial_rotary_factor": 0.5,
-    "full_attention_interval": 2,
-}
-SLIDING = BASE | {
+GROUPED = BASE | {"num_key_value_heads": 2, "head_dim": 16}
+NORMS = {"rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+LLAMA = BASE | NORMS | {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": False}
+HYBRID = (
+    GROUPED
+    | NORMS
+    | {
+        "model_type": "qwen3_next",
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 32),
+        "linear_conv_kernel_dim": 4,
+        **dict.fromkeys(("num_experts", "num_experts_per_tok"), 0),
+        **dict.fromkeys(("shared_expert_intermediate_size", "moe_intermediate_size"), 0),
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "partial_rotary_factor": 0.5,
+        "full_attention_interval": 2,
+    }
+)
+SLIDING = GROUPED | {
     "model_type": "gemma3_text",
-    "num_key_value_heads": 2,
-    "head_dim": 16,
     "query_pre_attn_scalar": 16,
     "sliding_window": WINDOW,
     "sliding_window_pattern": 2,
