@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,20 @@ from specmesh.client import Client
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
 
-@dataclass(frozen=True)
 class Home:
-    folder: Path
+    """A user's home, with a systemctl."""
 
-    @property
-    def env(self) -> dict[str, str]:
+    def __init__(self, folder: Path) -> None:
+        for name in ("bin", "run"):
+            (folder / name).mkdir(parents=True)
+        script, notes = folder / "bin/systemctl", f'echo "$*" >> "{folder}/bin/told"'
+        fails = f'[ ! -e "{folder}/bin/broken" ] || {{ echo "no bus" >&2; exit 1; }}'
+        script.write_text(f"#!/bin/sh\n{notes}\n{fails}\n")
+        script.chmod(0o755)
         paths = {"HOME": "", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_RUNTIME_DIR": "run"}
-        known = {name: str(self.folder / path) for name, path in paths.items()}
-        return known | {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        self.env = {name: str(folder / path) for name, path in paths.items()}
+        self.env["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"
+        self.folder, self.unit = folder, folder / ".config/systemd/user/specmesh-verifier.service"
 
     def specmesh(self, *args: object) -> Done:
         return command(*args, env=self.env)
@@ -43,26 +47,12 @@ class Home:
     def told(self) -> list[str]:
         return (self.folder / "bin/told").read_text().splitlines()
 
-    @property
-    def unit(self) -> Path:
-        return self.folder / ".config/systemd/user/specmesh-verifier.service"
-
 
 @pytest.fixture
 def home() -> Iterator[Home]:
     """A home whose name has spaces and letters; in a short folder, because a socket's path is short."""
     with tempfile.TemporaryDirectory(prefix="sm-") as short:
-        yield made(Path(short) / "Büro von Ada")
-
-
-def made(folder: Path) -> Home:
-    for name in ("bin", "run"):
-        (folder / name).mkdir(parents=True)
-    script = folder / "bin/systemctl"
-    notes = f'echo "$*" >> "{folder}/bin/told"'
-    script.write_text(f'#!/bin/sh\n{notes}\n[ ! -e "{folder}/bin/broken" ] || {{ echo "no bus" >&2; exit 1; }}\n')
-    script.chmod(0o755)
-    return Home(folder)
+        yield Home(Path(short) / "Büro von Ada")
 
 
 @pytest.fixture
