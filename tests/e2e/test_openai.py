@@ -41,23 +41,6 @@ def test_request_ids(client: openai.OpenAI, server: Served):
     assert name not in server.daemon.text()
 
 
-def test_the_next_turn_finds_the_one_before(client: openai.OpenAI, role: str):
-    """`usage` says how much of a chat was in memory: most of it at its second turn, nothing without `cache_prompt`."""
-    chat = [{"role": "system", "content": f"Say it at the {role} in a few words."}]
-    asked = {"model": "any", "max_tokens": 9, "temperature": 0}
-    for question, found in (("One?", False), ("Two?", True)):
-        chat.append({"role": "user", "content": question})
-        answer = client.chat.completions.create(messages=chat, **asked)
-        text = answer.choices[0].message.content or ""
-        rendered = "".join(f"{one['role']}: {one['content']}\n" for one in chat) + "assistant: "
-        assert text == sim_text(rendered, 9)
-        assert (answer.usage.prompt_tokens_details.cached_tokens > len(rendered) // 2) == found
-        before, chat = chat, [*chat, {"role": "assistant", "content": text}]
-    cold = client.chat.completions.create(messages=before, **asked, extra_body={"cache_prompt": False})
-    assert cold.usage.prompt_tokens_details.cached_tokens == 0
-    assert cold.choices[0].message.content == text
-
-
 def test_commands(server: Served):
     """`specmesh chat` with what is piped in, through the template; `specmesh generate --stop`."""
     where = ("--socket", server.daemon.socket, "--temperature", 0)

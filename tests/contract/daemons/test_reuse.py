@@ -1,5 +1,6 @@
 """What sessions leave in memory for those after them, at both daemons: nothing but time changes."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,9 +26,8 @@ class Counting(Flaky):
         return super().decode(spans)
 
 
-def asked(ids: Sequence[int], max_tokens: int = 20, draft_n: int | None = 4, *, cached: bool = True) -> Request:
-    params = SessionParams(SamplingParams(), max_tokens, draft_n, cache_prompt=cached)
-    return Request(None, tuple(ids), params)
+def asked(ids: Sequence[int], max_tokens: int = 20, draft_n: int | None = 4) -> Request:
+    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n))
 
 
 def ended(client: Hearing) -> Finished:
@@ -46,15 +46,17 @@ def test_turns_of_a_chat(bench: Bench, socket_of: str):
     engine = Counting(SimSettings())
     verifier, drafter = bench.pair(engine)
     ids: tuple[int, ...] = SYSTEM
-    found = 0
+    found, counts = 0, Counter[str]()
     for turn in range(4):
         ids += tuple(b"\nAnd then? %d" % turn)
         client = (verifier if socket_of == "verifier" else drafter).ask(asked(ids))
         end = ended(client)
         assert client.ids == truth(20, ids)
         assert end.report["cached_tokens"] == found
+        counts.update({name: end.report[name] for name in ("generated_tokens", "drafted", "accepted")})
         ids += tuple(client.ids)
         found = len(ids) - 1
+    assert counts.items() <= verifier.stats()["totals"].items()
     assert engine.rows < len(ids) + 4 * 20 * 5
     assert prefix_cache(verifier)["hits"] == 3
     assert prefix_cache(verifier)["tokens_saved"] > 3 * len(SYSTEM)

@@ -31,6 +31,7 @@ class FakeDaemon:
         self.events, self.reason = events, reason
         self.orders: list[r.ClientOrder] = []
         self.cancelled = asyncio.Event()
+        self.snapshot = Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
 
     def not_ready(self) -> SpecmeshError | None:
         return self.reason
@@ -41,7 +42,7 @@ class FakeDaemon:
         return r.ModelInfo(name or "fake-model", self.vocabulary, f"target of {name}" if name else "")
 
     async def stats(self) -> Snapshot:
-        return Snapshot(role=self.role, version="0", pid=1, uptime_s=1.0)
+        return self.snapshot
 
     def submit(self, order: r.ClientOrder) -> None:
         self.orders.append(order)

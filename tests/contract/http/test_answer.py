@@ -28,6 +28,7 @@ def test_stream_joins_what_came_together():
     assert chunks[0]["specmesh"] == {"session": 7, "prompt_tokens": 2}
     assert chunks[1]["specmesh"] == {"token_ids": [65, 66, 67], "accepted": 1}
     assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 3)
+    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
 
 
 def test_stream_with_rounds():

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from asgi_calls import EVENTS, Answer, FakeDaemon, call, get, post
-from harness import PATIENCE
+from harness import PATIENCE, snapshots
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from specmesh import errors
 from specmesh.api.app import MAX_HTTP_BODY, create_app
@@ -34,6 +36,36 @@ def test_stats_and_models_are_the_backends():
             answer = get(daemon, path)
             assert (answer.status, answer.headers["retry-after"]) == (503, "1")
             assert str(reason or "no model is known yet") in answer.json()["error"]["message"]
+
+
+TOTALS = {
+    "generated_tokens": "generation_tokens",
+    "prompt_tokens": "prompt_tokens",
+    "rounds_with_drafts": "spec_decode_num_drafts",
+    "drafted": "spec_decode_num_draft_tokens",
+    "accepted": "spec_decode_num_accepted_tokens",
+}
+DRAFTERS = {"draft_tokens": "drafter_drafted_tokens"}
+DRAFTERS |= {name: f"drafter_{name}_tokens" for name in ("accepted", "committed")}
+"""Totals of /stats, and what they are called in /metrics."""
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "names", "peers"),
+    [(snapshots.verifier(), TOTALS, "drafters"), (snapshots.drafter(), DRAFTERS, "verifiers")],
+)
+def test_metrics_agree_with_stats(snapshot: Any, names: dict[str, str], peers: str):
+    numbers = {name: number for number, name in enumerate(names, 7)}
+    daemon, openmetrics = FakeDaemon(), "application/openmetrics-text; version=1.0.0"
+    daemon.snapshot = replace(snapshot, totals=replace(snapshot.totals, **numbers))
+    answer = asyncio.run(call(daemon, "GET", "/metrics", headers=[(b"accept", openmetrics.encode())]))
+    assert answer.headers["content-type"].startswith(openmetrics)
+    families = text_string_to_metric_families(answer.body.decode())
+    told = {sample.name: sample.value for family in families for sample in family.samples}
+    assert {name: told[f"specmesh_{metric}_total"] for name, metric in names.items()} == numbers
+    assert numbers.items() <= get(daemon, "/stats").json()["totals"].items()
+    assert (told["specmesh_engine_healthy"], told[f"specmesh_num_{peers}"]) == (1, peers == "drafters")
+    assert told.get("specmesh_draft_seconds_count") == getattr(snapshot.totals, "draft_tokens", None)
 
 
 REFUSALS = [
