@@ -94,13 +94,12 @@ TAKEN: dict[str, list[object]] = {
     "echo": [False, True],
     "logprobs": [None, False, 20],
     "presence_penalty": [0, -100],
-    "repeat_last_n": [-1],
     "repeat_penalty": [0.5],
     "strategy": [None, "probabilistic", "greedy"],
     "logit_bias": [{}, [], None],
-    "seed": [None, 2**32 - 1],
+    **{name: [None, -1, 7.0] for name in ("max_tokens", "seed", "top_k", "repeat_last_n")},
     "temperature": [None, 100],
-    "draft_n": [None, "auto", 0, MAX_DRAFTS],
+    "draft_n": [None, "auto", 0, MAX_DRAFTS, 2.0],
     "reconnect_timeout": [0],
 }
 
