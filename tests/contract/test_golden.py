@@ -1,7 +1,6 @@
 """What users and other programs build on has the schema that golden/ records: keys and types, not numbers."""
 
 import json
-from typing import NamedTuple
 
 import pytest
 from golden import check, check_facts
@@ -20,20 +19,13 @@ TEXT = {"prompt": "def f(", "max_tokens": 30, "ignore_eos": True}
 EVENTS = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-class Pair(NamedTuple):
-    """A verifier, which has a TCP port too, and its drafter."""
-
-    verifier: Daemon
-    drafter: Daemon
-
-
 @pytest.fixture(scope="module")
 def port() -> int:
     return free_port()
 
 
 @pytest.fixture(scope="module")
-def pair(shared: Mesh, port: int) -> Pair:
+def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
     """The bundled models on llama.cpp, with a chat template; warm, so that nothing is null for lack of a round."""
     keys, template = shared.folder / "api-keys", shared.folder / "chat.jinja"
     keys.touch(0o600)
@@ -41,8 +33,8 @@ def pair(shared: Mesh, port: int) -> Pair:
     template.write_text("{% for message in messages %}{{ message.content }}\n{% endfor %}")
     options = ("--http", f"127.0.0.1:{port}", "--api-key-file", keys, "--chat-template", template)
     verifier = shared.verifier("bundled", *options, engine="llama")
-    made = Pair(verifier, shared.drafter("bundled", engine="llama"))
-    for daemon in made:
+    made = {"verifier": verifier, "drafter": shared.drafter("bundled", engine="llama")}
+    for daemon in made.values():
         assert generate(daemon, "def f(", "--ignore-eos").code == 0
     return made
 
@@ -83,23 +75,23 @@ def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object
     ("name", "options"),
     [("plain", ()), ("logprobs", ("--logprobs", 2)), ("several", ("--n", 2)), ("alone", ("--draft-n", 0))],
 )
-def test_generate_json(pair: Pair, name: str, options: tuple[object, ...]):
-    for daemon in pair:
+def test_generate_json(pair: dict[str, Daemon], name: str, options: tuple[object, ...]):
+    for daemon in pair.values():
         done = generate(daemon, "def f(", "--json", "--max-tokens", 30, "--ignore-eos", *options)
         check(f"generate-{name}", done.json)
 
 
-def test_stats_and_metrics(pair: Pair):
+def test_stats_and_metrics(pair: dict[str, Daemon]):
     """`stats --json` and /metrics of both, while they draft."""
 
     def taken() -> list[tuple[str, object, bytes]] | None:
-        with Stream(pair.verifier, body("def f(", 3500, ignore_eos=True, draft_n=4)) as stream:
+        with Stream(pair["verifier"], body("def f(", 3500, ignore_eos=True, draft_n=4)) as stream:
             stream.read(while_=lambda: sum(stream.accepted) < 20)
-            until(lambda: all(one.stats()["draft_n"] is not None for one in pair), "the snapshots have it")
-            shown = [command("stats", "--json", "--socket", one.socket).json for one in pair]
-            metrics = [ask(one, "/metrics")[1] for one in pair]
-            lasted = all(one.stats()["draft_n"] is not None for one in pair)
-        return [(one.role, *both) for one, *both in zip(pair, shown, metrics, strict=True)] if lasted else None
+            until(lambda: all(one.stats()["draft_n"] is not None for one in pair.values()), "the snapshots have it")
+            shown = [command("stats", "--json", "--socket", one.socket).json for one in pair.values()]
+            metrics = [ask(one, "/metrics")[1] for one in pair.values()]
+            lasted = all(one.stats()["draft_n"] is not None for one in pair.values())
+        return [(one.role, *both) for one, *both in zip(pair.values(), shown, metrics, strict=True)] if lasted else None
 
     for role, stats, metrics in until(taken, "they draft for as long as it takes to look"):
         check(f"stats-{role}", stats)
@@ -111,8 +103,8 @@ def described(family: Metric) -> str:
     return f"{family.type} of {', '.join(sorted({label for sample in family.samples for label in sample.labels}))}"
 
 
-def test_resources(pair: Pair):
-    for daemon in pair:
+def test_resources(pair: dict[str, Daemon]):
+    for daemon in pair.values():
         check("health", answered(daemon, "/health"))
         check("models", answered(daemon, "/v1/models"))
         check("ping", command("ping", "--json", "--count", 1, "--socket", daemon.socket).json)
@@ -130,15 +122,15 @@ def test_resources(pair: Pair):
         ("chat-logprobs", {"logprobs": True, "top_logprobs": 2}),
     ],
 )
-def test_completions(pair: Pair, name: str, more: dict[str, object]):
+def test_completions(pair: dict[str, Daemon], name: str, more: dict[str, object]):
     path, asked = ("/v1/chat/completions", CHAT) if name.startswith("chat") else ("/v1/completions", TEXT)
-    for daemon in pair:
+    for daemon in pair.values():
         check(name, answered(daemon, path, asked | more))
         check(f"{name}-stream", streamed(daemon, path, asked | more | EVENTS))
 
 
-def test_responses(pair: Pair):
-    for daemon in pair:
+def test_responses(pair: dict[str, Daemon]):
+    for daemon in pair.values():
         check("response", answered(daemon, "/v1/responses", RESPONSE))
 
 
@@ -157,11 +149,11 @@ ERRORS = {
 }
 
 
-def test_errors(pair: Pair, port: int, mesh: Mesh):
+def test_errors(pair: dict[str, Daemon], port: int, mesh: Mesh):
     """What a refused request is answered with: the status, and the error object's fields but for its sentence."""
-    told = {name: fields(*ask(pair.verifier, *request)) for name, request in ERRORS.items()}
-    assert told == {name: fields(*ask(pair.drafter, *request)) for name, request in ERRORS.items()}
-    told["no key"] = refusal(Served(pair.verifier, port))
+    told = {name: fields(*ask(pair["verifier"], *request)) for name, request in ERRORS.items()}
+    assert told == {name: fields(*ask(pair["drafter"], *request)) for name, request in ERRORS.items()}
+    told["no key"] = refusal(Served(pair["verifier"], port))
     other = free_port()
     alone = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)
     until(lambda: alone.client.get("/stats"), "it answers")
