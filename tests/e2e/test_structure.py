@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from harness.ports import free_port
 from processes import Daemon, Json, Mesh, Stream, complete, generate, until
 
 WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}
@@ -35,19 +34,10 @@ SCHEMAS: dict[str, Json] = {
 
 
 @pytest.fixture(scope="module")
-def url(shared: Mesh) -> str:
-    port = free_port()
-    shared.verifier(
-        "bundled", "--ctx", 512, "--reproducible", "--max-sessions", 3, "--http", f"127.0.0.1:{port}", engine="llama"
-    )
-    shared.drafter("bundled", "--ctx", 512, engine="llama")
-    return f"http://127.0.0.1:{port}/v1"
-
-
-@pytest.fixture
-def daemon(role: str, shared: Mesh, url: str) -> Daemon:
-    assert url
-    return next(one for one in shared.daemons if one.role == role)
+def pair(shared: Mesh) -> dict[str, Daemon]:
+    """The bundled one."""
+    verifier = shared.verifier("bundled", "--ctx", 512, "--reproducible", "--max-sessions", 3, engine="llama")
+    return {"verifier": verifier, "drafter": shared.drafter("bundled", "--ctx", 512, engine="llama")}
 
 
 def asked(prompt: str, schema: Json, **more: object) -> Json:
