@@ -44,15 +44,13 @@ def clients() -> Iterator[ThreadPoolExecutor]:
     made.shutdown(wait=False)
 
 
-def verifier(mesh: Mesh, *options: object) -> Daemon:
-    """A verifier with that engine, two sessions and one place in its queue."""
-    slowly = SLOWLY.format(engine="SimVerifier", work="decode", folder=mesh.folder, slow=ord(SLOW))
-    return mesh.verifier("step_ms=4,max_sessions=2", "--max-queue", 1, *options, program=edited(slowly))
-
-
-def drafter(mesh: Mesh, *options: object) -> Daemon:
-    slowly = SLOWLY.format(engine="SimDrafter", work="predict", folder=mesh.folder, slow=ord(SLOW))
-    return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=edited(slowly))
+def slow(mesh: Mesh, role: str, *options: object) -> Daemon:
+    """A daemon with that engine: a verifier with two sessions and one place in its queue, or a drafter, attached."""
+    engine, work = {"verifier": ("SimVerifier", "decode"), "drafter": ("SimDrafter", "predict")}[role]
+    program = edited(SLOWLY.format(engine=engine, work=work, folder=mesh.folder, slow=ord(SLOW)))
+    if role == "verifier":
+        return mesh.verifier("step_ms=4,max_sessions=2", "--max-queue", 1, *options, program=program)
+    return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=program)
 
 
 def for_a_step(mesh: Mesh, daemon: Daemon, holds: Callable[[], bool]) -> None:
@@ -66,7 +64,7 @@ def for_a_step(mesh: Mesh, daemon: Daemon, holds: Callable[[], bool]) -> None:
 
 @fault("E8.99")
 def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPoolExecutor):
-    daemon, drafter = verifier(mesh), mesh.drafter("draft_ms=0.5,alpha=1")
+    daemon, drafter = slow(mesh, "verifier"), mesh.drafter("draft_ms=0.5,alpha=1")
     with Stream(daemon, body(PROMPT, 8000)) as leaves:
         leaves.read(3)
         slowed = clients.submit(complete, drafter, body(PROMPT + SLOW, 40, draft_n=4))
@@ -93,10 +91,9 @@ def test_what_needs_no_step_does_not_wait_for_it(mesh: Mesh, clients: ThreadPool
 
 @fault("E8.99")
 def test_sigterm_in_a_slow_step(mesh: Mesh, clients: ThreadPoolExecutor, role: str):
-    drains = ("--drain", DRAIN)
-    asked = verifier(mesh, *drains) if role == "verifier" else mesh.verifier("step_ms=4,max_sessions=4")
     if role == "drafter":
-        asked = drafter(mesh, *drains)
+        mesh.verifier("step_ms=4,max_sessions=4")
+    asked = slow(mesh, role, "--drain", DRAIN)
     slowed = clients.submit(complete, asked, body(PROMPT + SLOW, 400, draft_n=4))
     until((mesh.folder / "begun").exists, "the slow step has begun")
     began = time.monotonic()
