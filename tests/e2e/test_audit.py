@@ -10,7 +10,6 @@ from specmesh.paths import bundled
 pytestmark = pytest.mark.models
 
 SMALL = ("--ctx", 512, "--max-sessions", 3)
-PROMPT = "import json\nfrom pathlib import Path\n\n\nclass Settings:\n    def __init__(self, path"
 N = 40
 
 

@@ -41,7 +41,6 @@ def test_a_prompt_that_is_no_text(pair: dict[str, Daemon]):
 
 
 def test_json_has_sane_values(daemon: Daemon, role: str):
-    """--json prints one object whose counts agree with one another."""
     r: Any = drafting(daemon, "--draft-n", 4)
     assert r["schema_version"] == 1
     assert r["token_ids"] == sim_ids(PROMPT, N)
@@ -79,7 +78,6 @@ def test_verbose_tells_the_report_on_stderr(pair: dict[str, Daemon]):
 
 
 def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
-    """--show-drafts tells accepted drafts apart; without its marks the text is the same."""
     options: dict[str, object] = {}
 
     def marked(mark: str) -> Done | None:

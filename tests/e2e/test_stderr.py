@@ -31,7 +31,6 @@ except BlockingIOError:
 @pytest.mark.fault("E5.54")
 @pytest.mark.fault("E8.97")
 def test_a_log_that_cannot_be_written(mesh: Mesh, lines: tuple[str, ...], role: str):
-    """The daemon starts, serves, and stops as ever."""
     program = edited(*lines, "os.dup2(into, 2)")
     mute = mesh.verifier(program=program if role == "verifier" else None)
     if role == "drafter":

@@ -29,10 +29,6 @@ def client(server: Served) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def named(name: str) -> dict[str, object]:
-    return {"type": "function", "function": {"name": name}}
-
-
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
     """The name first, then the arguments; the same with drafts and without, of which the grammar makes many."""

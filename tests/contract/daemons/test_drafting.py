@@ -18,13 +18,6 @@ def drafting(verifier: Running) -> list[object]:
     return [peer["sessions"] for peer in peers(verifier)]
 
 
-def row(verifier: Running) -> dict[str, object]:
-    """The only session; empty before it has begun."""
-    sessions: dict[str, list[dict[str, object]]] = verifier.stats().get("sessions", {})
-    rows = sessions.get("rows", [])
-    return rows[0] if rows else {}
-
-
 def test_a_session_ends_up_with_the_best(bench: Bench):
     """The first one that attached is mostly wrong; the second, better one is tried and kept. When it goes the first
     drafts again, and the text is the target's own throughout."""

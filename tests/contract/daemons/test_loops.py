@@ -173,7 +173,6 @@ def test_a_bye_of_a_stranger(bench: Bench):
 
 
 def test_bye_without_a_welcome(bench: Bench):
-    """A drafter that nobody has welcomed goes on asking."""
     router = bench.router()
     drafter = bench.drafter()
     router.expect(m.Hello)

@@ -77,9 +77,6 @@ def vectors(*names):
     return [vector for file in files for vector in json.loads(file.read_text(encoding="utf-8"))["vectors"]]
 
 
-DRAFT = m.Draft(session=7, base=3, prefix_crc=0x12345678, ids=(590, 1024, 338, 263))
-
-
 def sealed(frame):
     return bytes(frame) + crc32(frame).to_bytes(4, "little")
 
