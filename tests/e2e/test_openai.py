@@ -8,17 +8,12 @@ import pytest
 from processes import Mesh, command, sim_text
 from served import Served, serve
 
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 RENDERED = "system: Be brief.\nuser: Hi\nassistant: "
-
-
-def openai_client(server: Served, key: str = "") -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key or server.key or "none", max_retries=0)
 
 
 @pytest.fixture
 def client(server: Served) -> Iterator[openai.OpenAI]:
-    with openai_client(server) as made:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key or "none", max_retries=0) as made:
         yield made
 
 
@@ -56,10 +51,9 @@ def test_more_than_there_are_sessions(mesh: Mesh):
     verifier takes of one drafter at once."""
     servers = serve(mesh, "step_ms=1,n_ctx=9000")
     for role, count in (("verifier", 40), ("drafter", 40), ("drafter", 200)):
-        with openai_client(servers[role]) as client, ThreadPoolExecutor(count) as clients:
 
-            def ask(number: int, client: openai.OpenAI = client) -> bool:
-                done = client.completions.create(model="any", prompt=f"Number {number}", max_tokens=30, temperature=0)
-                return done.choices[0].text == sim_text(f"Number {number}", 30)
+        def ask(number: int, server: Served = servers[role]) -> bool:
+            return server.complete(prompt=f"Number {number}", max_tokens=30).texts == [sim_text(f"Number {number}", 30)]
 
+        with ThreadPoolExecutor(count) as clients:
             assert all(clients.map(ask, range(count)))
