@@ -1,14 +1,12 @@
 """What users and other programs build on has the schema that golden/ records: keys and types, not numbers."""
 
-import json
-
 import pytest
 from golden import check, check_facts
 from harness.ports import free_port
 from processes import Daemon, Mesh, Stream, body, command, generate, until
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from served import Served
+from served import Answer, Served
 
 from specmesh import errors
 
@@ -39,16 +37,15 @@ def pair(shared: Mesh, port: int) -> dict[str, Daemon]:
     return made
 
 
-def ask(daemon: Daemon, resource: str, request: object = None) -> tuple[int, bytes]:
+def ask(daemon: Daemon, resource: str, request: object = None) -> Answer:
     """An answer at the daemon's socket; a request is sent as JSON, or as it is where it is bytes."""
-    answer = Served(daemon).ask("GET" if request is None else "POST", resource, request)
-    return answer.status, answer.raw
+    return Served(daemon).ask("GET" if request is None else "POST", resource, request)
 
 
 def answered(daemon: Daemon, resource: str, request: object = None) -> object:
-    status, answer = ask(daemon, resource, request)
-    assert status == 200, answer
-    return apart(json.loads(answer))
+    answer = ask(daemon, resource, request)
+    assert answer.status == 200, answer
+    return apart(answer.json())
 
 
 def apart(answer: dict[str, dict[str, object]]) -> object:
@@ -60,11 +57,7 @@ def apart(answer: dict[str, dict[str, object]]) -> object:
 
 def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object]:
     """The chunks of a stream: the first, those with text, the one that ends the text, the usage."""
-    status, answer = ask(daemon, resource, request)
-    assert status == 200, answer
-    *events, done, rest = answer.decode().split("\n\n")
-    assert (done, rest) == ("data: [DONE]", "")
-    first, *chunks = [apart(json.loads(event.removeprefix("data: "))) for event in events]
+    first, *chunks = map(apart, ask(daemon, resource, request).chunks())
     ends = [chunk for chunk in chunks if chunk["choices"] and chunk["choices"][0]["finish_reason"] is not None]
     usage = [chunk for chunk in chunks if not chunk["choices"]]
     between = [chunk for chunk in chunks if chunk not in ends and chunk not in usage]
@@ -89,7 +82,7 @@ def test_stats_and_metrics(pair: dict[str, Daemon]):
             stream.read(while_=lambda: sum(stream.accepted) < 20)
             until(lambda: all(one.stats()["draft_n"] is not None for one in pair.values()), "the snapshots have it")
             shown = [command("stats", "--json", "--socket", one.socket).json for one in pair.values()]
-            metrics = [ask(one, "/metrics")[1] for one in pair.values()]
+            metrics = [ask(one, "/metrics").raw for one in pair.values()]
             lasted = all(one.stats()["draft_n"] is not None for one in pair.values())
         return [(one.role, *both) for one, *both in zip(pair.values(), shown, metrics, strict=True)] if lasted else None
 
@@ -151,26 +144,20 @@ ERRORS = {
 
 def test_errors(pair: dict[str, Daemon], port: int, mesh: Mesh):
     """What a refused request is answered with: the status, and the error object's fields but for its sentence."""
-    told = {name: fields(*ask(pair["verifier"], *request)) for name, request in ERRORS.items()}
-    assert told == {name: fields(*ask(pair["drafter"], *request)) for name, request in ERRORS.items()}
-    told["no key"] = refusal(Served(pair["verifier"], port))
+    told = {name: fields(ask(pair["verifier"], *request)) for name, request in ERRORS.items()}
+    assert told == {name: fields(ask(pair["drafter"], *request)) for name, request in ERRORS.items()}
+    told["no key"] = fields(Served(pair["verifier"], port).ask("GET", "/v1/models"))
     other = free_port()
     alone = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)
     until(lambda: alone.client.get("/stats"), "it answers")
-    told["no verifier"] = fields(*ask(alone, "/v1/completions", TEXT))
-    told["another site"] = refusal(Served(alone, other), Origin="https://evil.example")
+    told["no verifier"] = fields(ask(alone, "/v1/completions", TEXT))
+    told["another site"] = fields(Served(alone, other).ask("GET", "/v1/models", Origin="https://evil.example"))
     check_facts("errors", told)
 
 
-def refusal(server: Served, **headers: str) -> dict[str, object]:
-    answer = server.ask("GET", "/v1/models", **headers)
-    return fields(answer.status, answer.raw)
-
-
-def fields(status: int, answer: bytes) -> dict[str, object]:
-    error = json.loads(answer)["error"]
-    assert error.pop("message")
-    return {"status": status, **error}
+def fields(answer: Answer) -> dict[str, object]:
+    assert answer.error["message"]
+    return {"status": answer.status, **{name: value for name, value in answer.error.items() if name != "message"}}
 
 
 def test_exit_codes():
