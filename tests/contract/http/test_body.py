@@ -110,13 +110,6 @@ def test_taken(name: str, value: object):
     assert not parse_completion({"prompt": "x"} | {name: value}).ignored
 
 
-def test_a_chat_or_a_resumed_text_is_not_echoed():
-    said, resumed = [{"role": "user", "content": "hi"}], {"id": "cmpl-" + 32 * "a"}
-    for body, chat in (({"messages": said}, True), ({"resume": resumed}, False)):
-        with pytest.raises(RequestError, match="echo"):
-            parse_body(body | {"echo": True}, chat=chat)
-
-
 def test_penalties_and_biases():
     fields = {"repeat_penalty": 1.1, "repeat_last_n": 5, "presence_penalty": 0.5, "frequency_penalty": -1}
     sampling = parse_completion({"prompt": "x"} | fields).requests[0].params.sampling
@@ -209,6 +202,7 @@ NO_CHATS: list[tuple[str, dict[str, object]]] = [
     ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}),
     *(("top_logprobs", {"logprobs": wanted, "top_logprobs": count}) for wanted, count in ((True, 21), (False, 1))),
     ("best_of", {"best_of": 2}),
+    ("echo", {"echo": True}),
 ]
 
 
@@ -253,6 +247,7 @@ def test_several_answers():
     for fields, name in (
         ({"n": 2, "resumable": True}, "n"),
         ({"n": 2, "resume": resume}, "n"),
+        ({"echo": True, "resume": resume}, "echo"),
         ({"prompt": ["x", "y"], "resumable": True}, "prompt"),
     ):
         with pytest.raises(RequestError) as refused:
