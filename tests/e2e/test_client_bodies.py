@@ -6,14 +6,12 @@ form of answer), and of each answer is read what the client that asked would rea
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
-from processes import Mesh
+from processes import Json, Mesh
 from served import Answer, Served, serve
 
-Json = dict[str, Any]
 ASKED: list[Json] = json.loads(Path(__file__).with_name("client_bodies.json").read_text())
 
 
