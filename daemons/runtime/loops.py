@@ -103,6 +103,7 @@ class EngineLoop(Generic[E, F, S, R]):
         self._arrived = threading.Event()
         self._ending = False
         self.step_since: float | None = None  # when the step that runs began; any thread may look
+        self.patience = STEP_PATIENCE
         self._thread = thread
 
     def start(self) -> None:
@@ -117,7 +118,7 @@ class EngineLoop(Generic[E, F, S, R]):
     def stuck(self) -> bool:
         """Return True if a step has run for too long."""
         since = self.step_since
-        return since is not None and time.monotonic() - since > STEP_PATIENCE
+        return since is not None and time.monotonic() - since > self.patience
 
     @property
     def behind(self) -> int:

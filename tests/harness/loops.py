@@ -205,6 +205,10 @@ class Running:
         self._loop.mailbox.put(api.AskStats(said.put))
         return as_json(said.get(timeout=PATIENCE))
 
+    def stuck_after(self, seconds: float) -> None:
+        """From now on a step that lasts so long is stuck."""
+        self._loop._core.patience = seconds
+
     @property
     def progress(self) -> int:
         return self._loop.progress

@@ -12,7 +12,6 @@ from specmesh.core import link
 from specmesh.core.events import Span
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.drafter import upstream_link
-from specmesh.daemons.runtime import loops
 from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
@@ -44,7 +43,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
 
 
 @pytest.mark.fault("E8.91")
-def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):
+def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held]):
     """The loop turns on and serves clients while the draft model is in a step; once that takes far too long it says
     nothing."""
     router, running, engine = held
@@ -58,7 +57,7 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held], mon
     router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}))
     running.cancel(client)
     assert router.expect(m.Close).session == 6
-    monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
+    running.stuck_after(0.0)
     router.say(m.Ping(1))
     while (message := router.on_event(0.5)) is not None:  # an answer may have been on its way
         assert not isinstance(message, m.Pong)
@@ -90,7 +89,7 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench, monkeypatch: pytest.Monke
     peer.say(m.Ping(1))
     peer.answers = False
     assert peer.expect(m.Pong).number == 1
-    monkeypatch.setattr(loops, "STEP_PATIENCE", 0.0)
+    verifier.stuck_after(0.0)
     monkeypatch.setattr(link, "SILENCE", 1e9)
     stood = verifier.progress
     peer.say(m.Ping(2), m.Hello("again", "scripted", "none", "", 0, 4096))
@@ -99,7 +98,7 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench, monkeypatch: pytest.Monke
     assert verifier.progress <= stood + 1
     engine.over.set()
     client.whole(20)
-    monkeypatch.undo()
+    verifier.stuck_after(PATIENCE)
     peer.say(m.Ping(3))
     assert peer.expect(m.Pong).number == 3
     until(lambda: verifier.progress > stood + 1, "it gets on")
