@@ -54,7 +54,7 @@ wheel: $(STAMP)  ## build the wheel, and have what it holds start both daemons
 	$(BIN)/python -m pip install --quiet --no-deps --target build/wheel/site build/wheel/specmesh-*.whl
 	$(BIN)/python tools/wheel.py build/wheel/site
 
-golden: $(STAMP)  ## record anew what users build on: JSON, metrics, API, options, exit codes
+golden: $(STAMP)  ## record anew what users build on: JSON, metrics, API, settings, exit codes
 	REWRITE_GOLDEN=1 $(BIN)/python -m pytest -n 0 tests/contract/test_golden.py
 
 distribution: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held against the target's distribution
