@@ -255,6 +255,7 @@ class DaemonLoop(ABC, Generic[T]):
         self._due = False  # to be looked for at the end of this turn
         self._heard = -inf  # when it was woken last
         self.progress: int = 0
+        self.doze = DOZE
 
     _ended: asyncio.Future[None]
     _timer: asyncio.TimerHandle | None = None
@@ -309,7 +310,7 @@ class DaemonLoop(ABC, Generic[T]):
         count = sum(len(item) if isinstance(item, list) else 1 for item in items)  # pyright: ignore[reportUnknownArgumentType]  # of anything
         if count * self._fast > now - self._heard and not self.mailbox.dozing:
             self.mailbox.dozing = True
-            asyncio.get_running_loop().call_later(DOZE, self._turn, partial(self._hear, dozed=True))
+            asyncio.get_running_loop().call_later(self.doze, self._turn, partial(self._hear, dozed=True))
         self._heard = now
 
     def _look(self) -> None:

@@ -209,6 +209,9 @@ class Running:
         """From now on a step that lasts so long is stuck."""
         self._loop._core.patience = seconds
 
+    def dozes(self, seconds: float) -> None:
+        self._loop.doze = seconds
+
     @property
     def progress(self) -> int:
         return self._loop.progress

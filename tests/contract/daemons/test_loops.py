@@ -26,7 +26,6 @@ from structlog.testing import capture_logs
 from specmesh.core import link
 from specmesh.core.events import Span
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.daemons.runtime import loops
 from specmesh.engines.base import host_id
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.sim import SimSettings
@@ -88,11 +87,11 @@ class Held(Flaky):
         return super().decode(spans)
 
 
-def test_a_first_token_does_not_wait_for_more(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_first_token_does_not_wait_for_more(bench: Bench):
     """Where tokens come fast they do, here for good; the end of a text brings them all."""
-    monkeypatch.setattr(loops, "DOZE", 10 * PATIENCE)
     engine = Held(SimSettings())
     verifier = bench.verifier(engine)
+    verifier.dozes(10 * PATIENCE)
     verifier.ask(request(200, None)).whole(200)
     engine.holds = True
     client = verifier.ask(request(9, None))
