@@ -44,7 +44,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
 
 @pytest.mark.fault("E8.91")
 def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held]):
-    """The loop turns on and serves clients while the draft model is in a step; once that takes far too long it says
+    """The loop turns on, clients come and go, while the draft model is in a step; once that takes far too long it says
     nothing."""
     router, running, engine = held
     for number in range(5):
@@ -54,7 +54,8 @@ def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held]):
             pass
         until(lambda stood=stood: running.progress > stood, "the loop turns on")
     client = running.ask(request())
-    router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}))
+    router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}), m.Ping(1))
+    router.expect(m.Pong)
     running.cancel(client)
     assert router.expect(m.Close).session == 6
     running.stuck_after(0.0)
