@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import os
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +13,7 @@ from processes import Daemon, Mesh, Stream, body, complete, sim_ids, sim_text, u
 from usage import Usage
 
 from specmesh.core.prefix import Prefix
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
 
@@ -143,6 +146,31 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
         return (asked() > 0) == (ahead > 0) and verifier.stats()["totals"]["stale_drafts"] > stale
 
     until(handled, "it is asked for others where it was ahead, and they are counted")
+
+
+def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
+    """Wrong ids, wild ids, bases and CRCs, right prefixes with wrong continuations, any distributions: the sampled
+    text is the target's own."""
+    rng = random.Random(1)
+    with Stream(verifier, body(PROMPT, N, draft_n=4) | {"temperature": 3, "seed": 5}) as stream:
+        session, said = chosen.opened(), 0
+        for turn, length in enumerate(told(chosen)):
+            if length == said:
+                continue  # what it asked for: more than it is told it does not say, or it is cut off for flooding
+            truth, said = chosen.truth, length
+            chosen.say(chosen.draft(session, rng.choices(b"abc", k=4)))
+            base = rng.choice([0, 1, len(truth), len(truth) + 1, 2**32 - 1, rng.randrange(200)])
+            crc = rng.choice([0, rng.getrandbits(32), Prefix(truth[:base]).crc])
+            known = [0, 65, 90, 255] if turn % 3 else [256, -1, 2**31 - 1, -(2**31)]
+            ids = [rng.choice(known) for _ in range(rng.choice([0, 1, 5, 100]))]
+            chosen.say(m.Draft(session, base, crc, tuple(ids)), m.Nack(session, base, crc))
+            few, weights = tuple(ids[:5]), tuple(rng.choices([0, 1, 65535], k=10))
+            chosen.say(m.DraftProbs(session, base, crc, few, (2,) * len(few), few * 2, weights[: 2 * len(few)]))
+            if turn % 10 == 0:
+                chosen.raw(os.urandom(rng.randrange(200)))
+        stream.read()
+    assert stream.ids == sim_ids(PROMPT, N, SamplingParams(3, seed=5))
+    assert stream.result["report"]["drafted"] > 0
 
 
 @pytest.mark.parametrize("other_key", [False, True])
