@@ -105,8 +105,8 @@ class Verifier:
         """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
         live = self._core.sessions[number]
         assert live.drafter is None
-        self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now)
-        return self._effects(self._core.take_effects(now), now)
+        effects = self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now)
+        return self._effects(effects, now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
         live = self._core.sessions.get(number)
@@ -121,10 +121,9 @@ class Verifier:
         """Another drafter, which perhaps was there before, for a session that may have one."""
         pool, live = self._core.drafters, self._core.sessions[number]
         known = [one for one, other in self._peers.items() if other is peer]
-        if live.drafter is not None:
-            pool.release(live, live.drafter)
-        pool.attach(live, known[0] if known else self._joined(peer, None, rated=False), now)
-        return self._effects(self._core.take_effects(now), now)
+        released = [] if live.drafter is None else pool.release(live, live.drafter)
+        attached = pool.attach(live, known[0] if known else self._joined(peer, None, rated=False), now)
+        return self._effects([*released, *attached], now)
 
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
         identity = b"%d" % len(self._peers)
