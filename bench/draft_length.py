@@ -61,7 +61,7 @@ class Case:
     def __str__(self) -> str:
         alphas, also = "/".join(map(str, self.alphas)), f" users {self.users}" if self.users > 1 else ""
         also += f" burden {self.burden:g}" if self.burden else ""
-        return f"{self.name} draft {self.draft:g} alpha {alphas} rtt {self.round_trip:g}{also}"
+        return f"{self.name} draft {self.draft:g} alpha {alphas} round_trip {self.round_trip:g}{also}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class Found:
 
 def cases() -> Iterator[Case]:
     """All there are."""
-    for rtt in (0.3, 5, 20, 80):
+    for round_trip in (0.3, 5, 20, 80):
         for alpha in (0.5, 0.75, 0.9):
-            yield Case("7B-like", 5.2, (alpha,), rtt)
-            yield Case("70B-like", 3.3, (alpha,), rtt)
+            yield Case("7B-like", 5.2, (alpha,), round_trip)
+            yield Case("70B-like", 3.3, (alpha,), round_trip)
         for alpha in (0.5, 0.75, 0.85, 0.95):
-            yield Case("fast", 5.2, (alpha,), rtt)
-        yield Case("7B-like", 5.2, (0.9, 0.2), rtt)
+            yield Case("fast", 5.2, (alpha,), round_trip)
+        yield Case("7B-like", 5.2, (0.9, 0.2), round_trip)
     for alpha in (0.75, 0.9):
         yield Case("cliffs", 10, (alpha,), 0.3)
-    for name, alpha, draft, rtt in product(("H100 8B", "H100 70B"), (0.65, 0.85), (1.5, 2.5, 5.0), (0.3, 5)):
-        yield Case(name, draft, (alpha,), rtt)
+    for name, alpha, draft, round_trip in product(("H100 8B", "H100 70B"), (0.65, 0.85), (1.5, 2.5, 5.0), (0.3, 5)):
+        yield Case(name, draft, (alpha,), round_trip)
     for users in (2, 4, 16):
         yield Case("7B-like", 5.2, (0.75,), 0.3, users=users)
         yield Case("fast", 5.2, (0.75,), 0.3, users=users)

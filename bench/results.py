@@ -38,11 +38,11 @@ def cases(tokens: int, folder: Path) -> Iterator[Case]:
     slow = (("7B-like", "34.2", "1.0", "5.2", "2,3,4,5"), ("70B-like", "52", "1.6", "3.3", "3,4,5,6"))
     for round_trip in ("0.3", "5", "20", "80"):
         for name, step, row, draft, fixed in slow:
-            options = ("--step-ms", step, "--row-ms", row, "--draft-ms", draft, "--rtt-ms", round_trip)
+            options = ("--step-ms", step, "--row-ms", row, "--draft-ms", draft, "--round-trip-ms", round_trip)
             yield Case(name, f"{round_trip} ms", (*options, "--lockstep", fixed, "--tokens", str(tokens)))
     for round_trip in ("0.3", "5", "20", "80"):
         for alpha in ("0.1", "0.5", "0.75", "0.95"):
-            options = ("--step-ms", "6.9", "--row-ms", "0.15", "--rtt-ms", round_trip, "--alpha", alpha)
+            options = ("--step-ms", "6.9", "--row-ms", "0.15", "--round-trip-ms", round_trip, "--alpha", alpha)
             short = (*options, "--lockstep", "1", "--tokens", str(tokens), "--repeats", "3")  # of 5 seconds each
             yield Case("fast", f"{round_trip} ms, alpha {alpha}", short)
     for name, table in (("Q8_0", Q8_0), ("Q4_0", Q4_0)):
@@ -50,7 +50,7 @@ def cases(tokens: int, folder: Path) -> Iterator[Case]:
         file.write_text(json.dumps({"steps_ms": {"0": {rows: 34.2 * cost for rows, cost in enumerate(table, 1)}}}))
         measured = ("--steps-file", str(file), "--lockstep", "1,3,7", "--tokens", str(tokens))
         yield Case("cliffs", name, measured)
-    changing = ("--alpha", "0.9/0.2", "--tokens", str(3 * tokens), "--rtt-ms", "5")
+    changing = ("--alpha", "0.9/0.2", "--tokens", str(3 * tokens), "--round-trip-ms", "5")
     yield Case("changing acceptance", "0.9, 0.2 and back every 300 tokens", (*changing, "--lockstep", "3"))
 
 

@@ -1,6 +1,6 @@
 """Would a drafter help a verifier of this speed, at this distance? Real daemons with models that only sleep.
 
-    python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]] [--rtt-ms MS]
+    python bench/sim.py [--step-ms MS] [--row-ms MS] [--draft-ms MS] [--alpha P[/P...]] [--round-trip-ms MS]
                         [--jitter-ms MS] [--steps-file FILE] [--tokens N] [--lockstep N[,N...]] [--repeats N] [--json]
 
 A proxy delays each frame. Lockstep: a fixed draft_n to compare with; each step has that many drafts while the drafter
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument(
         "--alpha", default="0.75", help="probability that a draft is accepted; several, 300 tokens each: 0.9/0.2"
     )
-    parser.add_argument("--rtt-ms", type=float, default=0.3)
+    parser.add_argument("--round-trip-ms", type=float, default=0.3)
     parser.add_argument("--jitter-ms", type=float, default=0.0)
     parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints")
     parser.add_argument("--tokens", type=int, default=600)
@@ -204,7 +204,7 @@ def main() -> None:
         for drafts in range(MAX_DRAFTS + 1)
     )
     alphas = tuple(map(float, args.alpha.split("/")))
-    pair = Pair(steps, args.draft_ms / 1e3, args.rtt_ms / 1e3, args.jitter_ms / 1e3, alphas)
+    pair = Pair(steps, args.draft_ms / 1e3, args.round_trip_ms / 1e3, args.jitter_ms / 1e3, alphas)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by an exception, so that no daemon is left behind
     fixed = [int(part) for part in args.lockstep.split(",") if part]
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from specmesh.api.deltas import deltas_of
 from specmesh.api.shapes import SCHEMA_VERSION, AnswerToken, Shape, new_id, server_sent, written
@@ -74,6 +75,8 @@ class Choice:
                 self.end = event
                 self._decode()
                 self._show(self._filter.finish())
+            case _:
+                assert_never(event)
 
     def _begin(self, params: SessionParams) -> None:
         """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""

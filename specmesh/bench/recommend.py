@@ -135,14 +135,16 @@ def simulated(site: Deployment, texts: Workload, users: int, alpha: float) -> Fo
     return Simulation(site, texts, users, lambda _: chance.random() < alpha).run()
 
 
-def speedup(costs: StepCosts, draft_ms: float, rtt_ms: float, alpha: float) -> float:
+def speedup(costs: StepCosts, draft_ms: float, round_trip_ms: float, alpha: float) -> float:
     """Simulate one user's texts with adaptive drafts and without."""
-    site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, PAUSE_S)
+    site = Deployment(costs, draft_ms / 1e3, round_trip_ms / 1e3, PAUSE_S)
     drafting, alone = (simulated(site, Workload(PROMPT, TOKENS, draft_n), 1, alpha).total for draft_n in (None, 0))
     return round(drafting / alone, 2)
 
 
-def report(target: str, metadata: Mapping[str, str], step: StepTimes | None, chip: str | None, rtt_ms: float) -> Json:
+def report(
+    target: str, metadata: Mapping[str, str], step: StepTimes | None, chip: str | None, round_trip_ms: float
+) -> Json:
     """Return what --json prints. metadata: of the target's file; empty where only its name is known. step: None for
     those of known machines."""
     family, by = family_of(target, metadata)
@@ -151,7 +153,9 @@ def report(target: str, metadata: Mapping[str, str], step: StepTimes | None, chi
     shown = list[Json]()
     for pair in pairs_for(family, size) if family else []:
         draft, alpha, rate = draft_time(chip, number_at(pair, "draft_b")), alphas(pair), pair.get("acceptance")
-        pays = [sorted(speedup(times.costs, number_at(draft, "ms"), rtt_ms, one) for one in alpha) for times in steps]
+        pays = [
+            sorted(speedup(times.costs, number_at(draft, "ms"), round_trip_ms, one) for one in alpha) for times in steps
+        ]
         acceptance = {"rate": rate, "kind": "unknown" if rate is None else "published", "draft_n": pair.get("draft_n")}
         acceptance["source"] = None if rate is None else source_of(pair)
         shown.append({"drafter": pair["drafter"], "measured_with": pair["target"], "acceptance": acceptance})
@@ -159,7 +163,7 @@ def report(target: str, metadata: Mapping[str, str], step: StepTimes | None, chi
     result: Json = {"schema_version": 1, "target": target, "family": family and family["name"], "known_by": by}
     result |= {"tokenizer": metadata.get("tokenizer.ggml.pre") or (family and family["tokenizer"]), "chip": chip}
     result |= {"steps": [{"ms": round(one.ms, 2), "kind": one.kind, "source": one.source} for one in steps]}
-    result |= {"round_trip_ms": rtt_ms, "pairs": shown}
+    result |= {"round_trip_ms": round_trip_ms, "pairs": shown}
     experts = re.search(r"-a\d+b|moe", f"{target} {metadata.get('general.architecture', '')}".lower())
     return result | {"advice": list(_advice(family, shown, experts=experts is not None))}
 

@@ -67,7 +67,7 @@ def _end(error: Exception) -> NoReturn:
 @click.group(cls=_Commands, context_settings=_CONTEXT)
 @click.version_option(package_name="specmesh", message="specmesh %(version)s", allow_from_autoenv=False)
 def main() -> None:
-    """Speculative decoding across machines: a fast drafter guesses, a precise verifier decides."""
+    """Speculative decoding across machines: a fast drafter proposes, a precise verifier decides."""
 
 
 @main.command()

@@ -211,7 +211,7 @@ def audit(
 @option("--prompt-tokens", click.IntRange(1, 100_000), "N", "Tokens per prompt.", 64)
 @option("--alpha", SHARE, "P", "Probability that a draft is accepted.", 0.75)
 @option("--draft-ms", click.FloatRange(0, min_open=True), "MS", "Drafter's time per draft.", 5.2)
-@option("--rtt-ms", click.FloatRange(0), "MS", "Network round trip.", 5.0)
+@option("--round-trip-ms", click.FloatRange(0), "MS", "Network round trip.", 5.0)
 @option("--pause-ms", click.FloatRange(0), "MS", "Time between two steps, as `stats --json` has it.", 0.5)
 @option("--drafters", COUNT, "N", "Number of drafters that all users share (default: one each).")
 @socket_option
@@ -223,7 +223,7 @@ def plan(
     prompt_tokens: int,
     alpha: float,
     draft_ms: float,
-    rtt_ms: float,
+    round_trip_ms: float,
     pause_ms: float,
     drafters: int | None,
     socket_path: Path | None,
@@ -244,7 +244,7 @@ def plan(
         return {key: value and round(value, 4) for key, value in asdict(found).items()}
 
     costs = read_costs(steps) if steps is not None else costs_of(steps_of(loaded_stats(daemon.Client(socket_path))))
-    site = Deployment(costs, draft_ms / 1e3, rtt_ms / 1e3, pause_ms / 1e3, drafters=drafters)
+    site = Deployment(costs, draft_ms / 1e3, round_trip_ms / 1e3, pause_ms / 1e3, drafters=drafters)
     levels = list[Json]()
     with bar(2 * len(users)) as advance:
         for count in sorted(users):
@@ -254,7 +254,7 @@ def plan(
     paying = [*itertools.takewhile(lambda level: number_at(level, "speedup") >= PAYS, levels)]
     most = paying[-1]["users"] if paying else None
     result: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
-    result |= {"round_trip_ms": rtt_ms, "draft_ms": draft_ms, "pause_ms": pause_ms, "drafters": drafters}
+    result |= {"round_trip_ms": round_trip_ms, "draft_ms": draft_ms, "pause_ms": pause_ms, "drafters": drafters}
     result |= {"tokens": tokens, "prompt_tokens": prompt_tokens, "levels": levels, "drafting_pays_up_to": most}
     verdict = f"Drafting pays up to {most} users" if most is not None else "Drafting does not pay"
     print_result(result, [*columns(levels), f"{verdict} of {max(users)}."], as_json=json)
@@ -267,9 +267,9 @@ def plan(
 @option("--target", str, "FILE|NAME", "GGUF file, or name of a model or repository (default: list what is known).")
 @option("--step-ms", click.FloatRange(0, min_open=True), "MS", "Target's time per step (default: see above).")
 @option("--chip", str, "NAME", "Chip of the drafter's machine (default: a guess).")
-@option("--rtt-ms", click.FloatRange(0), "MS", "Network round trip.", 0.5)
+@option("--round-trip-ms", click.FloatRange(0), "MS", "Network round trip.", 0.5)
 @json_option
-def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_ms: float, json: bool) -> None:
+def recommend(target: str | None, step_ms: float | None, chip: str | None, round_trip_ms: float, json: bool) -> None:
     """Which drafter suits a target, and what would it bring?
 
     Known pairs with the acceptance that was published for them, drafting speed by chip, and the speed-up that a
@@ -294,7 +294,7 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, rtt_m
         logs.configure("error")
         path = Path(bundled("target.gguf") if target == "bundled" else resolve(target, models_dir()))
         name, metadata, step = path.stem, read(path), step or _measured(path)
-    result = report(name, metadata, step, chip, rtt_ms)
+    result = report(name, metadata, step, chip, round_trip_ms)
     lines = [f"{name}: {result['family'] or 'unknown family'}, by {result['known_by']}"]
     lines += [*(table(rows(result)) if result["pairs"] else []), *sources(result), *map(str, list_at(result, "advice"))]
     print_result(result, lines, as_json=json)

@@ -37,7 +37,7 @@ _VERIFIER_ROWS = {
 _DRAFTER_ROWS = {
     "sessions": "{sessions.live} live of {sessions.max_sessions}, {sessions.interrupted} interrupted, "
     "{sessions.opened} opened",
-    "drafting": "{draft_ms} ms per draft",
+    "drafting": "{draft_interval_ms} ms per draft",
     "totals": "{totals.draft_tokens} drafted, {totals.accepted} accepted, {totals.committed} committed",
 }
 _PEER = (

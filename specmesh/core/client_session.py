@@ -37,7 +37,7 @@ class ClientSession:
     pending: DrafterRequest | None
     ref: int = 0
     draft_n: int = 0
-    drafted: int = 0
+    draft_tokens: int = 0
     draft_seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0

@@ -180,7 +180,7 @@ class DrafterStats(DaemonStats):
             ),
             draft_n=draft_ns[-1] if draft_ns else None,
             totals=deepcopy(self._totals),
-            draft_ms=self._draft_seconds.percentiles_ms(50)["p50"],
+            draft_interval_ms=self._draft_seconds.percentiles_ms(50)["p50"],
             wire=deepcopy(traffic),
             prefix_cache=self.prefix_cache,
         )

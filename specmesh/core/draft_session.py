@@ -56,7 +56,7 @@ class DrafterSession:
         self._plain = not self._sampler.looks_back and not self._samples  # one sampler does for every position
         self.draft_n = 0
         self._round_trip = round_trip
-        self.drafted = 0
+        self.draft_tokens = 0
         self.draft_seconds = 0.0
         self._interval = 0.0  # seconds of a draft, as of late
         self._chunk = min(CHUNK, limits.n_batch)
@@ -224,7 +224,7 @@ class DrafterSession:
         if not tokens:
             self._stuck = row.sampler is not None and self.held == len(self._ids)
             return self._send(now)
-        self.drafted += len(tokens)
+        self.draft_tokens += len(tokens)
         self.draft_seconds += now - started
         interval = (now - started) / len(tokens)
         self._interval += (interval - self._interval) / 8 if self._interval else interval

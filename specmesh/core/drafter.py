@@ -43,7 +43,7 @@ class DrafterCore:
                 self.sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
             case ev.Aside(key):  # in order with what is learned, so that no end overtakes its text
                 if (session := self.sessions.get(key)) is not None:
-                    event = replace(event, drafted=session.drafted, draft_seconds=session.draft_seconds)
+                    event = replace(event, draft_tokens=session.draft_tokens, draft_seconds=session.draft_seconds)
                 return [(key, event)]
             case ev.Dropped(key):
                 if (session := self.sessions.pop(key, None)) is not None:

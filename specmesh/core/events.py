@@ -155,11 +155,11 @@ class Heard:
 @dataclass(frozen=True, slots=True)
 class Aside:
     """What belongs to ids that a session was sent, or comes after; it is an effect once these are learned, and then has
-    how much was drafted so far."""
+    what was drafted for it so far."""
 
     key: int
     what: m.Logprobs | m.Done | SpecmeshError
-    drafted: int = 0
+    draft_tokens: int = 0
     draft_seconds: float = 0.0
 
 

@@ -144,4 +144,4 @@ class DrafterSnapshot(RunningSnapshot):
 
     verifiers: list[Json]
     totals: DraftTotals
-    draft_ms: float | None
+    draft_interval_ms: float | None

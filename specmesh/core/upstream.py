@@ -202,11 +202,11 @@ class Upstream:
         match said:
             case ev.Learned():
                 self._effects += live.learned(said)
-            case ev.Aside(_, what, drafted, seconds):
+            case ev.Aside(_, what, draft_tokens, seconds):
                 if isinstance(what, m.Logprobs):
                     self._effects += live.add(what)
                 else:
-                    live.drafted, live.draft_seconds = drafted, seconds
+                    live.draft_tokens, live.draft_seconds = draft_tokens, seconds
                     self._ended(live, what, now)
                     return True
             case ev.Noted(name, fields, level):
@@ -232,7 +232,7 @@ class Upstream:
             self._interrupt(live, EndLost(lost), now)
         else:
             self._effects.append(m.Close(live.id))
-            self._note("session_finished", session=live.id, reason=why.finish_reason, drafted=live.drafted)
+            self._note("session_finished", session=live.id, reason=why.finish_reason, draft_tokens=live.draft_tokens)
             if why.finish_reason == m.FinishReason.ERROR:
                 self._effects += live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
             self._effects += live.done(why.finish_reason, why.report)

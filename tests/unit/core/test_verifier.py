@@ -2,6 +2,7 @@
 tests/properties."""
 
 from dataclasses import replace
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
+from specmesh.core.statistics import RoundCounts
 from specmesh.core.verifier import VerifierCore
 from specmesh.errors import EngineError
 from specmesh.wire import messages as m
@@ -36,7 +38,7 @@ def made(n_ctx: int = 64) -> tuple[VerifierCore, StepCosts]:
 def test_a_session_from_its_opening_to_its_end():
     core, _ = made()
     noted, began = core.handle(OPENING, 0.0)
-    assert isinstance(noted, vev.Noted)
+    assert noted == vev.Noted("session_opened", ANY)
     assert began == vev.Began(CLIENT, SESSION, PROMPT, PARAMS, "", 0.0, 0, False, (), ())
     assert core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0) == [
         vev.ToDrafter(DRAFTER, m.Opened(SESSION, 0, 2, PARAMS.named())),
@@ -54,10 +56,47 @@ def test_a_session_from_its_opening_to_its_end():
         vev.Ran(0.1, 0.2, 3, 2),
     ]
     assert core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.2) == []
-    ended, noted, forgotten = core.handle(vev.ClientLeft(CLIENT), 0.3)
-    assert isinstance(ended, vev.SessionEnded)
-    assert (ended.client, ended.reason, ended.error, isinstance(noted, vev.Noted)) == (CLIENT, "cancelled", None, True)
-    assert (forgotten, core.next_step(0.3)) == (vev.Forgotten(SESSION), ev.Wait(np.inf))
+    assert core.handle(vev.ClientLeft(CLIENT), 0.3) == [*ended(SESSION, CLIENT, 0.3), vev.Forgotten(SESSION)]
+    assert core.next_step(0.3) == ev.Wait(np.inf)
+
+
+def ended(session: int, client: int | None, seconds: float) -> list[vev.Effect]:
+    end = vev.SessionEnded(session, client, m.FinishReason.CANCELLED, None, PROMPT, ANY, seconds)
+    return [end, vev.Noted("session_finished", ANY)]
+
+
+def test_a_session_whose_drafter_comes_back_with_its_client():
+    core, _ = made()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    theirs = replace(OPENING, request=Request(None, PROMPT, PARAMS, id="text"), owner=DRAFTER, key="k")
+    began = vev.Began(CLIENT, SESSION, PROMPT, PARAMS, "text", 0.0, 0, False)
+    sync = vev.ToDrafter(DRAFTER, m.Sync(SESSION, 0, 0, PROMPT, 2))
+    assert core.handle(theirs, 0.0) == [vev.Noted("session_opened", ANY), began, sync]
+    assert core.handle(vev.RoundTrip(DRAFTER, 0.5), 0.0) == core.handle(vev.ThreadsShared(2, 1, frozenset()), 0.0) == []
+    left = vev.DrafterLeft(DRAFTER, may_return=True)
+    assert core.handle(left, 1.0) == [vev.Noted("session_kept", {"session": SESSION, "seconds": 30.0})]
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 2.0)
+    [refused] = core.handle(replace(theirs, client=4, key="another"), 2.0)
+    assert isinstance(refused, vev.RequestRefused)
+    resumed = vev.Noted("session_resumed", {"session": SESSION, "tokens": 0})
+    assert core.handle(replace(theirs, client=4), 2.0) == [resumed, replace(began, client=4, adopted=True), sync]
+    assert core.handle(vev.SessionClosed(b"another", SESSION), 2.0) == []
+    done = vev.ToDrafter(DRAFTER, m.Done(SESSION, m.FinishReason.CANCELLED, 2, ANY))
+    closed = core.handle(vev.SessionClosed(DRAFTER, SESSION), 2.0)
+    assert closed == [*ended(SESSION, 4, 2.0), done, vev.Forgotten(SESSION)]
+
+
+def test_what_is_kept_is_dropped_by_a_verifier_that_stops():
+    core, _ = made()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core.handle(replace(OPENING, request=Request(None, PROMPT, PARAMS, id="text"), owner=DRAFTER), 0.0)
+    core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
+    dropped = vev.Noted("session_dropped", {"session": SESSION, "tokens": 0})
+    stopped = core.handle(vev.Signal.STOPPING, 1.0)
+    assert stopped == [vev.Forgotten(SESSION), dropped, *ended(SESSION, None, 1.0)]
+    [report] = core.handle(vev.Signal.REPORT_WANTED, 1.0)
+    assert report == vev.CoreReport(totals=replace(RoundCounts(), prompt_tokens=2))
+    assert core.handle(vev.Signal.TIME_UP, 1.0) == []
 
 
 def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft():
