@@ -75,7 +75,7 @@ class _World:
             case 12:
                 self.attach()
             case 13:
-                self.session.pacing.detach()
+                self.session.draft_length.detach()
             case 14:
                 self.decide()
             case _:
@@ -96,13 +96,13 @@ class _World:
 
     def decide(self) -> None:
         """Another policy: one of a few, or once what the session's own estimates lead to."""
-        inputs = self.session.pacing.unsolved(self.now) if self.session.finished is None else None
+        inputs = self.session.draft_length.unsolved(self.now) if self.session.finished is None else None
         if inputs is not None and not self.solved:
             self.solved = True
-            self.session.pacing.policy = solve(inputs, self.session.pacing.policy)
+            self.session.draft_length.policy = solve(inputs, self.session.draft_length.policy)
             self.seen["solved"] += 1
         else:
-            self.session.pacing.policy = _policy(self.tape.byte() % 3, self.most)
+            self.session.draft_length.policy = _policy(self.tape.byte() % 3, self.most)
 
     def work(self) -> None:
         """The engine's next move: it begins or ends a step, takes in a part of the prompt, or waits."""
@@ -173,7 +173,7 @@ class _World:
     def end(self) -> None:
         """Without a drafter the rest is a step per id, and all of it is what the target says alone."""
         self.seen["stale"] += self.session.counts.stale_drafts
-        self.session.pacing.detach()
+        self.session.draft_length.detach()
         self.tape = Tape(b"")
         for _ in range(len(PROMPT) + 3 * MAX_TOKENS):
             if self.reason is not None:

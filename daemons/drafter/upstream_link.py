@@ -250,7 +250,7 @@ class UpstreamLink:
                 live.bytes_sent += self.dealer.send(said)
             case Grammar():
                 self._grammars.compile(self._speaking[self._number].vocabulary, said, key)
-            case ev.Learned() | ev.Aside() | ev.Noted():
+            case ev.Learned() | ev.FollowUp() | ev.Noted():
                 over = self.upstream.from_core(live, said, now)
                 self.carry_out(now)
                 return over
@@ -268,7 +268,7 @@ class UpstreamLink:
                     unsent |= self._ask(effect)
                 case m.Close():
                     self.dealer.send(effect)
-                case ev.DraftFor() | ev.Aside() | ev.Dropped() | ev.UpstreamChanged():
+                case ev.DraftFor() | ev.FollowUp() | ev.Dropped() | ev.UpstreamChanged():
                     self._core.put(effect, now)
                 case Reply(client, event):
                     client.on_event(event)

@@ -1,4 +1,4 @@
-"""The accept rule: which drafts stand, and what is said where they end; and what each strategy lets a row say."""
+"""The accept rule: which drafts are accepted, and what ends them; and what each strategy lets a row say."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

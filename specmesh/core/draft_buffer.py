@@ -19,15 +19,15 @@ class DraftBuffer:
 
     def __init__(
         self, session: int, prefix: Prefix, n_vocab: int, constraint: Constraint | None,
-        pacing: DraftLengthController, counts: RoundCounts,
+        draft_length: DraftLengthController, counts: RoundCounts,
     ) -> None:  # fmt: skip
         self.cut = False
         self._session, self._counts = session, counts
-        self._prefix, self._n_vocab, self._constraint, self._pacing = prefix, n_vocab, constraint, pacing
+        self._prefix, self._n_vocab, self._constraint, self._draft_length = prefix, n_vocab, constraint, draft_length
         self._chain = Prefix()  # goes on from the whole prefix, as soon as it holds any
         self.tokens = self._chain.ids
         self._proposals: list[Proposal | None] = []  # what each was sampled from
-        self._judged = len(prefix)  # up to here it is known whether drafts stood, or there were none
+        self._judged = len(prefix)  # up to here it is known whether drafts were accepted, or there were none
         self._nacked = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
 
@@ -74,10 +74,10 @@ class DraftBuffer:
                 return self._orphan(now)
             # Overtaken by steps that did not wait: it is alive, and a client's own draft_n is worth waiting for.
             if known:
-                self._pacing.estimate.alive()
+                self._draft_length.estimate.alive()
             return []
         self._orphaned = None
-        self._pacing.estimate.arrived(length, self._pacing.draft_n, base + len(ids), now)
+        self._draft_length.estimate.arrived(length, self._draft_length.draft_n, base + len(ids), now)
         if self._constraint is not None:
             self._prune(self._constraint)
         return []
@@ -125,18 +125,18 @@ class DraftBuffer:
             self._truncate(len(self.tokens) - dropped)
             self._counts.stale_drafts += dropped
             self.cut = True
-            self._pacing.judged(right=False)
+            self._draft_length.judged(right=False)
 
     def _judge(self, base: int, ids: tuple[int, ...]) -> None:
-        """Learn from drafts that no step verified how often drafts stand: the text knows by now. Each is built on those
-        before it, so the first wrong one ends what they tell."""
+        """Learn from drafts that no step verified how often drafts are accepted: the text knows by now. Each is built
+        on those before it, so the first wrong one ends what they tell."""
         known = max(min(self._judged, len(self._prefix)) - base, 0)
         if tuple(ids[:known]) != tuple(self._prefix[base : base + len(ids[:known])]):
             return
         said = self._prefix[base + known : base + len(ids)]
         for position, (token, true) in enumerate(zip(ids[known:], said, strict=False), base + known):
             self._judged = position + 1
-            self._pacing.judged(right=token == true)
+            self._draft_length.judged(right=token == true)
             if token != true:
                 return
 
@@ -144,7 +144,7 @@ class DraftBuffer:
         """Take drafts that build on drafts not here: of a rejected chain in flight, which ends within a round trip, or
         after a lost frame; then NACK says where to continue."""
         self._orphaned = now if self._orphaned is None else self._orphaned
-        quiet = max(m.NACK_INTERVAL, 2 * self._pacing.round_trip)
+        quiet = max(m.NACK_INTERVAL, 2 * self._draft_length.round_trip)
         if now - max(self._orphaned, self._nacked) < quiet:
             return []
         self._nacked = now
@@ -159,8 +159,8 @@ SYNC_INTERVAL = 0.01
 
 
 class TruthSender:
-    def __init__(self, session: int, prefix: Prefix, pacing: DraftLengthController) -> None:
-        self._session, self._prefix, self._pacing = session, prefix, pacing
+    def __init__(self, session: int, prefix: Prefix, draft_length: DraftLengthController) -> None:
+        self._session, self._prefix, self._draft_length = session, prefix, draft_length
         self._unsent: int | None = None  # from where TRUTH has not been sent yet
         self._accepted = 0  # drafts among the ids that have not been sent yet
         self._synced = self._at = float("-inf")
@@ -180,20 +180,20 @@ class TruthSender:
             self._unsent = base
             return []
         accepted, self._unsent, self._accepted, self._at = self._accepted, None, 0, now
-        self._drafting = not idle and not self._pacing.probing
+        self._drafting = not idle and not self._draft_length.probing
         crc, new = self._prefix.crc_at(base), tuple(ids[base:])
-        return [m.Truth(self._session, base, crc, new, self._pacing.draft_n, accepted)]
+        return [m.Truth(self._session, base, crc, new, self._draft_length.draft_n, accepted)]
 
     def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
-        if now - self._synced < min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._pacing.round_trip)):
+        if now - self._synced < min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._draft_length.round_trip)):
             return []
         self._synced = now
         return self._sync(nack.base if self._prefix.holds(nack.base, nack.prefix_crc) else 0)
 
     def _sync(self, base: int) -> list[m.Sync]:
         """The prefix from `base` on, in as many frames as it needs."""
-        prefix, draft_n, end = self._prefix, self._pacing.draft_n, len(self._prefix)
-        self._drafting = draft_n > 0 and not self._pacing.probing
+        prefix, draft_n, end = self._prefix, self._draft_length.draft_n, len(self._prefix)
+        self._drafting = draft_n > 0 and not self._draft_length.probing
         parts = range(base, max(end, base + 1), m.MAX_TOKENS)
         return [
             m.Sync(self._session, at, prefix.crc_at(at), tuple(prefix[at : at + m.MAX_TOKENS]), draft_n) for at in parts

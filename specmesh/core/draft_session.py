@@ -25,7 +25,7 @@ BURST = 1e-3
 # slow link has room for few, and a verifier has limits. With 1e-3 a busy machine's texts took 130 bytes a token.
 FRAME_INTERVAL, AHEAD_INTERVAL = 1.5e-3, 2.5e-3
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
-PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them that stood
+PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them accepted
 KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
 CHUNK = 128  # most ids of a prompt that are taken in at once: sessions take turns in between
 
@@ -197,7 +197,7 @@ class DrafterSession:
         return max(min(2 * self.draft_n + 1 + hidden, MAX_CREDIT, self._reach), self.draft_n)
 
     def _judge(self, accepted: int, *, corrected: bool) -> None:
-        """Note how many drafts stood, and how long a chain may be while its last draft has a chance to."""
+        """Note how many drafts were accepted, and how long a chain may be while its last draft has a chance to."""
         if accepted or corrected:
             self._accepted = self._accepted * KEEP + accepted
             self._judged = self._judged * KEEP + accepted + corrected

@@ -41,7 +41,7 @@ class DrafterCore:
             case ev.DraftFor(key, upstream):
                 round_trip = self._round_trips.get(upstream, 0.0)
                 self.sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
-            case ev.Aside(key):  # in order with what is learned, so that no end overtakes its text
+            case ev.FollowUp(key):  # in order with what is learned, so that no end overtakes its text
                 if (session := self.sessions.get(key)) is not None:
                     event = replace(event, draft_tokens=session.draft_tokens, draft_seconds=session.draft_seconds)
                 return [(key, event)]

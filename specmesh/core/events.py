@@ -153,7 +153,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class FollowUp:
     """What belongs to ids that a session was sent, or comes after; it is an effect once these are learned, and then has
     what was drafted for it so far."""
 
@@ -192,7 +192,7 @@ class UseThreads:
     threads: int
 
 
-CoreEvent = DraftFor | Heard | Aside | Dropped | CompiledGrammar | UpstreamChanged | UseThreads
+CoreEvent = DraftFor | Heard | FollowUp | Dropped | CompiledGrammar | UpstreamChanged | UseThreads
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class DraftedRows:
     tokens: Sequence[Sequence[int]]
 
 
-SessionEffect = DrafterEffect | Aside | Grammar | Noted  # a grammar is to be compiled
+SessionEffect = DrafterEffect | FollowUp | Grammar | Noted  # a grammar is to be compiled
 
 
 @dataclass(slots=True)

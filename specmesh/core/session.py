@@ -60,7 +60,7 @@ class VerifierSession:
     """Session `session` on the wire. `ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text
     that ended with them is `finished` from the start. `costs` are the verifier's, shared by its sessions. `constraint`
     is the grammar's at the beginning of the text. The target holds the first `held` ids already, never the last one.
-    `company`: sessions there are with this one."""
+    `sharing`: sessions there are with this one."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class VerifierSession:
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
         held: int = 0,
-        company: int = 1,
+        sharing: int = 1,
     ) -> None:
         self.id = session
         self.prefix = Prefix(ids)
@@ -93,9 +93,9 @@ class VerifierSession:
         self.finished: m.FinishReason | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is sent at once
         self._limits = limits
-        self.pacing = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, company)
-        self.truth = TruthSender(session, self.prefix, self.pacing)
-        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.pacing, self.counts)
+        self.draft_length = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, sharing)
+        self.truth = TruthSender(session, self.prefix, self.draft_length)
+        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.draft_length, self.counts)
         self._strategy = strategy_of(params.sampling)
         self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
@@ -135,7 +135,7 @@ class VerifierSession:
             return []
         if isinstance(said, m.Nack):
             return [*self.truth.nacked(said, now)]
-        if self.pacing.arrivals is not None:
+        if self.draft_length.arrivals is not None:
             return self.drafts.take(said, now)
         self.counts.stale_drafts += len(said.ids)
         return []
@@ -148,7 +148,7 @@ class VerifierSession:
         drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):
             self.drafts.forget()
-        self.pacing.attach(arrivals, acceptance)
+        self.draft_length.attach(arrivals, acceptance)
         return self.truth.begin()
 
     @property
@@ -169,12 +169,14 @@ class VerifierSession:
     @property
     def drafting(self) -> bool:
         """Whether drafts are asked for, to be verified."""
-        return self.pacing.arrivals is not None and self.pacing.draft_n > 0 and not self.pacing.probing
+        return (
+            self.draft_length.arrivals is not None and self.draft_length.draft_n > 0 and not self.draft_length.probing
+        )
 
     @property
     def draft_n(self) -> int:
         """Most drafts of its next step."""
-        return 0 if self.pacing.probing else self.pacing.draft_n
+        return 0 if self.draft_length.probing else self.draft_length.draft_n
 
     # --- what to run next
 
@@ -183,10 +185,10 @@ class VerifierSession:
         length = len(self.prefix.ids)
         if self.state is SessionState.PREFILLING:
             return self._missing()
-        idle = self.pacing.arrivals is None or not self.pacing.draft_n
+        idle = self.draft_length.arrivals is None or not self.draft_length.draft_n
         if idle and not self.drafts.tokens and self.constraint is None:
             return ev.Verify(length - 1, self.prefix.ids[-1], ())
-        wanted, until = self.pacing.plan(length, len(self.drafts.tokens), self._max_drafts(), now)
+        wanted, until = self.draft_length.plan(length, len(self.drafts.tokens), self._max_drafts(), now)
         if until is None or self.drafts.cut or (self.constraint is not None and self._forced(self.constraint)):
             return self.verify(wanted)
         return ev.Wait(until)
@@ -212,13 +214,13 @@ class VerifierSession:
         return ev.Verify(len(ids) - 1, ids[-1], drafts)
 
     def bid(self, verify: ev.Verify) -> DraftBid:
-        """What its drafts offer to a step: those of the grammar's own stand for certain."""
+        """What its drafts offer to a step: those of the grammar's own are accepted for certain."""
         forced = self._count_forced(verify.drafts)
-        stands = (1.0,) * forced + self.pacing.stands(len(verify.drafts) - forced)
-        return DraftBid(stands, chosen=self.params.drafts is not None)
+        acceptance = (1.0,) * forced + self.draft_length.chain_acceptance(len(verify.drafts) - forced)
+        return DraftBid(acceptance, chosen=self.params.drafts is not None)
 
     def _forced(self, constraint: Constraint) -> tuple[int, ...]:
-        """Drafts of the grammar's own for the next step, which all stand."""
+        """Drafts of the grammar's own for the next step, which are all accepted."""
         most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
         return constraint.forced()[:most] if most else ()
 
@@ -230,7 +232,7 @@ class VerifierSession:
         """Note that a step with this session begins; return the seconds that were waited for it."""
         if self.times.decoding is None:
             self.times.decoding = now
-        return self.pacing.begin(now)
+        return self.draft_length.begin(now)
 
     def _max_drafts(self) -> int:
         """Most drafts of a step: one row is the target's own."""
@@ -282,8 +284,8 @@ class VerifierSession:
         length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
         if verdict.ended or verdict.stopped or length >= self.end:
             self._finish(m.FinishReason.STOP if verdict.ended or verdict.stopped else m.FinishReason.LENGTH)
-        if self.pacing.arrivals is not None:
-            idle = self.pacing.draft_n == 0 and not self.followed and self.finished is None
+        if self.draft_length.arrivals is not None:
+            idle = self.draft_length.draft_n == 0 and not self.followed and self.finished is None
             effects += self.truth.grown(base, verdict.accepted, now, idle=idle)
         if self._held > length - 1:
             self._held = length - 1
@@ -324,7 +326,7 @@ class VerifierSession:
         self.times.last_token = now
         if self.times.first_token is None:
             self.times.first_token = now
-        self.pacing.stepped(
+        self.draft_length.stepped(
             len(self.prefix.ids),
             max(tested - forced, 0),
             max(accepted - forced, 0),

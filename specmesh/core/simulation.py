@@ -159,7 +159,7 @@ class Simulation:
             return
         if self._policy is not None:
             for live in self._verifier.sessions.values():
-                live.session.pacing.policy = self._policy(len(live.session.prefix))
+                live.session.draft_length.policy = self._policy(len(live.session.prefix))
         step = self._verifier.next_step(now)
         if isinstance(step, ev.Wait):
             if step.until not in (inf, self._wake):

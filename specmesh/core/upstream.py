@@ -19,7 +19,7 @@ MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 
 
-UpstreamEffect = m.Open | m.Close | ev.DraftFor | ev.Aside | ev.Dropped | ev.UpstreamChanged | Reply | ev.Noted
+UpstreamEffect = m.Open | m.Close | ev.DraftFor | ev.FollowUp | ev.Dropped | ev.UpstreamChanged | Reply | ev.Noted
 """An OPEN that cannot be sent comes back as `request_failed`, and the request is placed anew."""
 
 
@@ -186,7 +186,7 @@ class Upstream:
         """Pass on those of committed ids, unless they name an id that is none."""
         live, n_vocab = self.live.get(logprobs.session), self.known.n_vocab if self.known is not None else 0
         if live is not None and all(token < n_vocab for token in logprobs.top_ids):
-            self._effects.append(ev.Aside(live.key, logprobs))
+            self._effects.append(ev.FollowUp(live.key, logprobs))
 
     def done(self, done: m.Done) -> None:
         live = self.live.get(done.session)
@@ -197,12 +197,12 @@ class Upstream:
         else:
             self._end(live, done)
 
-    def from_core(self, live: ClientSession, said: ev.Learned | ev.Aside | ev.Noted, now: float) -> bool:
+    def from_core(self, live: ClientSession, said: ev.Learned | ev.FollowUp | ev.Noted, now: float) -> bool:
         """Take what the core says of a session; return whether it ended by that."""
         match said:
             case ev.Learned():
                 self._effects += live.learned(said)
-            case ev.Aside(_, what, draft_tokens, seconds):
+            case ev.FollowUp(_, what, draft_tokens, seconds):
                 if isinstance(what, m.Logprobs):
                     self._effects += live.add(what)
                 else:
@@ -218,7 +218,7 @@ class Upstream:
     def _end(self, live: ClientSession, why: m.Done | SpecmeshError) -> None:
         """End a session once all is learned that it was sent before."""
         del self.live[live.id]
-        self._effects += [ev.Aside(live.key, why), ev.Dropped(live.key)]
+        self._effects += [ev.FollowUp(live.key, why), ev.Dropped(live.key)]
 
     def _ended(self, live: ClientSession, why: m.Done | SpecmeshError, now: float) -> None:
         if isinstance(why, SpecmeshError):

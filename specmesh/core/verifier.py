@@ -93,7 +93,7 @@ class VerifierCore:
                 self._resume_or_wait(event, now)
             case vev.Solved(session, policy):
                 if (live := self.sessions.get(session)) is not None:
-                    live.session.pacing.solved(policy)
+                    live.session.draft_length.solved(policy)
             case vev.RoundTrip(name, seconds):
                 self.drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
@@ -188,14 +188,14 @@ class VerifierCore:
         for (key, part), logits in zip(batch.parts, result, strict=True):
             live, effects = self.sessions[key], list[ev.VerifierEffect]()
             lives.append(live)
-            asked = asked or live.session.pacing.asking
+            asked = asked or live.session.draft_length.asking
             if isinstance(part, ev.Prefill):
                 effects = live.session.prefilled(len(part.ids), logits)
             elif logits is not None:
                 effects = live.session.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
             self._carry_out(live, effects)
         if lives and self.drafters.drafters:
-            gate, alone = self.drafters.gate(lives[0]), lives[0].session.pacing.alone
+            gate, alone = self.drafters.gate(lives[0]), lives[0].session.draft_length.alone
             self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
             for live in lives:
                 self._effects += self.drafters.stepped(live, ended)
@@ -234,12 +234,12 @@ class VerifierCore:
         if not self._slots and kept is not None:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
-        company = len(self.sessions) + 1 + len(self.waiting.openings)
+        sharing = len(self.sessions) + 1 + len(self.waiting.openings)
         others = ((live.seq, live.session.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         session = VerifierSession(
             next(self._ids), ids, params, self._limits, self._costs, now,
-            opening.n_prompt, opening.constraint, held, company,
+            opening.n_prompt, opening.constraint, held, sharing,
         )  # fmt: skip
         live = SessionContext(session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
         self.sessions[live.id] = live
@@ -349,7 +349,9 @@ class VerifierCore:
                 case ev.Emit():
                     self._tokens, self._forced = self._tokens + len(effect.ids), self._forced or effect.forced > 0
                     session, first = live.session, live.session.counts.rounds == 1
-                    done = vev.Committed(session.id, live.client, effect, self._now, session.pacing.draft_n, first)
+                    done = vev.Committed(
+                        session.id, live.client, effect, self._now, session.draft_length.draft_n, first
+                    )
                     self._effects.append(done)
                 case m.Truth() | m.Sync() | m.Nack():
                     self._effects += self.drafters.tell(live, effect)

@@ -114,7 +114,7 @@ class Verifier:
         if identity is None:
             return []
         effects = self._effects(self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now)
-        assert not self._sessions[number].machine.pacing.arrivals
+        assert not self._sessions[number].machine.draft_length.arrivals
         return effects
 
     def move(self, number: int, peer: Hashable, now: float) -> list[Effect]:

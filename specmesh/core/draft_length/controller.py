@@ -31,16 +31,16 @@ SOLVE_INTERVAL, OFF_SOLVE_INTERVAL = 0.1, 1.0
 
 class DraftLengthController:
     """The pace of one session. `draft_n` is what its drafter is asked for; probing: only to learn whether it is right.
-    fixed: the client's own draft_n, None to adapt; most: drafts a step may have; company: sessions there are with this
+    fixed: the client's own draft_n, None to adapt; most: drafts a step may have; sharing: sessions there are with this
     one. `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
 
-    def __init__(self, fixed: int | None, most: int, costs: StepCosts, times: SessionTimes, company: int = 1) -> None:
+    def __init__(self, fixed: int | None, most: int, costs: StepCosts, times: SessionTimes, sharing: int = 1) -> None:
         self.policy: Policy | None = None
         self.acceptance = RollingAcceptance()
         self.arrivals: Arrivals | None = None
         self._fixed, self._most = fixed, most
         self._costs, self._times = costs, times
-        self._company = company  # sessions that shared the newest step
+        self._sharing = sharing  # sessions that shared the newest step
         self._frontier = 0
         self._accepted = 0
         self.estimate = ArrivalEstimate(Arrivals())  # of the newest drafter
@@ -63,14 +63,14 @@ class DraftLengthController:
     @property
     def gate(self) -> SpeculationGate | None:
         """That of as many sessions; of a drafter, where this one has the steps to itself and draft_n adapts."""
-        if self._company > 1:
-            return self._costs.gate(self._company)
+        if self._sharing > 1:
+            return self._costs.gate(self._sharing)
         return self.arrivals.gate if self.arrivals is not None and self._fixed is None else None
 
     @property
     def lone(self) -> bool:
         """Whether draft_n adapts, and the steps are this session's alone."""
-        return self._fixed is None and self._company <= 1
+        return self._fixed is None and self._sharing <= 1
 
     # --- the decision
 
@@ -103,7 +103,7 @@ class DraftLengthController:
                 return drafts, None
             until = estimate.due(frontier + drafts, now) + estimate.slack
             return drafts, until if until > now else None
-        if policy is None or self._company > 1:
+        if policy is None or self._sharing > 1:
             return min(lead, self.draft_n, limit), None
         at = policy.index(lead)
         if not (estimate.drafting and self.draft_n > 0 and lead < limit and self._waiting_pays()):
@@ -133,8 +133,8 @@ class DraftLengthController:
         """Whether the drafter drafts for this text, or did not long ago: also to learn whether it is right."""
         return self.arrivals is not None and self._frontier - self._asked_at < PROBE_INTERVAL
 
-    def stands(self, drafts: int) -> tuple[float, ...]:
-        """The probability that the first 1, 2, ... of so many drafts all stand."""
+    def chain_acceptance(self, drafts: int) -> tuple[float, ...]:
+        """The probability that the first 1, 2, ... of so many drafts are all accepted."""
         return tuple(accumulate(self.acceptance.rates()[:drafts], mul))
 
     def _seconds(self, rows: int) -> float:
@@ -151,7 +151,7 @@ class DraftLengthController:
         """What to solve a new policy from, outside the loop, for `policy`; None where the estimates have hardly
         moved, or none is used."""
         arrivals = self.arrivals
-        if arrivals is None or self._fixed is not None or self._company > 1 or self._refused:
+        if arrivals is None or self._fixed is not None or self._sharing > 1 or self._refused:
             return None
         interval = SOLVE_INTERVAL if self._news or not self.off else OFF_SOLVE_INTERVAL
         if now - arrivals.looked < interval:
@@ -196,9 +196,9 @@ class DraftLengthController:
             self.arrivals.policy = policy
 
     def judged(self, *, right: bool) -> None:
-        """Learn whether one more draft, which no step verified, would have stood. It may repeat what the text says
-        already: where drafting did not pay it is not believed before the gate lets it be tried again, which bounds what
-        that can cost."""
+        """Learn whether one more draft, which no step verified, would have been accepted. It may repeat what the text
+        says already: where drafting did not pay it is not believed before the gate lets it be tried again, which bounds
+        what that can cost."""
         gate = self.arrivals.gate if self.arrivals is not None else None
         if gate is not None and not gate.refuses:
             self.acceptance.record(1, int(right))
@@ -209,7 +209,7 @@ class DraftLengthController:
     ) -> None:
         """Note that a step of so many sessions has moved the frontier. flushed: none of the drafter's drafts is left
         beyond it."""
-        self._frontier, self._company = frontier, sessions
+        self._frontier, self._sharing = frontier, sessions
         if tested:
             self.acceptance.record(tested, accepted)
             self._accepted, self._news = self._accepted + accepted, True
@@ -239,15 +239,15 @@ class DraftLengthController:
             return self._fixed
         if self.withheld:
             return 0
-        if self._company > 1 and self._seconds(1) > 0:
+        if self._sharing > 1 and self._seconds(1) > 0:
             return self._share()
         return FIRST_DRAFT_N if self.policy is None else self.policy.wanted
 
     def _share(self) -> int:
         """Drafts that each of the sessions should bring if all were like this one."""
-        context = self._frontier * self._company
+        context = self._frontier * self._sharing
 
         def seconds(rows: int) -> float:
-            return self._costs.seconds(rows * self._company, context) + self._costs.pause
+            return self._costs.seconds(rows * self._sharing, context) + self._costs.pause
 
-        return allocate_drafts([DraftBid(self.stands(self._most))], self._most, seconds)[0]
+        return allocate_drafts([DraftBid(self.chain_acceptance(self._most))], self._most, seconds)[0]

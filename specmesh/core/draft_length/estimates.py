@@ -1,4 +1,4 @@
-"""What is expected, from what was measured: how likely draft i stands, given that all before it stood, when drafts
+"""What is expected, from what was measured: how likely draft i is accepted, given that all before it were, when drafts
 arrive, and what the target's steps cost by their rows and their context.
 
 Full acceptance of k drafts only proves "at least k" (it is censored), so rates are kept per position reached.
@@ -55,8 +55,8 @@ class RollingAcceptance:
 
 LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each
 MAX_SAMPLES = 31  # newest measurements of a kind that count
-# ids after which a drafter that is off is asked for drafts once, to see whether they would stand; doubled each time,
-# since its drafting may slow the verifier's host
+# ids after which a drafter that is off is asked for drafts once, to see whether they would be accepted; doubled each
+# time, since its drafting may slow the verifier's host
 PROBE_INTERVAL, LONGEST_PROBE_INTERVAL = 32, 256
 
 

@@ -14,7 +14,7 @@ LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
 class DraftBid:
     """What a session could bring to a step, besides its own row."""
 
-    stands: tuple[float, ...]  # probabilities that its first 1, 2, ... drafts all stand, falling
+    acceptance: tuple[float, ...]  # probabilities that its first 1, 2, ... drafts are all accepted, falling
     chosen: bool = False  # how many is decided, so they all come if there is room
 
 
@@ -24,10 +24,10 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
     counts = [0] * len(bids)
     for bidder, bid in enumerate(bids):
         if bid.chosen:
-            counts[bidder] = min(len(bid.stands), room)
+            counts[bidder] = min(len(bid.acceptance), room)
             room -= counts[bidder]
-    tokens = len(bids) + sum(sum(bid.stands[:count]) for bid, count in zip(bids, counts, strict=True))
-    offered = sorted((-p, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.stands)
+    tokens = len(bids) + sum(sum(bid.acceptance[:count]) for bid, count in zip(bids, counts, strict=True))
+    offered = sorted((-p, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.acceptance)
     del offered[room:]
     rows = len(bids) + sum(counts)
     best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0

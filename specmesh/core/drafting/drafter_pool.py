@@ -22,7 +22,7 @@ LOOK_ROUNDS = 16
 SWITCH_GAIN = 1.15  # times the present rate that a better one must have: a change costs a restart
 MEASURED = 600.0  # seconds that what was measured of a drafter without sessions counts
 DRAFTER_MEMORY = 128.0  # rounds after which what was seen of a drafter counts half
-CERTAIN = 0.999  # no chain of drafts stands more surely than this
+CERTAIN = 0.999  # no chain of drafts is accepted more surely than this
 
 
 class RemoteDrafter:
@@ -111,7 +111,7 @@ class DrafterPool:
         """Tell a drafter of its session, unless it is refused drafts: it may need the cores that the verifier's steps
         want."""
         session = live.session
-        if session.pacing.lone and drafter.arrivals.gate.refuses and drafter.id != live.owner:
+        if session.draft_length.lone and drafter.arrivals.gate.refuses and drafter.id != live.owner:
             return []
         live.announced, effects = True, list[vev.Effect]()
         if drafter.id != live.owner:  # that one has just got OPENED
@@ -132,7 +132,7 @@ class DrafterPool:
 
     def detach(self, live: SessionContext) -> None:
         live.drafter = None
-        live.session.pacing.detach()
+        live.session.draft_length.detach()
         self.weigh()
 
     def release(self, live: SessionContext, identity: vev.DrafterId) -> list[vev.Effect]:
@@ -142,13 +142,13 @@ class DrafterPool:
     def reconsider(self, live: SessionContext, now: float) -> list[vev.Effect]:
         """Have the policy of a session solved where what it comes of has moved."""
         session = live.session
-        inputs = session.pacing.unsolved(now) if session.finished is None else None
-        return [vev.Solve(live.id, inputs, session.pacing.policy)] if inputs is not None else []
+        inputs = session.draft_length.unsolved(now) if session.finished is None else None
+        return [vev.Solve(live.id, inputs, session.draft_length.policy)] if inputs is not None else []
 
     def gate(self, live: SessionContext) -> SpeculationGate | None:
         """That of a session's drafter, where the steps are the session's alone."""
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
-        return drafter.arrivals.gate if drafter is not None and live.session.pacing.lone else None
+        return drafter.arrivals.gate if drafter is not None and live.session.draft_length.lone else None
 
     # --- another drafter for a session
 
@@ -169,7 +169,7 @@ class DrafterPool:
         return effects
 
     def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> list[vev.Effect]:
-        silent = live.session.pacing.estimate.silent(now)
+        silent = live.session.draft_length.estimate.silent(now)
         if live.rounds % LOOK_ROUNDS and not silent:
             return []
         others = [one for one in self._fitting(live) if one is not present]
@@ -215,18 +215,18 @@ class DrafterPool:
 
     def _rate(self, live: SessionContext, drafter: RemoteDrafter) -> float:
         """Return expected tokens per second of a session with a drafter, 0 while nothing is known."""
-        pacing, arrivals = live.session.pacing, drafter.arrivals
-        if pacing.alone <= 0 or drafter.silent:
+        draft_length, arrivals = live.session.draft_length, drafter.arrivals
+        if draft_length.alone <= 0 or drafter.silent:
             return 0.0
         others = sum(one.in_load and one.drafter == drafter.id for one in self._sessions.values() if one is not live)
         rates, interval = drafter.acceptance.rates(), arrivals.interval_at(1 + others)
-        inputs = pacing.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
+        inputs = draft_length.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
             return 0.0
         present = live.drafter == drafter.id
-        useless = arrivals.gate.verdict is False or (present and pacing.off)
+        useless = arrivals.gate.verdict is False or (present and draft_length.off)
         out_of_room = drafter.n_ctx <= len(live.session.prefix)
-        drafter.rate = 1 / pacing.alone if useless or out_of_room else drafting_rate(inputs)
+        drafter.rate = 1 / draft_length.alone if useless or out_of_room else drafting_rate(inputs)
         return drafter.rate
 
     def weigh(self) -> None:

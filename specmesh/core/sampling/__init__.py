@@ -8,9 +8,9 @@ THRESHOLD = 0.3  # the least probability of a draft accepted by `threshold`, whe
 class Strategy(StrEnum):
     """Its names, as clients and the wire have them. core.accept has what they do."""
 
-    DETERMINISTIC = "deterministic"  # a draft stands where the target itself chooses it: no drafter changes the text
-    PROBABILISTIC = "probabilistic"  # drafts stand as often as they can with each text as likely as without them
-    THRESHOLD = "threshold"  # a draft stands where the target finds it likely enough: the text depends on the drafter
+    DETERMINISTIC = "deterministic"  # a draft is accepted where the target chooses it: no drafter changes the text
+    PROBABILISTIC = "probabilistic"  # drafts are accepted as often as can be with each text as likely as without them
+    THRESHOLD = "threshold"  # a draft is accepted where the target finds it likely: the text depends on drafters
     GREEDY = "greedy"  # nothing is drafted
 
 

@@ -1,4 +1,4 @@
-"""Block verification: how many drafts of a chain stand, where each was sampled from a known proposal.
+"""Block verification: how many drafts of a chain are accepted, where each was sampled from a known proposal.
 
 Sun et al., "Block Verification Accelerates Speculative Decoding" (2403.10444), algorithm 2. Of drafts X1 .. Xk, Xi
 sampled from q_i after those before it, with p_i the target's distribution there:
@@ -9,8 +9,9 @@ sampled from q_i after those before it, with p_i the target's distribution there
     height_i = left_i / (left_i + 1 - kept_i), but height_k = kept_k
     t = the last i whose coin, uniform in (0, 1), is at most height_i; 0 without one
 
-The first t drafts stand. Where t < k, a recovered token follows, sampled from max(0, kept_t p_(t+1) - q_(t+1)). Where t
-= k nothing does: whoever wants one more token samples it from p_(k+1), as the paper has it, or verifies another block.
+The first t drafts are accepted. Where t < k, a recovered token follows, sampled from max(0, kept_t p_(t+1) - q_(t+1)).
+Where t = k nothing does: whoever wants one more token samples it from p_(k+1), as the paper has it, or verifies another
+block.
 
 **Exact.** What stands, and the recovered token, is the beginning of a sample from the target's distribution, if each
 draft was sampled from what is said here and no coin was known to whom chose it (theorem 1 of the paper). On the average

@@ -138,7 +138,7 @@ class DraftConstraint:
 
     def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
         """Return what chooses the id after a text of `length` ids without its prompt; `latest(n)` are its last n. The
-        `plain` sampler where the grammar does not allow the text, so that no draft after it can stand."""
+        `plain` sampler where the grammar does not allow the text, so that no draft after it can be accepted."""
         window = min(length, max(length - len(self._ids), 0) + CHANGING_IDS)
         tail, start = latest(window), length - window
         kept = start + common_length(self._ids[start:], tail)

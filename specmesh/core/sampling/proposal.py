@@ -16,7 +16,7 @@ from specmesh.core.sampling.sampler import Floats, Ids, Logits, Sampler
 
 MAX_PROPOSAL = 128  # most tokens of a proposal
 # Share of the draft model's distribution after which the likeliest tokens are enough. With the bundled pair at
-# temperature 0.8, where it is flat, a draft stands 0.008 less often than one of the whole (bench/acceptance.py).
+# temperature 0.8, where it is flat, a draft is accepted 0.008 less often than one of the whole (bench/acceptance.py).
 MASS = 0.97
 HEAVIEST = 2**16 - 1  # the weight of the likeliest token, and the largest there is
 

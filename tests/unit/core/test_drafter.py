@@ -203,7 +203,7 @@ def test_a_session_from_its_opening_to_its_end():
     assert core.handle(ev.Heard(1, truth), 0.5) == [(1, ev.Learned((8, 9), 1, 1))]
     step = core.next_step(0.5)
     assert core.finish(step, ev.DraftedRows({}, [[4]]), 0.5, 0.75) == [(1, m.Draft(1, 5, crc(*PROMPT, 8, 9), (4,)))]
-    assert core.handle(ev.Aside(1, done), 0.8) == [(1, ev.Aside(1, done, 2, 0.75))]
+    assert core.handle(ev.FollowUp(1, done), 0.8) == [(1, ev.FollowUp(1, done, 2, 0.75))]
     assert core.handle(ev.Dropped(1), 0.8) == [
         ev.Worked(0.75, 0.25, 0.25, 1, 1, 1, 2, PrefixCacheSection(0, 0, 1, 5)),
     ]

@@ -124,17 +124,17 @@ def test_no_drafts_no_verdict():
 
 def test_who_did_not_pay_is_believed_once_it_may_be_tried_again():
     """Late drafts that were right count for nothing before that, and then they can bring drafting back."""
-    pacing = DraftLengthController(None, 8, StepCosts(), SessionTimes(0.0))
+    draft_length = DraftLengthController(None, 8, StepCosts(), SessionTimes(0.0))
     arrivals = Arrivals()
-    pacing.attach(arrivals, RollingAcceptance())
+    draft_length.attach(arrivals, RollingAcceptance())
     run(arrivals.gate, 5.0, 1.0, 40, 1.0)
     assert (arrivals.gate.drafts, arrivals.gate.verdict) == (False, False)
-    pacing.judged(right=True)
-    assert not pacing.acceptance.known
+    draft_length.judged(right=True)
+    assert not draft_length.acceptance.known
     while not arrivals.gate.drafts:
         run(arrivals.gate, 5.0, 1.0, 1, 1.0)
-    pacing.judged(right=True)
-    assert pacing.acceptance.known
+    draft_length.judged(right=True)
+    assert draft_length.acceptance.known
 
 
 # --- how many drafts pay in a step that sessions share
@@ -151,11 +151,11 @@ steps = st.lists(st.floats(0.001, 1), min_size=12, max_size=12)
 @given(bids, steps, st.integers(0, 9))
 def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
     def rate(counts):
-        gained = sum(sum(one.stands[:count]) for one, count in zip(bids, counts, strict=True))
+        gained = sum(sum(one.acceptance[:count]) for one, count in zip(bids, counts, strict=True))
         return (len(bids) + gained) / steps[len(bids) + sum(counts) - 1]
 
     counts = allocate_drafts(bids, room, lambda rows: steps[rows - 1])
-    ways = [way for way in product(*(range(len(one.stands) + 1) for one in bids)) if sum(way) <= room]
+    ways = [way for way in product(*(range(len(one.acceptance) + 1) for one in bids)) if sum(way) <= room]
     assert tuple(counts) in ways
     best, none = max(map(rate, ways)), rate([0] * len(bids))
     assert none < rate(counts) >= best * (1 - 1e-9) if any(counts) else best < 1.015 * none

@@ -75,9 +75,9 @@ def test_a_request_to_its_end():
     router, upstream = opened()
     done, live = m.Done(7, "length", 5, {"rounds": 1}), upstream.live[7]
     upstream.done(done)
-    assert did(router) == [ev.Aside(0, done), ev.Dropped(0)]
+    assert did(router) == [ev.FollowUp(0, done), ev.Dropped(0)]
     live.bytes_sent += 5
-    assert upstream.from_core(live, ev.Aside(0, done, 3, 0.5), 1.0)
+    assert upstream.from_core(live, ev.FollowUp(0, done, 3, 0.5), 1.0)
     noted = ev.Noted("session_finished", {"session": 7, "reason": "length", "draft_tokens": 3})
     report = {"rounds": 1, "bytes_sent": 5, "bytes_received": 18, "draft_ms": 500.0}
     assert did(router) == [m.Close(7), noted, Reply(HERE, Finished("length", (1, 2, 3), report))]
