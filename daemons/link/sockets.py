@@ -175,13 +175,13 @@ class Router:
     let go, and gets nothing more: a lost DONE is for ever. gone: who went away, or is to, and why, since the last
     `take_gone`."""
 
-    def __init__(self, socket: Socket, guard: ZapGuard | None = None) -> None:
+    def __init__(self, socket: Socket, guard: ZapGuard | None = None, gate: PeerGate | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = WireSection(handshake_failures=Counter() if guard is None else guard.failures)
         self.traffic.handshake_failures["hello"] = 0  # scrapers see a counter from the start
         self.encrypted, self._guard = guard is not None, guard
-        self.gate, self.gone = PeerGate(), dict[bytes, Departure]()
+        self.gate, self.gone = gate or PeerGate(), dict[bytes, Departure]()
         self.paused_until = 0.0
         self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
 

@@ -20,6 +20,7 @@ from specmesh.core.clients import Clients, ClientsEffect, Encode
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
+from specmesh.core.peer_limits import PeerGate
 from specmesh.core.requests import Reply
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
@@ -56,10 +57,11 @@ class VerifierLoop(DaemonLoop[Order]):
         guard: ZapGuard | None = None,
         thread: ModelThread | None = None,
         model_hash: str = "",
+        gate: PeerGate | None = None,
     ) -> None:
         stopping = Busy("the verifier is stopping", "try again when it is back")
         super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
-        self._router, self._engine, self._model_hash = Router(socket, guard), engine, model_hash
+        self._router, self._engine, self._model_hash = Router(socket, guard, gate), engine, model_hash
         self._prompts = PromptEncoder(
             engine.tokenizer, lambda client: client in self._clients.requests, self.mailbox.put
         )

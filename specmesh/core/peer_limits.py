@@ -124,8 +124,9 @@ class PeerGate:
     """The limits of a verifier's peers, and the attached drafters' `keys`, by the identity of their connection.
     Identities are the peers' own choice. A key is empty where keys are not used."""
 
-    def __init__(self) -> None:
+    def __init__(self, rates: Mapping[Cost, Rate] = RATES) -> None:
         self.keys: dict[bytes, str] = {}
+        self._rates = rates
         self._limits: dict[Hashable, PeerLimits] = {}
 
     def attach(self, identity: bytes, key: str) -> None:
@@ -142,7 +143,7 @@ class PeerGate:
         if account not in self._limits:
             if len(self._limits) >= MAX_ACCOUNTS:
                 del self._limits[next(iter(self._limits))]
-            self._limits[account] = PeerLimits()
+            self._limits[account] = PeerLimits(self._rates)
         return self._limits[account]
 
 

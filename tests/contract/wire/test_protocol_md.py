@@ -3,7 +3,8 @@
 import ast
 import json
 import re
-from dataclasses import MISSING, fields
+from contextlib import nullcontext
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -120,12 +121,15 @@ def test_every_token_message_is_described():
 @pytest.mark.parametrize("name", CONTROL)
 def test_field_table_is_the_dataclass(name):
     hints = get_type_hints(CONTROL[name])
+    empty = CONTROL[name](**{title: hint() for title, hint in hints.items()})
     rows, known = list(field_rows(name)), {field.name: field for field in fields(CONTROL[name])}
     assert sorted(row[0] for row in rows) == sorted(known)
     for title, kind, default in rows:
         field = known[title]
-        expected = "text" if title in codec._LONG_TEXT else TYPES[hints[title]]
-        assert kind == expected, title
+        assert kind == TYPES[hints[title]] or (kind, hints[title]) == ("text", str), title
+        if hints[title] is str:
+            with nullcontext() if kind == "text" else pytest.raises(ValueError, match=title):
+                codec.encode_body(replace(empty, **{title: "x" * (codec.MAX_NAME + 1)}))
         if field.default is not MISSING:
             assert ast.literal_eval(default.capitalize()) == field.default
         elif field.default_factory is not MISSING:

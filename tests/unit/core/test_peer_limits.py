@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specmesh.core.peer_limits import RATES, Cost, FrameAction, PeerGate, PeerLimits, Rate
+from specmesh.core.peer_limits import Cost, FrameAction, PeerGate, PeerLimits, Rate
 
 FRAME = 36
 FEW = {cost: Rate(10, 20) for cost in Cost} | {Cost.BYTES: Rate(10**6, 10**6), Cost.IDS: Rate(10, 40, earned=30)}
@@ -80,12 +80,12 @@ def test_accounts_are_apart_and_bounded():
 def test_the_protocol_tells_them():
     text = (Path(__file__).parents[3] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
     section = text.partition("### 7.5")[2].partition("## 8.")[0]
-    rows = re.findall(
-        r"^\| [^|]+ \| ([\d]+)( MiB)? \| ([\d]+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", section, re.MULTILINE
-    )
-    assert list(Cost) == list(RATES)
-    told = [
-        Rate(float(rate) * (2**20 if unit else 1), float(burst) * (2**20 if unit else 1), *map(float, more))
-        for rate, unit, burst, *more in ((*row[:3], row[3] or 0, row[4] or 0) for row in rows)
-    ]
-    assert told == list(RATES.values())
+    rows = re.findall(r"^\| [^|]+ \| (\d+)( MiB)? \| (\d+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", section, re.MULTILINE)
+    for cost, (rate, unit, burst, *more) in zip(Cost, rows, strict=True):
+        one, size, (earned, per_draft) = PeerLimits(), 2**20 if unit else 1, (int(number or 0) for number in more)
+        at_once, per_second = (0.0, None, int(burst) * size), (1.0, None, int(rate) * size)
+        for now, drafts, most in (at_once, per_second, (1.0, 0, earned), (1.0, 2, earned + 2 * per_draft)):
+            if drafts is not None:
+                one.earn(drafts)
+            told = [one.frame(0, cost, amount, now) for amount in (most - (cost is Cost.FRAMES), 1)]
+            assert told == [FrameAction.TAKE, FrameAction.DROP], cost

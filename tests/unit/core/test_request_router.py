@@ -4,14 +4,11 @@ or a clock."""
 from dataclasses import replace
 from unittest.mock import ANY
 
-import pytest
-
-from specmesh.core import admission
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.clients import Clients, Encode
 from specmesh.core.daemon_statistics import DrafterStats
-from specmesh.core.peer_limits import RATES, Cost
+from specmesh.core.peer_limits import PeerLimits
 from specmesh.core.request_router import RequestRouter
 from specmesh.core.requests import Failed, Finished, Reply, Request, RequestState, Started, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
@@ -143,7 +140,10 @@ def test_a_verifier_is_asked_for_so_many_at_once():
     """What comes too fast it drops: the others wait here, the first first; too many are refused."""
     router, [upstream] = verifiers()
     taken, ahead = fill(router), len(did(router))
-    assert 0 < ahead < min(taken, RATES[Cost.OPENS].burst)
+    assert 0 < ahead < taken
+    limits = PeerLimits()
+    for _ in range(ahead + 1):
+        limits.check_open(1.0)
     assert len(router.in_state(RequestState.UNPLACED)) == taken - ahead
     router.look(1.0)
     assert did(router) == []
@@ -206,8 +206,8 @@ def test_names_fill_no_queue():
     assert made.stop(refused.event.error).count(refused) == 9
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(admission, "MAX_BYTES", 100_000)
-    queue, alone = clients(256), clients(256)
-    assert [ask(queue, "x" * 30_000)[:29] for _ in range(4)] == ["", "", "", "the 3 requests that wait take"]
-    assert [bool(ask(*order)) for order in ((queue, "short"), (alone, "x" * 200_000), (alone, "short"))] == [0, 0, 1]
+def test_memory_is_bounded():
+    queue, alone, text = clients(256), clients(256), "x" * 2**24
+    taken = (told := [ask(queue, text) for _ in range(100)]).count("")
+    assert f"the {taken} requests that wait take" in told[-1]
+    assert [bool(ask(*order)) for order in ((queue, ""), (alone, text * (taken + 1)), (alone, ""))] == [0, 0, 1]

@@ -11,12 +11,15 @@ import zmq
 from harness import PATIENCE
 from harness.ports import free_address
 
-from specmesh.core.peer_limits import BODY_WEIGHT, RATES, Cost
+from specmesh.core.peer_limits import Cost, PeerGate, Rate
 from specmesh.daemons.link.dealer import Dealer, Route, close_dealer
 from specmesh.daemons.link.sockets import Router, bind_router
 from specmesh.errors import ConfigError
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
+
+HELLOS, BYTES = 20, 10**7  # at once
+RATES = {cost: Rate(200, 1000) for cost in Cost} | {Cost.HELLOS: Rate(5, HELLOS), Cost.BYTES: Rate(10**6, BYTES)}
 
 
 class Ends:
@@ -26,7 +29,7 @@ class Ends:
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.now = 0.0
         self.address = free_address()
-        self.router = Router(bind_router(self.context, self.address, insecure=False))
+        self.router = Router(bind_router(self.context, self.address, insecure=False), gate=PeerGate(RATES))
         self.dealer = self.another()
         assert self.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
         self.dealer.send(encode(m.Ping(1)))
@@ -77,8 +80,7 @@ PING, HELLO = encode(m.Ping(1)), encode(m.Hello("d", "m", "none", "", 0, 4096))
 
 def test_what_is_too_much_is_dropped_unread(ends: Ends):
     """It is counted, not decoded, and some of it in a turn; then the wire is left alone for a moment."""
-    allowed = int(RATES[Cost.HELLOS].burst)
-    flood = chain([HELLO] * allowed, repeat(HELLO[:-1] + b"?"))  # no JSON, which nobody notices
+    flood = chain([HELLO] * HELLOS, repeat(HELLO[:-1] + b"?"))  # no JSON, which nobody notices
     ends.router.inlet = SimpleNamespace(receive=lambda: [ends.identity, next(flood)])
     rejected, taken = ends.router.traffic.rejected, 0
     for _ in range(3):
@@ -88,7 +90,7 @@ def test_what_is_too_much_is_dropped_unread(ends: Ends):
             ends.now += 1e-4  # so little that no more is allowed by then
         dropped = rejected["rate"]
         assert (list(ends.router.receive(ends.now)), rejected["rate"]) == ([], dropped)
-    assert (taken, rejected["body"]) == (allowed, 0)
+    assert (taken, rejected["body"]) == (HELLOS, 0)
     assert not ends.router.take_gone()
 
 
@@ -112,7 +114,7 @@ def test_another_peer_is_heard_beside_a_flood(ends: Ends):
 def test_bytes_of_json_count_more(ends: Ends):
     """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
     order = encode(m.Open(1, "x" * 200_000, {"max_tokens": 1, "temperature": 0, "seed": 1, "draft_n": 0}))
-    fit = int(RATES[Cost.BYTES].burst) // (BODY_WEIGHT * len(order))
+    fit = BYTES // (8 * len(order))  # as PROTOCOL.md says
     objections = [ends.router.objection([ends.identity, order], 0.0) for _ in range(fit + 1)]
     assert objections == [None] * fit + ["rate"]
     ids = encode(m.Draft(1, 0, 0, (1,) * 512))
