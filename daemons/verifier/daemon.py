@@ -20,6 +20,7 @@ from specmesh.core.clients import Clients, ClientsEffect, Encode
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
+from specmesh.core.link import Link
 from specmesh.core.peer_limits import PeerGate
 from specmesh.core.requests import Reply
 from specmesh.core.scheduling.batch import PREFILL_ROWS
@@ -58,6 +59,8 @@ class VerifierLoop(DaemonLoop[Order]):
         thread: ModelThread | None = None,
         model_hash: str = "",
         gate: PeerGate | None = None,
+        link: Callable[[float], Link] = Link,
+        closing: float = CLOSING,
     ) -> None:
         stopping = Busy("the verifier is stopping", "try again when it is back")
         super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
@@ -66,16 +69,16 @@ class VerifierLoop(DaemonLoop[Order]):
             engine.tokenizer, lambda client: client in self._clients.requests, self.mailbox.put
         )
         self.stats = VerifierStats(time.monotonic())
-        self._report = vev.CoreReport()
+        self._report, self._closing = vev.CoreReport(), closing
         self._stats_orders: list[tuple[float, AskStats]] = []  # until when they wait
         limits = limits_of(engine)
         core, run = core_of(engine, limits, costs, settings.grace), partial(run_step, engine)
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
-        cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
+        more = model_hash, thread_share(engine, drafts=False, explicit=settings.model.threads is not None), link
         self._drafters = Drafters(
-            name, engine, limits, self._router, self._clients, self._act, self.stats, self._core, model_hash, cores
+            name, engine, limits, self._router, self._clients, self._act, self.stats, self._core, *more
         )
 
     # --- the loop
@@ -99,8 +102,8 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def _close(self) -> bool:
         self._policies.shutdown(wait=False, cancel_futures=True)
-        encoded = self._prompts.close(CLOSING)
-        return self._core.close(CLOSING, self._engine.close if encoded else lambda: None) and encoded
+        encoded = self._prompts.close(self._closing)
+        return self._core.close(self._closing, self._engine.close if encoded else lambda: None) and encoded
 
     def _tell(self, event: vev.Happened) -> None:
         """Hand over what happens now; from any thread."""

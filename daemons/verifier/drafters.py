@@ -81,8 +81,9 @@ class Drafters:
         core: CoreLoop,
         model_hash: str,
         cores: ThreadShare,
+        link: Callable[[float], Link],
     ) -> None:
-        self._model_hash = model_hash
+        self._model_hash, self._link = model_hash, link
         self._name, self._info, self._limits = name, engine.info, limits
         self._vocabulary = engine.tokenizer.vocabulary
         self._fingerprint = self._vocabulary.fingerprint()
@@ -193,7 +194,7 @@ class Drafters:
             return
         router, number = self._router, next(self._numbers)
         proved = router.name_of(key), TcpConnection.of(router.inlet.known)
-        self.peers[identity] = peer = DrafterPeer(identity, hello, Link(now), number, router.sender(), *proved)
+        self.peers[identity] = peer = DrafterPeer(identity, hello, self._link(now), number, router.sender(), *proved)
         self._stats.peer_came()
         self._share_cores(now)
         self._router.send(identity, self._welcome(hello))

@@ -41,6 +41,8 @@ class Link:
     measuring must not move what drafting is decided by."""
 
     last_heard: float
+    silence: float = SILENCE
+    max_unread: int = MAX_UNREAD
     round_trips: RecentSamples = field(default_factory=RecentSamples)
     busy: float = 0.0
     next_ping: float = 0.0
@@ -55,7 +57,7 @@ class Link:
         """Return the number of a PING to be sent now; `answer`, of a probe, gets the seconds until its PONG."""
         if answer is None:
             self.next_ping = now + PING_INTERVAL
-            self._sent = {number: one for number, one in self._sent.items() if one[1] and now - one[0] <= SILENCE}
+            self._sent = {number: one for number, one in self._sent.items() if one[1] and now - one[0] <= self.silence}
         number = next(self._numbers)
         self._sent[number] = now, answer
         return number
@@ -76,11 +78,11 @@ class Link:
         return round_trip
 
     def silent(self, now: float) -> bool:
-        return now - self.last_heard > SILENCE
+        return now - self.last_heard > self.silence
 
     def departure(self, now: float) -> Departure | None:
         """Why a drafter is to be let go now, if it is."""
-        if self.unread > MAX_UNREAD:
+        if self.unread > self.max_unread:
             return Departure.BEHIND
         return Departure.SILENT if self.silent(now) else None
 

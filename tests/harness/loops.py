@@ -22,7 +22,6 @@ from specmesh.api import requests as api
 from specmesh.config import DrafterSettings, ModelSettings, VerifierSettings
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.events import Span
-from specmesh.core.peer_limits import PeerGate
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -125,11 +124,11 @@ class Bench:
         self._ends: list[Callable[[], None]] = []
         self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
 
-    def verifier(self, engine: SimVerifier | None = None, gate: PeerGate | None = None, **bounds: Any) -> "Running":
+    def verifier(self, engine: SimVerifier | None = None, max_queue: int = 256, **limits: Any) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, self.address, insecure=False)
-        settings = VerifierSettings(model=MODEL, socket=Path(), bind=self.address, **bounds)
-        loop = VerifierLoop("v", router, engine, StepCosts(), settings, gate=gate)
+        settings = VerifierSettings(model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue)
+        loop = VerifierLoop("v", router, engine, StepCosts(), settings, **limits)
         return self._run(loop, lambda: router.close(linger=100))
 
     def drafter(self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()) -> "Running":

@@ -3,16 +3,16 @@ time."""
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, request, until
 
-from specmesh.core import link
+from specmesh.core.link import Link
 from specmesh.core.peer_limits import Cost, PeerGate, Rate
 from specmesh.core.requests import Failed, Request, Started
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.daemons.verifier import daemon as verifier_module
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import Busy
 from specmesh.wire import messages as m
@@ -44,13 +44,12 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
     peer.say(*(ask_for(ref, ids=PROMPT, max_tokens=8000) for ref in range(1, 41)))
     refs = {peer.expect(m.Error).ref for _ in range(40 - 3 - 8)}
     assert refs == set(range(12, 41))
-    client = verifier.ask(request(40))
-    client.whole(40)
+    verifier.ask(request(40)).whole(40)
 
 
 def test_requests_that_come_too_fast(bench: Bench):
     rates = {cost: Rate(10**6, 10**6) for cost in Cost} | {Cost.OPENS: Rate(0.1, 50)}  # a busy machine reads slowly
-    bench.verifier(Flaky(SimSettings(max_sessions=1)), PeerGate(rates))
+    bench.verifier(Flaky(SimSettings(max_sessions=1)), gate=PeerGate(rates))
     peer = bench.dealer()
     count = 150
     for ref in range(1, count + 1):
@@ -59,10 +58,9 @@ def test_requests_that_come_too_fast(bench: Bench):
     assert sum("too fast" in message for message in told) >= 90
 
 
-def test_who_reads_nothing_gets_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_who_reads_nothing_gets_no_more(bench: Bench):
     """A drafter that asks for much and answers no PING, by which it would show that it has read it, is let go."""
-    verifier, peer = bench.verifier(), bench.dealer()
-    monkeypatch.setattr(link, "MAX_UNREAD", 10_000)
+    verifier, peer = bench.verifier(link=partial(Link, max_unread=10_000)), bench.dealer()
     for _ in range(10):
         peer.say(m.Vocab(0))
         peer.expect(m.Vocab)
@@ -106,8 +104,7 @@ def test_a_slow_prompt_holds_up_nobody(bench: Bench, socket_of: str, chat: bool)
     )
     assert engine.reading.wait(PATIENCE)
     for side in (verifier, drafter):
-        client = side.ask(request(40))
-        client.whole(40)
+        side.ask(request(40)).whole(40)
     engine.go_on.set()
     slow.whole(20, tuple(b"slow"))
 
@@ -144,10 +141,9 @@ def test_more_slow_prompts_than_sessions(bench: Bench):
     assert [peer.expect(m.Opened).ref for _ in range(3)] == [1, 2, 3]
 
 
-def test_stopping_under_a_slow_prompt(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(verifier_module, "CLOSING", 0.0)
+def test_stopping_under_a_slow_prompt(bench: Bench):
     engine = SlowReader(SimSettings())
-    verifier = bench.verifier(engine)
+    verifier = bench.verifier(engine, closing=0.0)
     peer = bench.dealer()
     peer.say(ask_for(1, "slow"))
     assert engine.reading.wait(PATIENCE)

@@ -3,13 +3,14 @@
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Running, Scripted, request, until, welcomed
 
-from specmesh.core import link
 from specmesh.core.events import Span
+from specmesh.core.link import Link
 from specmesh.core.prefix import Prefix
 from specmesh.daemons.drafter import upstream_link
 from specmesh.engines.base import Ask
@@ -81,17 +82,16 @@ class HeldTarget(Flaky):
 
 
 @pytest.mark.fault("E8.91")
-def test_a_verifier_that_hangs_is_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_verifier_that_hangs_is_silent(bench: Bench):
     """In a step it answers and welcomes; once that has taken far too long it does neither, until it is over."""
     engine = HeldTarget(SimSettings())
-    verifier, peer = bench.verifier(engine), bench.dealer()
+    verifier, peer = bench.verifier(engine, link=partial(Link, silence=1e9)), bench.dealer()
     client = verifier.ask(request(20))
     assert engine.begun.wait(PATIENCE)
     peer.say(m.Ping(1))
     peer.answers = False
     assert peer.expect(m.Pong).number == 1
     verifier.stuck_after(0.0)
-    monkeypatch.setattr(link, "SILENCE", 1e9)
     stood = verifier.progress
     peer.say(m.Ping(2), m.Hello("again", "scripted", "none", "", 0, 4096))
     while (message := peer.on_event(0.5)) is not None:  # a PING may have been on its way

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -23,8 +24,8 @@ from harness.loops import (
 )
 from structlog.testing import capture_logs
 
-from specmesh.core import link
 from specmesh.core.events import Span
+from specmesh.core.link import Link
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.engines.base import host_id
 from specmesh.engines.grammar import Grammars
@@ -141,10 +142,9 @@ COUNT = 2000
 """Ids of a text that is still told when another drafter has come."""
 
 
-def test_a_bye_concerns_its_sender_only(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_bye_concerns_its_sender_only(bench: Bench):
     """Its own session ends; one that it drafted for is another's now, and that one's own goes on."""
-    monkeypatch.setattr(link, "SILENCE", 1e9)
-    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)))
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=2)), link=partial(Link, silence=1e9))
     leaving = bench.dealer()
     client = verifier.ask(request(COUNT, None))
     announced = leaving.expect(m.Opened)

@@ -51,8 +51,7 @@ class Ends:
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    made = Ends()
-    yield made
+    yield (made := Ends())
     made.close()
 
 
