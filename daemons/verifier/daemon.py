@@ -76,10 +76,11 @@ class VerifierLoop(DaemonLoop[Order]):
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
-        more = model_hash, thread_share(engine, drafts=False, explicit=settings.model.threads is not None), link
+        cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
-            name, engine, limits, self._router, self._clients, self._act, self.stats, self._core, *more
-        )
+            name, engine, limits, self._router, self._clients, self._act, self.stats, self._core,
+            model_hash, cores, link,
+        )  # fmt: skip
 
     # --- the loop
 
