@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields
 from typing import TypeVar, cast, get_args, get_type_hints
@@ -60,7 +61,7 @@ def _is_u32(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return (type(value) is float and math.isfinite(value)) or (type(value) is int and abs(value) <= U32_MAX)
+    return type(value) in (float, int) and abs(cast("float", value)) <= sys.float_info.max
 
 
 def _is_text(value: object) -> bool:

@@ -21,7 +21,7 @@ from specmesh.core.session import VerifierSession
 from specmesh.core.session_context import ContextState, SessionContext, session_report, session_row
 from specmesh.core.session_params import TargetLimits
 from specmesh.core.statistics import SERVED, RoundCounts
-from specmesh.errors import NoSuchText, RequestError, SpecmeshError
+from specmesh.errors import LocalProtocolError, NoSuchText, RequestError, SpecmeshError
 from specmesh.wire import messages as m
 
 
@@ -65,9 +65,8 @@ class VerifierCore:
     def take_effects(self, now: float) -> list[vev.Effect]:
         """Do what is due between two steps, and return all that is to be done."""
         if self._batch is None:
-            if self.kept:
-                for live in self.kept.expire(now):
-                    self._drop(live)
+            for live in self.kept.expire(now) if self.kept else ():
+                self._drop(live)
             if self.waiting.openings:
                 self._admit(now)
         effects, self._effects = self._effects, []
@@ -146,6 +145,8 @@ class VerifierCore:
 
     def next_step(self, now: float) -> ev.Step | ev.Wait:
         """Return the step that begins now, or until when there is none: for ever, infinity."""
+        if self._batch is not None:
+            raise LocalProtocolError("a step begins while another runs")
         if not self.sessions:
             self._meter.idle()
         batch = self._scheduler.next_batch(self.sessions, now)
@@ -167,11 +168,10 @@ class VerifierCore:
     def finish(
         self, step: ev.Step, result: Sequence[ev.Rows] | SpecmeshError, started: float, ended: float
     ) -> list[vev.Effect]:
-        """Take in what a step gave, per span its rows of logits; or why it failed: its sessions end, the others go
-        on."""
-        self._now, self._tokens, self._forced = ended, 0, False
-        batch, self._batch = self._batch, None
-        assert batch is not None, "results come of steps"
+        """Take in what a step gave, per span its rows of logits; or why it failed, which ends its sessions."""
+        if (batch := self._batch) is None:
+            raise LocalProtocolError("a step ends that has not begun")
+        self._batch, self._now, self._tokens, self._forced = None, ended, 0, False
         if isinstance(result, SpecmeshError):
             self._failed(step, result)
         else:
@@ -215,12 +215,11 @@ class VerifierCore:
 
     def _resume_or_wait(self, opening: vev.Opening, now: float) -> None:
         """Resume the session that a request names, else let it wait for a sequence."""
-        if self._resumed(opening, now):
-            return
-        if not opening.n_prompt:
-            self._tell(vev.RequestRefused(opening.client, NoSuchText()))
-        else:
+        resumed = self._resumed(opening, now)
+        if not resumed and opening.n_prompt:
             self.waiting.openings.append(opening)
+        elif not resumed:
+            self._tell(vev.RequestRefused(opening.client, NoSuchText()))
 
     def _admit(self, now: float) -> None:
         """Begin what waits; sessions that are kept give way."""
@@ -230,8 +229,7 @@ class VerifierCore:
 
     def _begin(self, opening: vev.Opening, now: float) -> None:
         """Begin a session on valid ids; one whose text ended with them is over at once."""
-        kept = self.kept.running()
-        if not self._slots and kept is not None:
+        if not self._slots and (kept := self.kept.running()) is not None:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
         sharing = len(self.sessions) + 1 + len(self.waiting.openings)

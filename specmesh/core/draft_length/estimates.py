@@ -26,7 +26,7 @@ class RollingAcceptance:
 
     def __init__(self, memory: float = 64.0, parent: "RollingAcceptance | None" = None) -> None:
         self._tested = [0.0] * POSITIONS
-        self._stood = [0.0] * POSITIONS
+        self._accepted = [0.0] * POSITIONS
         self._keep = 0.5 ** (1.0 / memory)
         self._parent = parent
 
@@ -37,7 +37,7 @@ class RollingAcceptance:
             self._parent.record(tested, accepted)
         for i in range(min(tested, POSITIONS)):
             self._tested[i] = self._tested[i] * self._keep + 1
-            self._stood[i] = self._stood[i] * self._keep + (i < accepted)
+            self._accepted[i] = self._accepted[i] * self._keep + (i < accepted)
 
     @property
     def known(self) -> bool:
@@ -45,12 +45,12 @@ class RollingAcceptance:
 
     def pooled(self) -> float:
         prior = PRIOR if self._parent is None else self._parent.pooled()
-        return (sum(self._stood) + prior * PRIOR_ROUNDS) / (sum(self._tested) + PRIOR_ROUNDS)
+        return (sum(self._accepted) + prior * PRIOR_ROUNDS) / (sum(self._tested) + PRIOR_ROUNDS)
 
     def rates(self) -> list[float]:
         """Conditional rate per position, position 0 first."""
         pulled = self.pooled() * PRIOR_ROUNDS
-        return [(s + pulled) / (n + PRIOR_ROUNDS) for s, n in zip(self._stood, self._tested, strict=True)]
+        return [(s + pulled) / (n + PRIOR_ROUNDS) for s, n in zip(self._accepted, self._tested, strict=True)]
 
 
 LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each

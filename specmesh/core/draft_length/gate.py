@@ -96,7 +96,7 @@ class SpeculationGate:
         self.verdict: bool | None = None
         self._budget = 0.0
         self._rest, self._rest_seconds = SETTLE_STEPS, 0.0  # that count for no rate
-        self._stood = False  # the newest step took so long that it counts for none either, the next one will
+        self._stalled = False  # the newest step took so long that it counts for none either, the next one will
         self._alone = 0.0  # tokens per second without drafts: the highest estimate, until it was measured
         self._without, self._with = _Rate(), _Rate()  # newest steps without drafts, and those with drafts since
 
@@ -116,15 +116,15 @@ class SpeculationGate:
         if not self._without.steps:
             self._alone = max(self._alone, alone)
         gained = (tokens - seconds * self._alone) / sessions
-        stood = self._stood = gained <= -DEBT and not self._stood  # the machine stood still: that says nothing
+        stalled = self._stalled = gained <= -DEBT and not self._stalled  # that says nothing
         if not self.drafts:
-            if settled and not (had or stood):  # had: some of before were in hand still
+            if settled and not (had or stalled):  # had: some of before were in hand still
                 self._withheld(sessions, tokens, seconds)
         elif asked and (not self._alone or (shared and not self._without.enough)):
             self._withhold()
         elif asked:
             self._budget = min(self._budget + max(gained, -MOST_GAINED), MOST_GAINED)
-            if settled and not stood:
+            if settled and not stalled:
                 self._with.add(tokens, seconds)
             if settled:
                 self._review(sessions, max(self._alone, alone))

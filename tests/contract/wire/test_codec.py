@@ -241,6 +241,13 @@ def test_what_is_not_one_object_in_utf_8_is_refused(raw):
     assert caught.value.reason == "body"
 
 
+@pytest.mark.parametrize("number", [2**32, -1.5, 10**308])
+def test_a_number_is_any_finite_one(number):
+    assert decode_body(m.Ping, json.dumps({"number": 1, "step_ms": number}).encode()).step_ms == number
+    with pytest.raises(FrameError):
+        decode_body(m.Ping, json.dumps({"number": 1, "step_ms": 10**309}).encode())
+
+
 @pytest.mark.parametrize(
     "message",
     [

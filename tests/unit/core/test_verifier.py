@@ -17,7 +17,7 @@ from specmesh.core.scheduling.kv_slots import KVSlots
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.statistics import RoundCounts
 from specmesh.core.verifier import VerifierCore
-from specmesh.errors import EngineError
+from specmesh.errors import EngineError, LocalProtocolError
 from specmesh.wire import messages as m
 
 PROMPT = (1, 2)
@@ -58,6 +58,18 @@ def test_a_session_from_its_opening_to_its_end():
     assert core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.2) == []
     assert core.handle(vev.ClientLeft(CLIENT), 0.3) == [*ended(SESSION, CLIENT, 0.3), vev.Forgotten(SESSION)]
     assert core.next_step(0.3) == ev.Wait(np.inf)
+
+
+def test_steps_take_turns():
+    core, _ = made()
+    core.handle(OPENING, 0.0)
+    step = core.next_step(0.0)
+    with pytest.raises(LocalProtocolError):
+        core.next_step(0.0)
+    assert core.finish(step, [None], 0.0, 0.1) == [vev.Ran(0.0, 0.1, 1, 0)]
+    with pytest.raises(LocalProtocolError):
+        core.finish(step, [None], 0.1, 0.2)
+    assert core.next_step(0.1).spans == (ev.Span(0, 1, (2,), logits=True),)
 
 
 def ended(session: int, client: int | None, seconds: float) -> list[vev.Effect]:
