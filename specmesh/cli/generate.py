@@ -6,7 +6,6 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -152,7 +151,7 @@ class Conversation:
             self._ask(text)
             return
         with suppress(ImportError):
-            import_module("readline")  # input() then edits lines and remembers them
+            import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]  # input() then edits lines
         print(HELP, file=sys.stderr)
         for line in _lines():
             match line.strip():

@@ -36,9 +36,7 @@ class PolicyInputs:
     """What a policy is solved from, in seconds; steps include what lies between two."""
 
     steps: tuple[float, ...]  # with k = 0, 1, ... drafts
-    rates: tuple[
-        float, ...
-    ]  # probability that draft 1, 2, ... is accepted after those before it; one more than most drafts
+    rates: tuple[float, ...]  # probability that draft 1, 2, ... is accepted after those before; one more than drafts
     interval: float  # from one draft to the next, > 0
     restart: float  # from sending a recovered token until the first draft on it is here
     alone: float  # a step where nothing is drafted
