@@ -100,7 +100,7 @@ def ranks(world, luck):
             prefix.extend([token])
 
 
-@pytest.mark.parametrize("worlds", [8, pytest.param(48, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("worlds", [16, pytest.param(48, marks=pytest.mark.slow)])
 def test_probabilistic_texts_over_bad_links_have_the_targets_distribution(worlds):
     """Frames that are lost, late and doubled, drafters that die and change places, steps and drafts in any order: the
     tokens come as often as the target alone says them."""
