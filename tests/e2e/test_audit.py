@@ -1,14 +1,17 @@
 """`specmesh audit`, and `--reproducible`: the same bits with and without drafts."""
 
+import random
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Mesh, command, edited, until
+from processes import Daemon, Json, Mesh, command, edited, until
 
+from specmesh.bench.audit import audit, lines
 from specmesh.paths import bundled
 
 pytestmark = pytest.mark.models
 
+PROMPT = "import json\nfrom pathlib import Path\n\n\nclass Settings:\n    def __init__(self, path"
 SMALL = ("--ctx", 512, "--max-sessions", 3)
 N = 40
 
@@ -35,6 +38,41 @@ def test_reproducible(verifier: Daemon, sampling: tuple[object, ...]):
         return 0 < told["ways"][1]["accepted"] < told["ways"][1]["drafted"]
 
     until(drafts, "they stand and fall")
+
+
+WAYS: dict[str, tuple[object, ...]] = {
+    "temperature": (0, 0.3, 0.8, 1.2),
+    "top_k": (0, 5, 40),
+    "top_p": (1, 0.95, 0.5),
+    "min_p": (0, 0.05),
+    "repeat_penalty": (1, 1.2),
+    "repeat_last_n": (64, 8, -1),
+    "frequency_penalty": (0, 0.5),
+    "presence_penalty": (0, -0.3),
+    "logit_bias": ([], [[10, 2.5], [300, -3]]),
+    "ignore_eos": (False, True),
+}
+
+
+def in_some_way(number: int) -> Json:
+    """The prompt, sampled by parameters that are put together at random."""
+    rng = random.Random(number)
+    return {name: rng.choice(ways) for name, ways in WAYS.items()} | {"prompt": PROMPT, "seed": number}
+
+
+def test_fifty_ways_to_sample(verifier: Daemon):
+    """Text and log-probabilities are those of the verifier alone."""
+    bodies = [in_some_way(number) | {"max_tokens": 12} for number in range(50)]
+
+    def drafts() -> bool:
+        result = audit(verifier.client, bodies, (3,), verifier.stats(), lambda: None)
+        [way] = result["ways"]
+        assert not result["failed"], lines(result)
+        assert (way["errors"], way["texts"]) == (0, 50)
+        assert (result["noise"], result["divergences"]) == (0.0, [])
+        return int(way["accepted"]) > 5 * 12
+
+    until(drafts, "they stand")
 
 
 ERRS = """

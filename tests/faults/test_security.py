@@ -3,16 +3,21 @@
 import http.client
 import os
 import socket
+import struct
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from processes import SPECMESH, Mesh, body, command, complete, sim_text
+from peer import greeting
+from processes import PATIENCE, SPECMESH, Mesh, Stream, body, command, complete, sim_text
+from usage import Usage
 
 from specmesh.security.keys import SECRET, KeyFolder
+from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
 
 PROMPT = "a prompt that nobody else shall see"
 API_KEY = "sk-neither-shall-they-this"
@@ -60,3 +65,45 @@ def test_another_user_does_not_get_in(mesh: Mesh):
     assert "PermissionError" in done.stderr
     with closing(socket.socket(socket.AF_UNIX)) as ours:
         ours.connect(str(verifier.socket))
+
+
+STRANGERS = [
+    greeting(b"NULL") + b"\x04\x06\x05READY",  # as a client without keys says it
+    greeting(b"CURVE") + b"\x04\xc8\x05HELLO" + bytes(194),
+    greeting(b"PLAIN") + b"\x04\x0a\x05HELLO\x01a\x01b",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"",
+]
+"""What is said before a handshake could be over; frames follow as if it were."""
+
+
+@fault("E6.59")
+def test_strangers_throw_everything(mesh: Mesh):
+    """Malformed, right and replayed frames behind handshakes of every kind, without a key that is known: nothing of it
+    is heard, nothing grows, the text in the middle of it is the same."""
+    folder = KeyFolder(mesh.folder / "keys")
+    folder.new()
+    verifier = mesh.verifier("step_ms=2", "--keys", folder.path)
+    mesh.drafter("", "--keys", folder.path)
+    hello = encode(m.Hello("mallory", "sim", "evil", "", 0, 4096))
+    order = m.Open(1, "hi", {"max_tokens": 5, "temperature": 0, "seed": 1, "draft_n": 4})
+    frames = [hello, encode(order), encode(m.Draft(1, 0, 0, (1, 2))), b"junk", b""]
+    thrown = b"".join(b"\x02" + struct.pack(">Q", len(frame)) + frame for frame in frames)
+
+    def throw(times: int) -> None:
+        for start in STRANGERS * times:
+            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", mesh.port), PATIENCE)) as stranger:
+                stranger.sendall(start + thrown)
+
+    with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
+        stream.read(while_=lambda: sum(stream.accepted) < 8)
+        throw(10)
+        usage = Usage(verifier.pid)
+        throw(100)
+        stream.read(5)
+    usage.unchanged()
+    assert stream.text == sim_text(PROMPT, len(stream.ids))
+    assert len(verifier.events("drafter_attached")) == 1
+    stats = verifier.stats()
+    assert stats["wire"]["handshake_failures"]["hello"] == 0
+    assert stats["wire"]["rejected"] == {}
