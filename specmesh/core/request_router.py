@@ -91,7 +91,7 @@ class RequestRouter:
 
     def cancel_of(self, client: EventSink) -> None:
         for one in self.requests:
-            if one.client is not client or one.state is RequestState.GIVEN_UP:
+            if one.client is not client:
                 continue
             if one.state in (RequestState.OPENING, RequestState.OPEN):
                 for upstream in self.upstreams:

@@ -103,6 +103,16 @@ class EventSink(Protocol):
     def on_event(self, event: ClientEvent) -> None: ...
 
 
+class Nobody:
+    """Whose request was answered: what a client knows of its connection is much, and would be kept with the request."""
+
+    def on_event(self, event: ClientEvent) -> None:
+        pass
+
+
+NOBODY = Nobody()
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Give a client an event of its request."""
@@ -191,7 +201,8 @@ class DrafterRequest:
 
     def fail(self, error: SpecmeshError, state: RequestState = RequestState.OVER) -> Reply:
         self.move(state)
-        return Reply(self.client, Failed(error))
+        client, self.client, self.error = self.client, NOBODY, None
+        return Reply(client, Failed(error))
 
 
 _REFUSALS: dict[str, type[SpecmeshError]] = {

@@ -10,7 +10,7 @@ from specmesh.core.clients import Clients, Encode
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.peer_limits import PeerLimits
 from specmesh.core.request_router import RequestRouter
-from specmesh.core.requests import Failed, Finished, Reply, Request, RequestState, Started, Tokens
+from specmesh.core.requests import NOBODY, Failed, Finished, Reply, Request, RequestState, Started, Tokens
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.upstream import Upstream, UpstreamEffect
@@ -121,7 +121,9 @@ def test_a_verifier_is_lost():
     router.look(4.0)
     router.look(13.0)
     assert did(router) == [m.Close(8), Reply(HERE, Failed(ANY))]
-    assert router.in_state(RequestState.GIVEN_UP) == router.requests != []
+    [given_up] = router.in_state(RequestState.GIVEN_UP)
+    assert router.requests == [given_up]
+    assert (given_up.client, given_up.error) == (NOBODY, None), "a connection and its frames would live on with it"
 
 
 def test_who_refuses_or_takes_no_frame():
