@@ -195,9 +195,11 @@ class VerifierCore:
                 effects = live.session.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
             self._carry_out(live, effects)
         if lives and self.drafters.drafters:
-            gate, alone = self.drafters.gate(lives[0]), lives[0].session.draft_length.alone
+            gate = self.drafters.gate(lives[0])
+            refused = gate is not None and gate.refuses and not lives[0].in_load  # each call here costs every step then
+            alone = 0.0 if refused else lives[0].session.draft_length.alone
             self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
-            for live in lives:
+            for live in lives if not refused or len(self.drafters.drafters) > 1 else ():
                 self._effects += self.drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
 
@@ -342,15 +344,13 @@ class VerifierCore:
 
     def _carry_out(self, live: SessionContext, effects: list[ev.VerifierEffect]) -> None:
         """Turn what a session wants into effects: it knows neither client nor drafter, nor its sequence."""
+        session = live.session
         for effect in effects:
             match effect:
                 case ev.Emit():
                     self._tokens, self._forced = self._tokens + len(effect.ids), self._forced or effect.forced > 0
-                    session, first = live.session, live.session.counts.rounds == 1
-                    done = vev.Committed(
-                        session.id, live.client, effect, self._now, session.draft_length.draft_n, first
-                    )
-                    self._effects.append(done)
+                    draft_n, first = session.draft_length.draft_n, session.counts.rounds == 1
+                    self._effects.append(vev.Committed(session.id, live.client, effect, self._now, draft_n, first))
                 case m.Truth() | m.Sync() | m.Nack():
                     self._effects += self.drafters.tell(live, effect)
                 case Scored():

@@ -135,7 +135,7 @@ class DraftLengthController:
 
     def chain_acceptance(self, drafts: int) -> tuple[float, ...]:
         """The probability that the first 1, 2, ... of so many drafts are all accepted."""
-        return tuple(accumulate(self.acceptance.rates()[:drafts], mul))
+        return tuple(accumulate(self.acceptance.rates(drafts), mul)) if drafts else ()
 
     def _seconds(self, rows: int) -> float:
         return self._costs.seconds(rows, self._frontier)

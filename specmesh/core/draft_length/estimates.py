@@ -47,10 +47,10 @@ class RollingAcceptance:
         prior = PRIOR if self._parent is None else self._parent.pooled()
         return (sum(self._accepted) + prior * PRIOR_ROUNDS) / (sum(self._tested) + PRIOR_ROUNDS)
 
-    def rates(self) -> list[float]:
-        """Conditional rate per position, position 0 first."""
-        pulled = self.pooled() * PRIOR_ROUNDS
-        return [(s + pulled) / (n + PRIOR_ROUNDS) for s, n in zip(self._accepted, self._tested, strict=True)]
+    def rates(self, most: int = POSITIONS) -> list[float]:
+        """Conditional rate per position, position 0 first, of at most so many."""
+        pulled, first = self.pooled() * PRIOR_ROUNDS, zip(self._accepted[:most], self._tested, strict=False)
+        return [(accepted + pulled) / (tested + PRIOR_ROUNDS) for accepted, tested in first]
 
 
 LEAST_INTERVAL = 1e-6  # seconds; drafts that arrive together still take some time each
@@ -229,7 +229,9 @@ class StepCosts:
 
     def gate(self, sessions: int) -> SpeculationGate:
         """That of steps which so many sessions share: 2 or 3, 4 to 7, and so on."""
-        return self._gates.setdefault(sessions.bit_length(), SpeculationGate())
+        if (size := sessions.bit_length()) not in self._gates:
+            self._gates[size] = SpeculationGate()
+        return self._gates[size]
 
     def record_pause(self, seconds: float) -> None:
         """Learn the pause between two steps, nothing being waited for."""

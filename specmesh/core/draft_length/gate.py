@@ -70,15 +70,13 @@ class _Rate:
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    enough: bool = False
 
     def add(self, tokens: int, seconds: float) -> None:
         self.steps += 1
         self.tokens += tokens
         self.seconds += seconds
-
-    @property
-    def enough(self) -> bool:
-        return self.steps >= STEPS_WITHOUT and self.seconds >= SECONDS_WITHOUT
+        self.enough = self.steps >= STEPS_WITHOUT and self.seconds >= SECONDS_WITHOUT
 
     @property
     def per_second(self) -> float:

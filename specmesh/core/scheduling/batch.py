@@ -84,7 +84,7 @@ class Scheduler:
         for key in joining:
             plan = plans[key]
             wants.append(plan if isinstance(plan, ev.Verify) else sessions[key].session.verify())
-        if len(wants) <= 1 or self._constant:
+        if len(wants) <= 1 or self._constant or not any(want.drafts for want in wants):
             counts: list[int] = []
             for want in wants:
                 counts.append(min(len(want.drafts), room))
