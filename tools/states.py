@@ -10,6 +10,7 @@ from specmesh.core.requests import TRANSITIONS
 from specmesh.core.session import STATES
 from specmesh.core.session_context import CONTEXT_STATES
 from specmesh.core.vocabulary.vocabulary import VOCABULARY_STATES
+from specmesh.daemons.link.dealer import CONNECTION_STATES
 
 PATH = Path(__file__).parents[1] / "ARCHITECTURE.md"
 DRAWN = re.compile(r"(?<=^```\n)(?:[a-z ]+ -> .*\n)+(?=```$)", re.MULTILINE)
@@ -30,7 +31,7 @@ def drawing(table: Mapping[State, Collection[State]]) -> str:
 def filled(document: str) -> str:
     """Return the document with the tables as the code has them. Raise ValueError where it has too few or too many."""
     moves = {state: those for state, (_, those) in STATES.items()}
-    drawings = [drawing(moves), drawing(CONTEXT_STATES), drawing(TRANSITIONS), drawing(VOCABULARY_STATES)]
+    drawings = [drawing(moves), *map(drawing, (CONTEXT_STATES, TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES))]
     if len(DRAWN.findall(document)) != len(drawings):
         raise ValueError(f"{PATH.name} wants {len(drawings)} tables of states")
     return DRAWN.sub(lambda _: drawings.pop(0), document)

@@ -1,14 +1,14 @@
 """The drafter's end of the wire: messages to and from the one verifier it is connected to."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 
 import zmq
 
 from specmesh.core.snapshot import WireSection
 from specmesh.daemons.link.sockets import MAX_FRAMES_PER_TURN, OPTIONS, Inlet, hand_over, open_socket, zmq_errors
-from specmesh.errors import ConfigError, FrameError
+from specmesh.errors import ConfigError, FrameError, InvalidTransition
 from specmesh.security import check_connect
 from specmesh.security.curve import Context, Handshake, Socket, next_handshake, protect_client, unwatch, watch
 from specmesh.security.keys import KeyFolder, Listing
@@ -92,6 +92,15 @@ class ConnectionState(Enum):
     LEFT = "left"  # ended here; the next look begins another
 
 
+CONNECTION_STATES: Mapping[ConnectionState, set[ConnectionState]] = {
+    ConnectionState.HELD: set(ConnectionState),
+    ConnectionState.CUT: set(ConnectionState),
+    ConnectionState.LEFT: {ConnectionState.HELD, ConnectionState.LEFT},
+}
+"""What each may become. A connection that was left has nothing to say any more: only a fresh one follows, or another
+attempt at it that keys or the system forbid."""
+
+
 class Dealer:
     """A connected DEALER. `route` opens one; a fresh one replaces a connection that went silent or was refused.
     traffic: where frames are counted. refusal: why this drafter is kept out, by the verifier or our own keys."""
@@ -102,9 +111,15 @@ class Dealer:
         self.inlet = Inlet(self.socket)
         self._heard: Callable[[], None] | None = None
         self.traffic = traffic or WireSection()
-        self.state = ConnectionState.HELD
+        self.state = ConnectionState.HELD  # changed by `move` only
         self.refusal: str | None = None
         self.next_look = 0.0
+
+    def move(self, to: ConnectionState) -> None:
+        """Change its state; raise InvalidTransition, and change nothing, where `CONNECTION_STATES` does not have it."""
+        if to not in CONNECTION_STATES[self.state]:
+            raise InvalidTransition("connection", self.state, to)
+        self.state = to
 
     @property
     def cut(self) -> bool:
@@ -150,7 +165,7 @@ class Dealer:
         frame = encode(message)
         if hand_over(self.socket, self.traffic, frame) is not None:
             if isinstance(message, m.Close) and self.state is ConnectionState.HELD:
-                self.state = ConnectionState.CUT
+                self.move(ConnectionState.CUT)
             return 0
         return len(frame)
 
@@ -184,7 +199,7 @@ class Dealer:
         self.socket, self.inlet = fresh, Inlet(fresh)
         if self._heard is not None:
             self.inlet.listen(self._heard)
-        self.state = ConnectionState.HELD
+        self.move(ConnectionState.HELD)
 
     def close(self, linger: int = 100) -> None:
         """Close the connection; what is on its way has `linger` milliseconds to leave."""
@@ -193,7 +208,7 @@ class Dealer:
 
     def _leave(self) -> None:
         """End the connection, until the next look begins another."""
-        self.state = ConnectionState.LEFT
+        self.move(ConnectionState.LEFT)
         with contextlib.suppress(OSError), zmq_errors():
             self.socket.disconnect(self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
 
@@ -201,7 +216,7 @@ class Dealer:
         """How the newest handshake since the last call ended; the connection is cut if it has ended after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
         while (ended := next_handshake(monitor)) is not None:
-            self.state = ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD
+            self.move(ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD)
             if not self.cut:
                 newest = ended
         return newest

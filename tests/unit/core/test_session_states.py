@@ -23,6 +23,7 @@ from specmesh.core.vocabulary.vocabulary import (
     VocabularyState,
     chunk,
 )
+from specmesh.daemons.link.dealer import CONNECTION_STATES, ConnectionState, Dealer
 from specmesh.errors import InvalidTransition, LocalProtocolError, RemoteProtocolError
 from specmesh.wire import messages as m
 
@@ -58,13 +59,14 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
 
 
 LISTED: dict[Enum, set[Enum]] = {state: set(those) for state, (_, those) in STATES.items()}
-for table in (TRANSITIONS, VOCABULARY_STATES, CONTEXT_STATES):
+for table in (TRANSITIONS, VOCABULARY_STATES, CONTEXT_STATES, CONNECTION_STATES):
     LISTED |= {state: set(those) for state, those in table.items()}
 KINDS = {
     SessionState: ("session", lambda: session(PROMPT, PARAMS, LIMITS)),
     ContextState: ("context", lambda: SessionContext(session(PROMPT, PARAMS, LIMITS), 0, 1, None)),
     RequestState: ("request", lambda: DrafterRequest(Request("", None, PARAMS), None)),
     VocabularyState: ("vocabulary", lambda: VocabularyExchange(None)),
+    ConnectionState: ("connection", lambda: Dealer.__new__(Dealer)),  # without a socket
 }
 
 

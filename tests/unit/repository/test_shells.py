@@ -67,6 +67,7 @@ CHOOSES = {
     "drafter/upstream_link.py DraftGrammars._compile": "one set of a vocabulary at a time: it takes much memory",
     "link/dealer.py Dealer.look": "as its handshake ended: after most refusals libzmq gives up for good",
     "link/dealer.py Dealer.send": "a CLOSE without room, which nobody repeats, cuts the connection",
+    "link/dealer.py Dealer.move": "what its table of states does not have is refused",
     "link/dealer.py Dealer._undecoded": "who speaks another version, or may have lost what nobody repeats, is told",
     "link/sockets.py Router.send": "a peer without room is let go: what came after a gap would be lost on it",
     "link/sockets.py Router.take_gone": "a drafter goes with its key",
