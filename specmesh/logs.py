@@ -11,15 +11,16 @@ from typing import NoReturn
 
 import structlog
 
-_STDERR = 2
+STDERR = 2
 MAX_QUEUED_LINES = 10_000
 FLUSH_TIMEOUT_S = 1.0
 
 
 class LogWriter:
-    """Writes lines to stderr in order. Any thread may write, and a signal handler too: no lock is waited for."""
+    """Writes lines in order. Any thread may write, and a signal handler too: no lock is waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, descriptor: int = STDERR) -> None:
+        self._descriptor = descriptor
         self._lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
@@ -41,18 +42,16 @@ class LogWriter:
             if isinstance(item, threading.Event):
                 item.set()
             else:
-                _write(item)
+                self._write(memoryview(f"{item}\n".encode(errors="backslashreplace")))
 
-
-def _write(line: str) -> None:
-    left = memoryview(f"{line}\n".encode(errors="backslashreplace"))
-    while left:
-        try:
-            left = left[os.write(_STDERR, left) :]
-        except BlockingIOError:  # whoever shares a terminal or pipe may have made it so
-            select.select([], [_STDERR], [])
-        except OSError:
-            return
+    def _write(self, left: memoryview) -> None:
+        while left:
+            try:
+                left = left[os.write(self._descriptor, left) :]
+            except BlockingIOError:  # whoever shares a terminal or pipe may have made it so
+                select.select([], [self._descriptor], [])
+            except OSError:
+                return
 
 
 least = logging.INFO  # the level from which on lines are logged

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,15 +46,15 @@ def test_from_both_sides(pair: dict[str, Daemon], role: str):
 
 
 def test_the_measured_time_is_that_of_the_way(mesh: Mesh, proxy: Callable[..., Proxy]):
-    """Through a proxy that delays each way: from both sides the time is at least that, and not much more."""
+    """Through a proxy that delays each way: from both sides the time is at least that, and less than the command's."""
     verifier = mesh.verifier("step_ms=4")
     drafter = mesh.drafter(port=proxy(mesh.port, DELAY).port)
     for daemon in (verifier, drafter):
+        began = time.monotonic()
         done = command("ping", "--count", 5, "--interval", 0.02, "--json", "--socket", daemon.socket)
         [peer] = done.json["peers"]
         assert peer["answered"] == 5
-        assert peer["min_ms"] >= 2 * DELAY * 1e3
-        assert peer["min_ms"] < 40 * DELAY * 1e3
+        assert 2 * DELAY <= peer["min_ms"] / 1e3 < (time.monotonic() - began) / 5
 
 
 def test_ps(pair: dict[str, Daemon], found: dict[str, str]):

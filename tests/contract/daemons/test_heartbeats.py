@@ -12,7 +12,6 @@ from harness.loops import PATIENCE, PROMPT, Bench, Flaky, Running, Scripted, req
 from specmesh.core.events import Span
 from specmesh.core.link import Link
 from specmesh.core.prefix import Prefix
-from specmesh.daemons.drafter import upstream_link
 from specmesh.engines.base import Ask
 from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.wire import messages as m
@@ -105,11 +104,11 @@ def test_a_verifier_that_hangs_is_silent(bench: Bench):
     until(lambda: verifier.progress > stood + 1, "it gets on")
 
 
-def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, Held], monkeypatch: pytest.MonkeyPatch):
+def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, Held]):
     """What a verifier says meanwhile is kept up to a bound; the rest counts as lost on the wire, and is asked for."""
     router, running, engine = held
-    monkeypatch.setattr(upstream_link, "MAX_UNHEARD", 1000)
     known = Prefix((65,) * 4000)
+    router.say(*[m.Sync(5, 0, 0, (65,) * 4000, 4)] * 540)  # 8.6 MB
 
     def told() -> None:
         router.say(m.Truth(5, len(known), known.crc, (66,) * 64, 4))

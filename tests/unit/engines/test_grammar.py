@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llguidance import LLParserLimits
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines import grammar as grammar_module
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import RequestError
 
@@ -124,9 +122,8 @@ def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars: Grammars, te
 WIDE = Grammar(GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
 
 
-def test_a_lexers_states_are_each_texts_own(monkeypatch: pytest.MonkeyPatch):
+def test_a_lexers_states_are_each_texts_own():
     """A text that has taken all that it may ends alone: the next of the same grammar goes as far."""
-    monkeypatch.setattr(grammar_module, "LIMITS", LLParserLimits(max_lexer_states=1_000, max_grammar_size=200_000))
     far = [0, 0]
     with closing(Grammars(Vocabulary((b"a", b"b", b"c", b""), frozenset({3})))) as narrow:
         for text in range(2):
@@ -136,7 +133,7 @@ def test_a_lexers_states_are_each_texts_own(monkeypatch: pytest.MonkeyPatch):
                 far[text] += 1
             with pytest.raises(RequestError, match="takes too much to go on with: lexer error"):
                 constraint.allowed()
-    assert far[0] == far[1] < 2_000
+    assert far[0] == far[1] < 50_000
 
 
 AMBIGUOUS = Grammar(GBNF, 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""')
