@@ -16,16 +16,23 @@ GRACE_S = 5
 LAST_LINES = 3
 """Lines of its log that are told of a daemon that has ended by itself."""
 
-COLLECTING = edited(
-    "import gc, threading, time",
-    "def collect():",
-    "    while True:",
-    "        time.sleep(5)",
-    "        gc.collect()",
-    "threading.Thread(target=collect, daemon=True).start()",
-)
-"""`specmesh` that collects every five seconds: CPython keeps up to 2,000 freed tuples of each length until then, 2 MB
-that some 16,000 generations fill, which is not what a daemon leaks."""
+TIDY = [
+    "env",
+    "PYTHONMALLOC=malloc",
+    "MALLOC_ARENA_MAX=1",
+    *edited(
+        "import ctypes, gc, threading, time",
+        "trim = getattr(ctypes.CDLL(None), 'malloc_trim', lambda _: None)",
+        "def tidy():",
+        "    while True:",
+        "        time.sleep(5)",
+        "        gc.collect()",
+        "        trim(0)",
+        "threading.Thread(target=tidy, daemon=True).start()",
+    ),
+]
+"""`specmesh` that gives back every five seconds what it does not need. CPython keeps up to 2,000 freed tuples of each
+length, 2 MB that some 16,000 generations fill, and asks for memory by the megabyte: both hide what a daemon leaks."""
 
 DELAY = 0.005
 """Seconds that each way takes, for each second that a fault of this kind lasts: up to a twentieth of a second."""
@@ -54,7 +61,7 @@ class Pair:
 
     def __init__(self, name: str, models: Models, folder: Path) -> None:
         self.name, self.models = name, models
-        self.mesh = Mesh(folder, COLLECTING)
+        self.mesh = Mesh(folder, TIDY)
         self.proxy = Proxy(self.mesh.port)
         self.daemons: dict[Lane, Daemon] = {}
         self.log: list[Fault] = []
