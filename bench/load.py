@@ -8,7 +8,7 @@ contenders take turns at each count of clients: who begins moves on by one each 
 are the same; each of each turn has a prompt of its own (bench/held_out.py), so that nobody has read it before. Texts
 are greedy and all as long.
 
-- specmesh auto, specmesh alone: one pair, `draft_n` "auto" and 0; the drafter has one thread;
+- specmesh auto, specmesh alone: one pair, `draft_n` "auto" and 0; the drafter has one thread, or what it takes;
 - llama-server alone, llama-server drafts: without a draft model, and with it at its own settings.
 
 How busy other programs kept the machine is told with the numbers, and the clients' own work is part of all of them.
@@ -96,8 +96,9 @@ class Contender:
 def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dict[str, Contender]]:
     """One pair: with as many drafts as it thinks pay, and without."""
     common = ["--ctx", str(CTX), "--max-sessions", str(args.slots), "--gpu-layers", "0"]
-    verifier = ["--model", args.target, "--threads", str(args.threads), "--max-queue", "64", *common]
-    drafter = ["--model", args.drafter, "--engine", "llama", "--threads", "1", *common]
+    ours, theirs = (["--threads", str(args.threads)], ["--threads", "1"]) if args.threads else ([], [])
+    verifier = ["--model", args.target, "--max-queue", "64", *ours, *common]
+    drafter = ["--model", args.drafter, "--engine", "llama", *theirs, *common]
     with daemons(folder, verifier, drafter, (args.cores, args.cores)) as client:
         yield {
             f"specmesh {name}": Contender(client, body | {"draft_n": draft_n})
@@ -109,7 +110,8 @@ def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dic
 def llama_server(args: argparse.Namespace, folder: Path, body: Json, drafts: bool) -> Iterator[dict[str, Contender]]:
     """One llama-server with as many slots."""
     port = PORT + drafts
-    options = ["--model", args.target, "--threads", str(args.threads), "--threads-batch", str(args.threads)]
+    threads = str(args.threads or len(args.cores))
+    options = ["--model", args.target, "--threads", threads, "--threads-batch", threads]
     options += ["--ctx-size", str(CTX * args.slots), "--parallel", str(args.slots), "--gpu-layers", "0"]
     if drafts:
         options += ["--spec-draft-model", args.drafter, "--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
@@ -192,7 +194,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=16, help="sessions that each server holds")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2, help="of the target, in each server")
+    parser.add_argument("--threads", type=int, default=2, help="of the target; 0: what each takes by itself")
     parser.add_argument("--cores", type=lambda text: set(_counts(text)), default={0, 1})
     parser.add_argument("--only", type=lambda text: text.split(","), help="contenders whose names begin so")
     parser.add_argument("--json", action="store_true")
