@@ -207,4 +207,15 @@ class FrameError(RemoteProtocolError):
 
 
 class EndLost(RemoteProtocolError):
-    """The peer ended a text before all of its tokens had come."""
+    """The peer ended a text of `length` tokens, of which `came` had come."""
+
+    came: int | None = None
+    length: int | None = None
+
+    @classmethod
+    def of(cls, came: int, length: int) -> "EndLost":
+        """Say how much came, and what to do."""
+        what = f"the end of the text was lost on its way from the verifier ({came} of {length} tokens came)"
+        error = cls(what, "ask again")
+        error.came, error.length = came, length
+        return error

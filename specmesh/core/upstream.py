@@ -227,9 +227,7 @@ class Upstream:
             stopping = DaemonUnreachable("the verifier is stopping: the text ends here")
             self._interrupt(live, stopping, now, tried=(self.address,))
         elif live.pending is not None and live.n_truth < why.length:
-            came = f"{live.n_truth} of {why.length} tokens came"
-            lost = f"the end of the text was lost on its way from the verifier ({came}): ask again"
-            self._interrupt(live, EndLost(lost), now)
+            self._interrupt(live, EndLost.of(live.n_truth, why.length), now)
         else:
             self._effects.append(m.Close(live.id))
             self._note("session_finished", session=live.id, reason=why.finish_reason, draft_tokens=live.draft_tokens)

@@ -35,6 +35,7 @@ MADE: dict[SpecmeshError, dict[str, object]] = {
     errors.ConfigError("wrong", "mend it"): {"what": "wrong", "remedy": "mend it"},
     errors.WentAway("gone", "start it", "tcp://host:1"): {"address": "tcp://host:1"},
     errors.NoSuchModel.of("m"): {"name": "m", "param": "model"},
+    errors.EndLost.of(3, 5): {"came": 3, "length": 5},
     errors.PromptTooLong.of(9, 5): {"prompt_tokens": 9, "context": 5, "param": "prompt"},
 }
 
