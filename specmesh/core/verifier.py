@@ -196,7 +196,7 @@ class VerifierCore:
             self._carry_out(live, effects)
         if lives and self.drafters.drafters:
             gate = self.drafters.gate(lives[0])
-            refused = gate is not None and gate.refuses and not lives[0].in_load  # each call here costs every step then
+            refused = gate is not None and gate.refuses  # all that is done here costs every step then
             alone = 0.0 if refused else lives[0].session.draft_length.alone
             self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
             for live in lives if not refused or len(self.drafters.drafters) > 1 else ():

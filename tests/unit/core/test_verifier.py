@@ -111,9 +111,10 @@ def test_what_is_kept_is_dropped_by_a_verifier_that_stops():
     assert core.handle(vev.Signal.TIME_UP, 1.0) == []
 
 
-def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft():
+@pytest.mark.parametrize("another", [False, True])
+def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft(another: bool):
     """Its drafts cost more than they bring, until it is off: it hears nothing of what begins then, and all of a text
-    once it is tried again."""
+    once it is tried again, or before that another that has come."""
     (core, costs), now, params = made(9000), 0.0, SessionParams(SamplingParams(), 9000)
     costs.record(1, 0.01)
     opening = replace(OPENING, request=Request(None, PROMPT, params))
@@ -143,9 +144,12 @@ def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft():
     for session in (SESSION + 1, SESSION + 2):
         assert told(core.handle(opening, now)) == [] == step() == step()
         assert session > SESSION + 1 or told(core.handle(vev.ClientLeft(CLIENT), now)) == []
+    if another:
+        core.handle(vev.DrafterJoined(b"another", 9000), now)
     count = 2
     while not (said := step()):
         count += 1
+    assert (count < 20) == another
     assert said == [m.Opened(session, 0, 2, params.named()), m.Sync(session, 0, 0, (*PROMPT, *[4] * count), 4)]
 
 
