@@ -59,8 +59,8 @@ Peers and clients speak at any time."""
 class VerifierSession:
     """Session `session` on the wire. `ids` are the prompt's first `n_prompt` (None: all), then the resumed text; a text
     that ended with them is `finished` from the start. `costs` are the verifier's, shared by its sessions. `constraint`
-    is the grammar's at the beginning of the text. The target holds the first `held` ids already, never the last one.
-    `sharing`: sessions there are with this one."""
+    is the grammar's at the beginning of the text. The target holds the first `held` ids already, never the last
+    one."""
 
     def __init__(
         self,
@@ -73,7 +73,6 @@ class VerifierSession:
         n_prompt: int | None = None,
         constraint: Constraint | None = None,
         held: int = 0,
-        sharing: int = 1,
     ) -> None:
         self.id = session
         self.prefix = Prefix(ids)
@@ -93,7 +92,7 @@ class VerifierSession:
         self.finished: m.FinishReason | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is sent at once
         self._limits = limits
-        self.draft_length = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times, sharing)
+        self.draft_length = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times)
         self.truth = TruthSender(session, self.prefix, self.draft_length)
         self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.draft_length, self.counts)
         self._strategy = strategy_of(params.sampling)

@@ -138,7 +138,7 @@ class VerifierCore:
             prefix_cache=self._slots.snapshot(),
             totals=totals,
             step_s=costs.seconds(1),
-            steps=costs.tables(),
+            steps=costs.alone.tables(),
         )
 
     # --- steps
@@ -195,10 +195,11 @@ class VerifierCore:
                 effects = live.session.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
             self._carry_out(live, effects)
         if lives and self.drafters.drafters:
-            gate = self.drafters.gate(lives[0])
+            gate = self._costs.gate(len(lives)) if len(lives) > 1 else self.drafters.gate(lives[0])
             refused = gate is not None and gate.refuses  # all that is done here costs every step then
-            alone = 0.0 if refused else lives[0].session.draft_length.alone
-            self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
+            alone = 0.0 if refused or len(lives) > 1 else lives[0].session.draft_length.alone
+            if gate is not None:
+                self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
             for live in lives if not refused or len(self.drafters.drafters) > 1 else ():
                 self._effects += self.drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
@@ -234,15 +235,16 @@ class VerifierCore:
         if not self._slots and (kept := self.kept.running()) is not None:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
-        sharing = len(self.sessions) + 1 + len(self.waiting.openings)
         others = ((live.seq, live.session.memory) for live in self.sessions.values())
         seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
         session = VerifierSession(
-            next(self._ids), ids, params, self._limits, self._costs, now,
-            opening.n_prompt, opening.constraint, held, sharing,
-        )  # fmt: skip
+            next(self._ids), ids, params, self._limits, self._costs, now, opening.n_prompt, opening.constraint, held
+        )
         live = SessionContext(session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
         self.sessions[live.id] = live
+        sharing = len(self.sessions) + len(self.waiting.openings)
+        for other in self.sessions.values():
+            other.session.draft_length.share(sharing)
         self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
         if session.finished is not None:

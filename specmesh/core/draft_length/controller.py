@@ -27,20 +27,22 @@ WAIT_SHARE = 0.01
 # seconds between two policies with a drafter, at least; where it is off, until a draft shows something new: to solve
 # takes milliseconds of a core that steps on the CPU want
 SOLVE_INTERVAL, OFF_SOLVE_INTERVAL = 0.1, 1.0
+SHARE_TOKENS = 8  # for which a share stays, unless drafts were judged: each of 16 sessions takes 27 us to find its own
 
 
 class DraftLengthController:
     """The pace of one session. `draft_n` is what its drafter is asked for; probing: only to learn whether it is right.
-    fixed: the client's own draft_n, None to adapt; most: drafts a step may have; sharing: sessions there are with this
-    one. `frontier` is the number of committed ids, `lead` how many drafts are in hand beyond it."""
+    fixed: the client's own draft_n, None to adapt; most: drafts a step may have. `frontier` is the number of committed
+    ids, `lead` how many drafts are in hand beyond it."""
 
-    def __init__(self, fixed: int | None, most: int, costs: StepCosts, times: SessionTimes, sharing: int = 1) -> None:
+    def __init__(self, fixed: int | None, most: int, costs: StepCosts, times: SessionTimes) -> None:
         self.policy: Policy | None = None
         self.acceptance = RollingAcceptance()
         self.arrivals: Arrivals | None = None
         self._fixed, self._most = fixed, most
         self._costs, self._times = costs, times
-        self._sharing = sharing  # sessions that shared the newest step
+        self._sharing = 1  # sessions that the next step has, as far as is known
+        self._share, self._share_until = 0, 0  # drafts of a shared step, and the frontier up to which that stays
         self._frontier = 0
         self._accepted = 0
         self.estimate = ArrivalEstimate(Arrivals())  # of the newest drafter
@@ -60,6 +62,12 @@ class DraftLengthController:
     def detach(self) -> None:
         self.arrivals, self.estimate.drafting = None, False
 
+    def share(self, sessions: int) -> None:
+        """Note that so many sessions have the next step."""
+        if sessions != self._sharing:
+            self._sharing, self._share_until = sessions, 0
+            self._ask()
+
     @property
     def gate(self) -> SpeculationGate | None:
         """That of as many sessions; of a drafter, where this one has the steps to itself and draft_n adapts."""
@@ -71,6 +79,11 @@ class DraftLengthController:
     def lone(self) -> bool:
         """Whether draft_n adapts, and the steps are this session's alone."""
         return self._fixed is None and self._sharing <= 1
+
+    def refuses(self, arrivals: Arrivals) -> bool:
+        """Whether drafts of such a drafter were found not to pay."""
+        gate = arrivals.gate if self._sharing <= 1 else self._costs.gate(self._sharing)
+        return self._fixed is None and gate.refuses
 
     # --- the decision
 
@@ -209,7 +222,9 @@ class DraftLengthController:
     ) -> None:
         """Note that a step of so many sessions has moved the frontier. flushed: none of the drafter's drafts is left
         beyond it."""
-        self._frontier, self._sharing = frontier, sessions
+        self._frontier = frontier
+        if tested or sessions != self._sharing:
+            self._sharing, self._share_until = sessions, 0
         if tested:
             self.acceptance.record(tested, accepted)
             self._accepted, self._news = self._accepted + accepted, True
@@ -240,14 +255,17 @@ class DraftLengthController:
         if self.withheld:
             return 0
         if self._sharing > 1 and self._seconds(1) > 0:
-            return self._share()
+            if self._frontier >= self._share_until:
+                self._share, self._share_until = self._fair_share(), self._frontier + SHARE_TOKENS
+            return self._share
         return FIRST_DRAFT_N if self.policy is None else self.policy.wanted
 
-    def _share(self) -> int:
+    def _fair_share(self) -> int:
         """Drafts that each of the sessions should bring if all were like this one."""
         context = self._frontier * self._sharing
 
         def seconds(rows: int) -> float:
-            return self._costs.seconds(rows * self._sharing, context) + self._costs.pause
+            costs = self._costs if rows > 1 else self._costs.alone
+            return costs.seconds(rows * self._sharing, context) + self._costs.pause
 
         return allocate_drafts([DraftBid(self.chain_acceptance(self._most))], self._most, seconds)[0]

@@ -4,8 +4,9 @@ arrive, and what the target's steps cost by their rows and their context.
 Full acceptance of k drafts only proves "at least k" (it is censored), so rates are kept per position reached.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterator
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -202,6 +203,7 @@ class StepCosts:
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
         self._alone: StepCosts | None = None
+        self._slower, self._most_slower = 1.0, 1.0  # times as long as alone that steps beside a drafter take
         self.pause = 0.0  # mean seconds between two steps
 
     @property
@@ -214,11 +216,12 @@ class StepCosts:
         """Whether steps beside a drafter of this host are measured apart."""
         return self._alone is not None
 
-    def split(self) -> None:
-        """Measure steps beside a drafter of this host apart: they may take another time from now on."""
+    def split(self, most_slower: float) -> None:
+        """Measure steps beside a drafter of this host apart: a width that was not measured so is taken to be as much
+        slower than alone as those that were, at most `most_slower` times."""
         if self._alone is None:
             self._alone = StepCosts(self.curves)
-        self.curves = {bucket: curve.doubted() for bucket, curve in self.curves.items()}
+        self.curves, self._slower, self._most_slower = {}, 1.0, most_slower
 
     def join(self) -> None:
         """No longer measure them apart."""
@@ -230,7 +233,7 @@ class StepCosts:
     def gate(self, sessions: int) -> SpeculationGate:
         """That of steps which so many sessions share: 2 or 3, 4 to 7, and so on."""
         if (size := sessions.bit_length()) not in self._gates:
-            self._gates[size] = SpeculationGate()
+            self._gates[size] = SpeculationGate(drafts=not self.shared)
         return self._gates[size]
 
     def record_pause(self, seconds: float) -> None:
@@ -239,16 +242,31 @@ class StepCosts:
 
     def record(self, rows: int, seconds: float, *, context: int = 0) -> None:
         """Learn from a step that verified `rows` rows and did nothing else."""
-        bucket = _bucket(context)
+        bucket, alone = _bucket(context), self._alone
         if bucket not in self.curves:
             self.curves[bucket] = _Curve()
-        if self.curves[bucket].record(rows, seconds):
+        curve = self.curves[bucket]
+        if alone is not None and rows not in curve.medians and (expected := self.seconds(rows, context)) > 0:
+            curve.record(rows, expected)  # counts as much as the first measurement, which may have met a hiccup
+        if curve.record(rows, seconds):
             self._dearer.clear()
             self._expected.clear()
+            if alone is not None:
+                self._slower = min(median(self._ratios(alone)), self._most_slower)
+
+    def _ratios(self, alone: "StepCosts") -> Iterator[float]:
+        """Times as long as alone that each width measured beside a drafter takes."""
+        for bucket, curve in self.curves.items():
+            for rows, seconds in curve.medians.items():
+                yield seconds / (alone.seconds(rows, _least(bucket)) or seconds)
 
     def seconds(self, rows: int, context: int = 0) -> float:
         """Expected seconds of a step of `rows` rows over so much context; 0 before the first measurement."""
         key = _bucket(context), rows
+        if self._alone is not None:
+            curve = self.curves.get(key[0])
+            measured = None if curve is None else curve.medians.get(rows)
+            return self._alone.seconds(rows, context) * self._slower if measured is None else measured
         known = self._expected.get(key)
         if known is None:
             known = self._expected[key] = self._in(*key)
@@ -272,10 +290,7 @@ class StepCosts:
 
     def tables(self) -> dict[int, dict[int, float]]:
         """Return measured medians in seconds, by the least context of each bucket and by rows."""
-        return {
-            (SHORT_CONTEXT << bucket) // 2 if bucket else 0: dict(sorted(curve.medians.items()))
-            for bucket, curve in sorted(self.curves.items())
-        }
+        return {_least(bucket): dict(sorted(curve.medians.items())) for bucket, curve in sorted(self.curves.items())}
 
 
 class _Curve:
@@ -300,26 +315,25 @@ class _Curve:
         self.medians[rows] = new
         return True
 
-    def doubted(self) -> "_Curve":
-        """Return a curve on which each width counts as measured once."""
-        curve = _Curve()
-        for rows, seconds in self.medians.items():
-            curve.record(rows, seconds)
-        return curve
-
     def seconds(self, rows: int) -> float:
-        """Beyond the widest one measured a line goes on, but never down: a cheaper step would be asked for at once."""
+        """Beyond the widest one measured the line from half as many rows on goes on, which no single cliff bends, but
+        never down: a cheaper step would be asked for at once."""
         if rows in self.medians:
             return self.medians[rows]
-        if len(self._widths) == 1 or rows < self._widths[0]:
-            return self.medians[self._widths[0]]
-        at = min(bisect_left(self._widths, rows), len(self._widths) - 1)
-        left, right = self._widths[at - 1], self._widths[at]
-        slope = (self.medians[right] - self.medians[left]) / (right - left)
-        if rows > right:
-            return self.medians[right] + max(slope, 0.0) * (rows - right)
-        return self.medians[left] + slope * (rows - left)
+        widths, medians = self._widths, self.medians
+        if len(widths) == 1 or rows < widths[0]:
+            return medians[widths[0]]
+        at = bisect_left(widths, rows)
+        if at == len(widths):
+            left, right = widths[max(bisect_right(widths, widths[-1] // 2) - 1, 0)], widths[-1]
+            return medians[right] + max((medians[right] - medians[left]) / (right - left), 0.0) * (rows - right)
+        left, right = widths[at - 1], widths[at]
+        return medians[left] + (medians[right] - medians[left]) / (right - left) * (rows - left)
 
 
 def _bucket(context: int) -> int:
     return (context // SHORT_CONTEXT).bit_length()
+
+
+def _least(bucket: int) -> int:
+    return (SHORT_CONTEXT << bucket) // 2 if bucket else 0

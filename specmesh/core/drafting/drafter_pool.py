@@ -111,7 +111,7 @@ class DrafterPool:
         """Tell a drafter of its session, unless it is refused drafts: it may need the cores that the verifier's steps
         want."""
         session = live.session
-        if session.draft_length.lone and drafter.arrivals.gate.refuses and drafter.id != live.owner:
+        if session.draft_length.refuses(drafter.arrivals) and drafter.id != live.owner:
             return []
         live.announced, effects = True, list[vev.Effect]()
         if drafter.id != live.owner:  # that one has just got OPENED
@@ -169,7 +169,10 @@ class DrafterPool:
         return effects
 
     def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> list[vev.Effect]:
-        silent = live.session.draft_length.estimate.silent(now)
+        draft_length = live.session.draft_length
+        silent = draft_length.estimate.silent(now)
+        if draft_length.withheld and not draft_length.lone:
+            return []  # no drafter is asked, whoever it is
         if live.rounds % LOOK_ROUNDS and not silent:
             return []
         others = [one for one in self._fitting(live) if one is not present]

@@ -8,6 +8,7 @@ from math import inf
 from specmesh.core import events as ev
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.gate import SpeculationGate, allocate_drafts
+from specmesh.core.session import SessionState
 from specmesh.core.session_context import SessionContext
 from specmesh.core.verifier_events import ThreadsShared
 from specmesh.wire import messages as m
@@ -148,25 +149,22 @@ class StepMeter:
             self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
 
     def compare(
-        self, batch: Batch, tokens: int, lone: SpeculationGate | None, alone: float, *, asked: bool, forced: bool
+        self, batch: Batch, tokens: int, gate: SpeculationGate, alone: float, *, asked: bool, forced: bool
     ) -> None:
-        """Hold what steps bring with drafts against what they bring without, by how many sessions share one. tokens:
-        that it committed. lone, alone: the gate of a session that has it to itself, and seconds that it would take
-        without drafts, 0 if unknown. asked: some session asked for drafts; forced: a grammar had some of its own."""
-        sharing = len(batch.parts)
-        gate = lone if sharing == 1 else self._costs.gate(sharing)
-        if gate is None or not batch.pure or self._spent is None or (gate.drafts and not asked):
+        """Hold what steps bring with drafts against what they bring without. tokens: that it committed. alone: seconds
+        that one session would take without drafts, 0 if unknown. asked: some session asked for drafts; forced: a
+        grammar had some of its own."""
+        if not batch.pure or self._spent is None or (gate.drafts and not asked):
             return
-        if sharing == 1 and forced:
-            return  # they make one session's steps faster, whoever drafts
-        rate = 1 / alone if sharing == 1 and alone else 0.0
-        shared = self._costs.shared
-        gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=rate, shared=shared)
+        sharing, rate, shared = len(batch.parts), 1 / alone if alone else 0.0, self._costs.shared
+        if sharing > 1 or not forced:  # those make one session's steps faster, whoever drafts
+            gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=rate, shared=shared)
 
 
 class CpuThreads:
-    """CPU threads of the steps: fewer while a drafter of the same host drafts, all while it is off. Steps beside one
-    that drafts are measured in `costs`, the others in `costs.alone`."""
+    """CPU threads of the steps: fewer while a drafter of the same host drafts, all while it is off, or reads a prompt
+    as the target does, which takes that much longer. Steps beside one that drafts are measured in `costs`, the others
+    in `costs.alone`."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
@@ -177,7 +175,7 @@ class CpuThreads:
         self._used = self._used or share.alone
         self._share = share
         if share.beside != share.alone:
-            self._costs.split()
+            self._costs.split(share.alone / share.beside)
         else:
             self._costs.join()
 
@@ -186,7 +184,10 @@ class CpuThreads:
         share = self._share
         if share is None:
             return None, self._costs
-        drafts = any(live.session.drafting and live.drafter in share.drafters for live in sessions.values())
+        drafts = any(
+            live.session.drafting and live.session.state is SessionState.GENERATING and live.drafter in share.drafters
+            for live in sessions.values()
+        )
         threads = share.beside if drafts else share.alone
         changed, self._used = threads != self._used, threads
         return threads if changed else None, self._costs if drafts else self._costs.alone

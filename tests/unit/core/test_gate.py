@@ -137,6 +137,22 @@ def test_who_did_not_pay_is_believed_once_it_may_be_tried_again():
     assert draft_length.acceptance.known
 
 
+def test_beside_a_drafter_of_the_host_a_share_must_pay_for_the_threads_that_it_takes():
+    costs = StepCosts()
+    for rows, seconds in ((2, 10.0), (4, 12.0), (6, 30.0)):
+        costs.record(rows, seconds)
+    gate, draft_length = costs.gate(2), DraftLengthController(None, 8, costs, SessionTimes(0.0))
+    draft_length.share(2)
+    assert (draft_length.draft_n, gate.drafts) == (1, True)
+    costs.split(2.0)
+    for rows, seconds in ((2, 28.0), (4, 30.0)):
+        costs.record(rows, seconds)
+    draft_length.share(3)
+    draft_length.share(2)
+    assert draft_length.draft_n == 0
+    assert not costs.gate(4).drafts, "steps without drafts are measured before"
+
+
 # --- how many drafts pay in a step that sessions share
 
 

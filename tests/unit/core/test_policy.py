@@ -199,3 +199,22 @@ def test_long_contexts_have_costs_of_their_own():
     assert costs.seconds(8, 100_000) == 23.0
     assert costs.seconds(8, 2000) == 20.0
     assert costs.tables() == {0: {1: 10.0, 4: 13.0, 8: 20.0}, 4096: {1: 12.0, 4: 17.0}}
+
+
+def test_a_line_goes_on_from_half_as_many_rows():
+    assert measured({1: 1.0, 16: 8.0, 25: 12.0, 32: 12.0}).seconds(64) == 20.0
+
+
+def test_steps_beside_a_drafter_are_as_much_slower_as_those_that_were_measured():
+    """The first measurement counts half, and none more than threads explain."""
+    costs = measured({1: 10.0, 4: 16.0})
+    costs.split(2.0)
+    costs.record(1, 14.0)
+    assert [costs.seconds(rows) for rows in (1, 4)] == [12.0, 16.0 * 1.2]
+    for _ in range(9):
+        costs.record(1, 100.0)
+    costs.alone.record(4, 18.0)
+    assert [costs.seconds(rows) for rows in (1, 4)] == [100.0, 2 * 17.0]
+    assert costs.alone.tables() == {0: {1: 10.0, 4: 17.0}}
+    costs.join()
+    assert [costs.seconds(rows) for rows in (1, 4)] == [10.0, 17.0]

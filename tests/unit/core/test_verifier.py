@@ -169,6 +169,57 @@ def test_beside_a_drafter_of_its_host_the_first_steps_are_measured_without_draft
     assert (asked == 0) == host
 
 
+def test_all_threads_read_a_prompt_and_fewer_step_beside_a_drafter_of_their_host():
+    core, _ = made()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core.handle(vev.ThreadsShared(2, 1, frozenset({DRAFTER})), 0.0)
+    core.handle(OPENING, 0.0)
+    prefill = core.next_step(0.0)
+    core.finish(prefill, [None], 0.0, 0.01)
+    assert [prefill.threads, core.next_step(0.01).threads] == [None, 1]
+
+
+def test_where_drafts_pay_for_one_session_only_nobody_drafts_as_soon_as_another_begins():
+    """Once that is certain the drafter hears nothing of what begins."""
+    core, costs = made()
+    for rows in (1, 2, 3, 4, 8):
+        costs.record(rows, 0.01 * (1 if rows < 3 else rows))
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    opening = replace(OPENING, request=Request(None, PROMPT, replace(PARAMS, draft_n=None)))
+
+    def opened(client: int) -> tuple[list[int], bool]:
+        told = core.handle(replace(opening, client=client), 0.0)
+        [report] = core.handle(vev.Signal.REPORT_WANTED, 0.0)
+        return [one["draft_n"] for one in report.sessions], any(isinstance(effect, vev.ToDrafter) for effect in told)
+
+    assert opened(1) == ([4], True)
+    assert opened(2) == ([0, 0], True)
+    gate = costs.gate(2)
+    while not gate.refuses:
+        gate.stepped(2, 2, 0.03 if gate.drafts else 0.01, asked=True, had=gate.drafts, alone=0.0)
+    core.handle(vev.ClientLeft(2), 0.0)
+    assert opened(3) == ([0, 0], False)
+
+
+def test_no_drafter_is_left_while_none_is_asked():
+    """Steps that sessions share are measured without drafts first: no drafter shows anything then."""
+    (core, costs), noted = made(9000), set[str]()
+    for rows in (1, 2, 4, 8):
+        costs.record(rows, 0.01)
+    for drafter in (DRAFTER, b"another"):
+        core.handle(vev.DrafterJoined(drafter, 9000), 0.0)
+    opening = replace(OPENING, request=Request(None, PROMPT, SessionParams(SamplingParams(), 9000)))
+    for client in (1, 2):
+        core.handle(replace(opening, client=client), 0.0)
+    for number in range(20):
+        begun, step = number / 100, core.next_step(number / 100)
+        rows = [row(*[4] * len(span.ids)) if span.logits else None for span in step.spans]
+        effects = core.finish(step, rows, begun, begun + 0.01)
+        noted |= {effect.name for effect in effects if isinstance(effect, vev.Noted)}
+    assert not costs.gate(2).drafts
+    assert noted == set()
+
+
 def test_a_step_that_failed_is_no_pause():
     """However long it took, and whatever waited for it: the next step follows the one after it."""
     core, costs = made()
