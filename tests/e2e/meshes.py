@@ -52,7 +52,7 @@ def pair(shared: Mesh) -> dict[str, Daemon]:
 @pytest.fixture(scope="module")
 def served(shared: Mesh) -> dict[str, Served]:
     """A verifier with a key and a page's origin, and a drafter with that alone, at TCP ports."""
-    return serve(shared, f"step_ms=3,n_ctx={CONTEXT}", "--allow-origin", PAGE)
+    return serve(shared, f"step_ms=1,n_ctx={CONTEXT}", "--allow-origin", PAGE)
 
 
 @pytest.fixture

@@ -29,17 +29,15 @@ FORKED = None if sys.platform == "linux" else SPECMESH
 STARTED: "list[Daemon]" = []
 """Every daemon of the tests that run, for showing logs, and for seeing one that died."""
 
+GROWTH = 4 * 2**20
+"""Bytes by which memory may differ without anything having grown: allocators keep what was freed."""
+
 Json = dict[str, Any]  # of a daemon or a command: what is not as a test reads it fails the test
 
 
 def edited(*lines: str) -> list[str]:
     """`specmesh` that runs these lines of Python first."""
     return [sys.executable, "-c", "\n".join([*lines, "from specmesh.cli import main", "main()"])]
-
-
-def few_descriptors(count: int) -> list[str]:
-    """`specmesh` that may open so many files."""
-    return ["sh", "-c", f'ulimit -n {count} && exec "$@"', "sh", *SPECMESH]
 
 
 def until(condition: Callable[[], T], what: str) -> T:
@@ -201,6 +199,30 @@ class Daemon:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
         return self.process.wait(PATIENCE)
+
+
+class Usage:
+    """Descriptors and memory of a process when this was made; on other systems than Linux nothing is known."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+        self._known = self._folder.exists()
+        self._descriptors, self._memory = self.descriptors(), self.memory("VmRSS")
+
+    def descriptors(self) -> int:
+        return len(list((self._folder / "fd").iterdir())) if self._known else 0
+
+    def memory(self, kind: str) -> int:
+        if not self._known:
+            return 0
+        lines = (self._folder / "status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{kind}:"))
+
+    def unchanged(self, settled: Callable[[], object] = lambda: True) -> None:
+        """No more descriptors than before, and hardly more memory; `settled` must hold first."""
+        until(settled, "it has settled")
+        until(lambda: self.descriptors() <= self._descriptors, "descriptors are closed")
+        assert self.memory("VmRSS") - self._memory < GROWTH
 
 
 class Mesh:

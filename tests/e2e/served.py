@@ -14,7 +14,7 @@ from harness.ports import free_port
 from processes import PATIENCE, Daemon, Json, Mesh
 
 KEY = "sk-a-key-of-these-tests"
-CONTEXT = 2000
+CONTEXT = 8000
 PAGE = "https://page.example"
 """Of the pair that `served` is."""
 SAID = [{"role": "user", "content": "Hi"}]

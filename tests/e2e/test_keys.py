@@ -1,28 +1,17 @@
-"""Keys on the wire, with the real daemons: who gets in, who is cut off, what a listener sees, and what is refused."""
+"""Keys on the wire, with the real daemons: who gets in, who is cut off, what a listener sees, what is refused; and
+`specmesh pair`, which has two machines know each other's."""
 
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from harness import PATIENCE
-from processes import (
-    Daemon,
-    Json,
-    Mesh,
-    Stream,
-    body,
-    command,
-    complete,
-    drafted,
-    edited,
-    generate,
-    sim_ids,
-    sim_text,
-    until,
-)
+from harness.ports import free_port
+from processes import Daemon, Mesh, Running, Stream, body, command, complete, drafted, edited, generate, sim_text, until
 from proxy import Proxy
 
 from specmesh.security.keys import KeyFolder, Listing
@@ -64,8 +53,7 @@ def keys(mesh: Mesh) -> Keys:
 
 def peers(verifier: Daemon) -> list[object]:
     """The names of the keys of its drafters."""
-    told: list[Json] = verifier.stats()["peers"]
-    return sorted(str(peer["key"]) for peer in told)
+    return sorted(str(peer["key"]) for peer in verifier.stats()["peers"])
 
 
 @pytest.mark.parametrize(
@@ -151,14 +139,14 @@ def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy
     options = ("--keys", keys.drafter("mac", link.port)) if keyed else ()
     drafter = mesh.drafter("", *options, port=link.port)
     for daemon in (verifier, drafter):
-        assert drafted(daemon, body(PROMPT, 60, draft_n=4, rounds=True)).text == sim_text(PROMPT, 60)
+        stream = drafted(daemon, body(PROMPT, 60, draft_n=4, rounds=True))
+        assert stream.text == sim_text(PROMPT, 60)
         assert [event["encrypted"] for event in daemon.events("ready")] == [keyed]
     assert not keyed or peers(verifier) == ["mac"]
     until(lambda: verifier.live() == 0 and drafter.live() == 0, "the sessions end")
     seen = bytes(link.captured[0]) + bytes(link.captured[1])
-    said = sim_ids(PROMPT, 60)
-    ids = [struct.pack("<2i", *said[at : at + 2]) for at in range(len(said) - 1)]
-    found = [PROMPT.encode() in seen, any(pair in seen for pair in ids), b"sim-target" in seen]
+    ids = [struct.pack("<2i", *pair) for pair in pairwise(stream.ids)]
+    found = [PROMPT.encode() in seen, any(two in seen for two in ids), b"sim-target" in seen]
     assert found == [not keyed] * 3
 
 
@@ -270,3 +258,50 @@ def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str):
     """A secret that others can read: exit 77, and how to mend it."""
     (keys.verifier.path / "secret.key").chmod(0o644)
     mesh.cannot_start(role, "--keys", keys.verifier.path).refused(77, "chmod 600", "secret.key")
+
+
+# --- pair
+
+
+class Pairing(Running):
+    """`specmesh pair` on the verifier's machine, which waits; `code` is what it shows."""
+
+    def __init__(self, folder: Path, bind: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        words = ("pair", "--keys", folder, "--address", self.address)
+        super().__init__(*words, env={"SPECMESH_VERIFIER_BIND": bind})
+        _, _, shown = self.line(f"specmesh pair {self.address}").partition(self.address)
+        self.code = shown.split()[0]
+
+
+def test_pair(mesh: Mesh):
+    """Two machines without keys, paired by the code alone, with nothing copied by hand: the daemons find each other. A
+    wrong code is refused, and the right one is good once."""
+    box, mac = mesh.folder / "box.keys", mesh.folder / "mac.keys"
+    pairing = Pairing(box, mesh.address)
+    wrong = f"{(int(pairing.code[:4]) + 1) % 10**4:04}{pairing.code[4:]}"
+    refused = command("pair", pairing.address, wrong, "--keys", mac), pairing.end()
+    assert [done.code for done in refused] == [77, 77], refused
+    assert [done.err.count("specmesh pair") for done in refused] == [1, 1], refused
+    pairing = Pairing(box, mesh.address)
+    codes = [command("pair", pairing.address, pairing.code, "--keys", mac) for _ in range(2)]
+    assert [done.code for done in codes] == [0, 69], codes
+    ended = pairing.end()
+    assert ended.code == 0
+    assert f"--connect {mesh.address}" in codes[0].out
+    verifier = mesh.verifier("", "--keys", box)
+    drafter = mesh.drafter("", "--keys", mac)
+    for daemon in (verifier, drafter):
+        assert complete(daemon, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
+    [peer] = verifier.stats()["peers"]
+    assert f"keys revoke {peer['key']}" in ended.out
+
+
+def test_pair_waits_at_one_address(mesh: Mesh):
+    """Every network is refused here too, and so is an address that is not this machine's. The folder that the daemon's
+    settings name is the one that is paired."""
+    folder = mesh.folder / "named.keys"
+    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot listen at 192.0.2.1:7072")):  # noqa: S104
+        done = command("pair", "--address", address, env={"SPECMESH_VERIFIER_KEYS": str(folder)})
+        assert (done.code, said in done.err) == (78, True), done.err
+    assert (folder / "secret.key").exists()

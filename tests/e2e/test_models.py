@@ -1,13 +1,20 @@
-"""The same promises on real models: tiny random ones nobody has seen, and the bundled pair; drafters on MLX, too."""
+"""The same promises on real models: tiny random ones nobody has seen, and the bundled pair; drafters on MLX, too. CPU
+threads where both daemons compute on one machine; a target whose layers are on others, by llama.cpp's RPC."""
 
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.ports import free_port
 from meshes import running
-from processes import Daemon, Mesh, body, complete, drafted, until
+from processes import Daemon, Json, Mesh, Running, body, command, complete, drafted, generate, until
+
+from specmesh.engines.base import physical_cores
 
 pytestmark = pytest.mark.models
 
@@ -172,3 +179,102 @@ def test_unusable_mlx_model(mesh: Mesh, model: str):
     pytest.importorskip("mlx_lm")
     done = mesh.cannot_start("drafter", "--engine", "mlx", "--model", model, env={"HF_HUB_OFFLINE": "1"})
     done.refused(78, model)
+
+
+# --- threads
+
+
+def started(mesh: Mesh, verifier: list[object], drafter: list[object]) -> tuple[Daemon, Daemon]:
+    """The bundled pair with these options, and no others that say how many threads there are to be."""
+    first = mesh.start("verifier", "--model", "bundled", "--bind", mesh.address, *verifier).ready()
+    assert threads(first) == (verifier[-1] if verifier else physical_cores())
+    second = mesh.start("drafter", "--model", "bundled", "--connect", mesh.address, *drafter).ready()
+    return first, mesh.attached(second)
+
+
+def threads(daemon: Daemon) -> int:
+    model: Json = daemon.stats()["model"]
+    kind, count, unit = str(model["backend"]).replace(",", "").split()
+    assert (kind, unit) == ("CPU", "threads")
+    return int(count)
+
+
+def test_default_threads_of_both_are_at_most_the_cores(mesh: Mesh):
+    """A verifier takes all cores while nothing is drafted on its host; while it is, both together take no more."""
+    verifier, drafter = started(mesh, [], [])
+    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
+    until(lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2), "the cores are shared")
+    for daemon in (verifier, drafter):
+        if threads(daemon) < physical_cores():
+            assert [event["threads"] for event in daemon.events("cpu_threads")] == [threads(daemon)]
+            assert "others of this host" in str(daemon.events("cpu_threads")[0]["why"])
+        assert not daemon.events("more_threads_than_cores")
+    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 0).code == 0
+    until(lambda: threads(verifier) == physical_cores(), "a text without drafts has all cores")
+    assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
+    until(lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2), "the cores are shared again")
+    drafter.stop()
+    until(lambda: not verifier.stats()["peers"], "the drafter is gone")
+    assert generate(verifier, "def f(", "--max-tokens", 8).code == 0
+    until(lambda: threads(verifier) == physical_cores(), "it has all cores again")
+
+
+def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh: Mesh):
+    """--threads holds, whoever else computes there; each says once that there are more of them than cores."""
+    wanted = physical_cores() + 1
+    verifier, drafter = started(mesh, ["--threads", wanted], ["--threads", wanted])
+    assert generate(verifier, "def f(", "--max-tokens", 8).code == 0
+    assert (threads(verifier), threads(drafter)) == (wanted, wanted)
+    for daemon in (verifier, drafter):
+        [warning] = until(lambda one=daemon: one.events("more_threads_than_cores"), "a warning")
+        assert (warning["level"], warning["threads"], warning["others"]) == ("warning", wanted, wanted)
+
+
+# --- RPC
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[str]]:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    running = [Running("rpc-server", "--bind", address, "--threads", 1) for address in addresses]
+    try:
+        for address, server in zip(addresses, running, strict=True):
+            until(partial(_listens, address, server), f"{address} listens")
+        yield addresses
+    finally:
+        for server in running:
+            server.process.kill()
+            server.end()
+
+
+def _listens(address: str, server: Running) -> bool:
+    assert server.process.poll() is None, server.end()
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+        return True
+    return False
+
+
+def test_split_over_two_servers(shared: Mesh, servers: list[str]):
+    """Every layer is elsewhere, and the text is that of one machine; with drafts too. The backend names the devices, in
+    stats as in the log."""
+    plain = shared.verifier("bundled", engine="llama", name="plain")
+    expected = [complete(plain, body(prompt, 48)).ids for prompt in PROMPTS]
+    plain.stop()
+    split = shared.verifier("bundled", "--rpc", ",".join(servers), engine="llama", name="split")
+    assert [complete(split, body(prompt, 48)).ids for prompt in PROMPTS] == expected
+    backend = str(split.stats()["model"]["backend"])
+    assert all(f"RPC{number}: {address}" in backend for number, address in enumerate(servers))
+    assert backend.endswith("layers")
+    assert split.events("ready")[0]["backend"] == backend
+    shown = command("stats", "--socket", split.socket)
+    assert servers[1] in shown.out
+    shared.drafter("bundled", engine="llama")
+    assert drafted(split, body(PROMPTS[0], 48, draft_n=4)).ids == expected[0]
+
+
+def test_what_cannot_be(shared: Mesh):
+    """A server that is not there, or beyond this machine: 78, one line, before the model is loaded."""
+    for address, words in (("127.0.0.1:1", "rpc-server"), ("192.0.2.1:50052", "--insecure-rpc")):
+        shared.cannot_start("verifier", "--engine", "llama", "--model", "bundled", "--rpc", address).refused(78, words)
+    assert command("rpc-server", "--bind", "192.0.2.1:50052").code == 78

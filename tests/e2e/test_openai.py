@@ -1,11 +1,12 @@
-"""The API as the `openai` client uses it, over TCP, at a verifier and at a drafter."""
+"""The API as the `openai` client uses it, over TCP, at a verifier and at a drafter; calls of tools, in streams too."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from processes import Mesh, command, sim_text
+from processes import Daemon, Mesh, command, generate, sim_text, until
 from served import Served, serve
 
 RENDERED = "system: Be brief.\nuser: Hi\nassistant: "
@@ -57,3 +58,132 @@ def test_more_than_there_are_sessions(mesh: Mesh):
 
         with ThreadPoolExecutor(count) as clients:
             assert all(clients.map(ask, range(count)))
+
+
+# --- tools
+
+
+WEATHER = {
+    "type": "object",
+    "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}, "unit": {"enum": ["C", "F"]}},
+    "required": ["days", "unit"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "The forecast", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "now"}},
+]
+ASKED = {"model": "any", "tools": TOOLS, "max_tokens": 400, "temperature": 0}
+CHAT = [{"role": "user", "content": "How will it be?"}]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
+    """The name first, then the arguments; the same with drafts and without, of which the grammar makes many."""
+    asked = ASKED | {"messages": CHAT, "tool_choice": "required", "temperature": temperature, "seed": 7}
+    asked["parallel_tool_calls"] = False
+    whole = client.chat.completions.create(**asked, extra_body={"draft_n": 0})
+    calls: dict[int, list[str]] = {}
+    for chunk in client.chat.completions.create(**asked, stream=True, extra_body={"draft_n": 4}):
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            if delta.index not in calls:
+                assert delta.id
+                calls[delta.index] = [delta.function.name, ""]
+            calls[delta.index][1] += delta.function.arguments or ""
+        finish = chunk.choices[0].finish_reason
+    assert finish == "tool_calls"
+    expected = [[one.function.name, one.function.arguments] for one in whole.choices[0].message.tool_calls]
+    assert list(calls.values()) == expected
+    assert chunk.model_extra["specmesh"]["report"]["forced_accepted"] > 10
+
+
+def test_free_text_may_be_all(client: openai.OpenAI):
+    """A model that begins no call says what it says without tools; with `none` they are not even shown."""
+    plain = client.chat.completions.create(**ASKED | {"max_tokens": 30, "messages": CHAT, "tool_choice": "none"})
+    bare = client.chat.completions.create(model="any", messages=CHAT, max_tokens=30, temperature=0)
+    assert plain.choices[0].message.content == bare.choices[0].message.content
+    free = client.chat.completions.create(**ASKED | {"max_tokens": 30, "messages": CHAT})
+    assert (len(free.choices[0].message.content), free.choices[0].message.tool_calls) == (30, None)
+
+
+@pytest.mark.parametrize("arguments", ["[" * 1050, "null", "[1]", '{"a": NaN}', "no JSON"])
+def test_odd_calls_of_history(client: openai.OpenAI, arguments: str):
+    """What some model wrote once is no reason to refuse the rest."""
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    chat = [*CHAT, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    chat.append({"role": "tool", "tool_call_id": "1", "content": "mild"})
+    answer = client.chat.completions.create(**ASKED | {"max_tokens": 5, "messages": chat})
+    assert len(answer.choices[0].message.content) == 5
+
+
+def test_responses_call_too(client: openai.OpenAI):
+    """`/v1/responses`, whole and streamed: a call, what came of it, and the next one."""
+    flat = [{"type": "function", **TOOLS[0]["function"]}]
+    asked = {"model": "any", "tools": flat, "tool_choice": "required", "parallel_tool_calls": False, "temperature": 0}
+    first = client.responses.create(input="How will it be?", **asked)
+    [call] = first.output
+    assert (call.type, call.name, set(json.loads(call.arguments))) == ("function_call", "weather", {"days", "unit"})
+    told = {"type": "function_call_output", "call_id": call.call_id, "output": "mild"}
+    with client.responses.stream(input=[*first.output, told], **asked) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        [again] = stream.get_final_response().output
+    assert "".join(pieces) == again.arguments
+
+
+TEMPLATE = """{% for m in messages %}{{ m.role }}: {{ m.content or "" }}{% for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}
+{% endfor %}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"""
+
+
+def with_template(mesh: Mesh, template: str, *options: str) -> Daemon:
+    path = mesh.folder / "template.jinja"
+    path.write_text(template)
+    small = ("--threads", 1, "--ctx", 512, "--reproducible", "--chat-template", path)
+    return mesh.verifier("bundled", *small, *options, engine="llama")
+
+
+@pytest.mark.parametrize(("options", "before"), [((), "<tool_call>"), (("--tool-format", "mistral_args"), "[TOOL_")])
+def test_in_the_form_of_the_models_template(mesh: Mesh, options: tuple[str, ...], before: str):
+    """Or in another one, by an option; what was called before is shown to the model."""
+    verifier = with_template(mesh, TEMPLATE, *options)
+    body = {"messages": CHAT, "tools": TOOLS[1:], "tool_choice": "required", "temperature": 0}
+    body |= {"parallel_tool_calls": False}
+    answer = verifier.client.get("/v1/chat/completions", body)
+    message = answer["choices"][0]["message"]
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": "now", "arguments": "{}"}]
+    assert verifier.client.get("/detokenize", {"tokens": answer["specmesh"]["token_ids"]})["content"].startswith(before)
+    chat = [*CHAT, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "noon"}]
+    shown = verifier.client.get("/apply-template", {"messages": chat, "tools": TOOLS})["prompt"]
+    assert '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>' in shown
+    assert shown.endswith("tool: noonweather now ")
+
+
+def test_thoughts_are_apart(mesh: Mesh):
+    """One that the template begins, where it is asked to; `reasoning_format` none leaves it in the text."""
+    verifier = with_template(mesh, TEMPLATE + "{% if think %}<think>{% endif %}")
+    body = {"messages": CHAT, "chat_template_kwargs": {"think": True}, "max_tokens": 12, "temperature": 0}
+    [apart] = verifier.client.get("/v1/chat/completions", body)["choices"]
+    assert (apart["message"]["content"], apart["finish_reason"]) == ("", "length")
+    [joined] = verifier.client.get("/v1/chat/completions", body | {"reasoning_format": "none"})["choices"]
+    assert joined["message"]["content"].strip() == apart["message"]["reasoning_content"] != ""
+
+
+@pytest.mark.models
+@pytest.mark.fault("E6.71")
+@pytest.mark.parametrize(
+    ("template", "status", "why"),
+    [
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", 400, "chat template refuses"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", 500, "more than 3 s"),
+    ],
+    ids=["reaches out", "without end"],
+)
+def test_bad_template(mesh: Mesh, template: str, status: int, why: str):
+    """The request is refused, at the latest after the 3 seconds that a template may take; the daemon serves."""
+    verifier = with_template(mesh, template)
+    with ThreadPoolExecutor() as clients:
+        chat = clients.submit(Served(verifier).chat)
+        assert generate(verifier, "hello", "--max-tokens", 3).code == 0
+    until(lambda: verifier.live() == 0, "no session is left")
+    assert (chat.result().status, why in str(chat.result().error["message"])) == (status, True)

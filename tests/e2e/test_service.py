@@ -1,12 +1,52 @@
-"""The daemons under a service manager: what it hears, through a socket as systemd's is."""
+"""The daemons under a service manager: what it hears, through a socket as systemd's is, and a service from `install` to
+`uninstall`, in a home of its own, where systemctl is a script that notes what it is told."""
 
-from collections.abc import Iterator
-from contextlib import closing
+import configparser
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from manager import Manager
-from processes import Mesh, generate, generating, until
+from harness.ports import free_port
+from processes import PATIENCE, Done, Mesh, command, environment, generate, generating, sim_text, until
+
+from specmesh.client import Client
+
+SYSTEMD = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
+
+
+class Manager:
+    """The receiving end of NOTIFY_SOCKET."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.settimeout(PATIENCE)
+        self.socket.bind(str(path))
+        self.heard: list[dict[str, str]] = []
+
+    def until(self, key: str) -> dict[str, str]:
+        """Read on to a message with this key."""
+        while True:
+            self.heard.append(dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines()))
+            if key in self.heard[-1]:
+                return self.heard[-1]
+
+    def drain(self) -> None:
+        """Read what has come."""
+        self.socket.setblocking(False)
+        with suppress(BlockingIOError):
+            self.until("no such key")
+        self.socket.settimeout(PATIENCE)
+
+    def close(self) -> None:
+        self.socket.close()
 
 
 @pytest.fixture
@@ -49,3 +89,114 @@ def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     manager.until("WATCHDOG")
     assert verifier.live() == 1
     assert running.end().code == 0
+
+
+# --- from `install` to `uninstall`
+
+
+class Home:
+    """A user's home, with a systemctl."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in ("bin", "run"):
+            (folder / name).mkdir(parents=True)
+        script, notes = folder / "bin/systemctl", f'echo "$*" >> "{folder}/bin/told"'
+        fails = f'[ ! -e "{folder}/bin/broken" ] || {{ echo "no bus" >&2; exit 1; }}'
+        script.write_text(f"#!/bin/sh\n{notes}\n{fails}\n")
+        script.chmod(0o755)
+        paths = {"HOME": "", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_RUNTIME_DIR": "run"}
+        self.env = {name: str(folder / path) for name, path in paths.items()}
+        self.env["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"
+        self.folder, self.unit = folder, folder / ".config/systemd/user/specmesh-verifier.service"
+
+    def specmesh(self, *args: object) -> Done:
+        return command(*args, env=self.env)
+
+    def files(self) -> set[str]:
+        """All but what the test itself put there, caches, and the runtime folder, which ends with the login."""
+        found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir()}
+        return {name for name in found if not name.startswith(("bin/", "run/", ".cache/", "notify"))}
+
+    def told(self) -> list[str]:
+        return (self.folder / "bin/told").read_text().splitlines()
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A home whose name has spaces and letters; in a short folder, because a socket's path is short."""
+    with tempfile.TemporaryDirectory(prefix="sm-") as short:
+        yield Home(Path(short) / "Büro von Ada")
+
+
+@pytest.fixture
+def started(home: Home) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """What systemd does with the unit: run ExecStart and wait for READY."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
+        parser.read_string(home.unit.read_text())
+        words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(parser["Service"]["ExecStart"])]
+        path = home.folder / f"notify{len(processes)}"
+        with closing(Manager(path)) as manager:
+            env = environment(home.env | {"NOTIFY_SOCKET": str(path)})
+            processes.append(subprocess.Popen(words, env=env))
+            manager.until("READY")
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+@SYSTEMD
+@pytest.mark.fault("E8.93")
+def test_from_install_to_uninstall(home: Home, started: Callable[[], subprocess.Popen[bytes]]):
+    """Installed, run by the unit's own line, asked, upgraded, stopped, uninstalled: nothing is left."""
+    assert home.specmesh("service", "install", "verifier").code == 0
+    settings = home.folder / ".config/specmesh/verifier.toml"
+    assert home.files() == {str(path.relative_to(home.folder)) for path in (home.unit, settings)}
+    assert home.told() == ["--user daemon-reload", "--user enable specmesh-verifier"]
+
+    settings.write_text(f'engine = "sim"\nmodel = "step_ms=1"\nbind = "tcp://127.0.0.1:{free_port()}"\n')
+    running = started()
+    asked = home.specmesh("generate", "once", "--max-tokens", 20)
+    assert (asked.code, asked.out) == (0, sim_text("once", 20) + "\n")
+
+    before = home.unit.read_text()
+    home.unit.write_text(before.replace("WatchdogSec=60", "WatchdogSec=6"))  # as an older version had it
+    assert home.specmesh("service", "install", "verifier").code == 0
+    assert home.unit.read_text() == before
+    assert 'engine = "sim"' in settings.read_text()
+
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(PATIENCE) == 0
+    upgraded = started()
+    socket_path = home.folder / "run/specmesh/verifier.sock"
+    until(lambda: Client(socket_path).get("/health")["status"] == "ok", "ready again")
+    upgraded.send_signal(signal.SIGTERM)
+    assert upgraded.wait(PATIENCE) == 0
+    assert not socket_path.exists()
+
+    assert home.specmesh("service", "uninstall", "verifier").code == 0
+    assert home.files() == set()
+    assert home.told()[-4:-1] == [f"--user {word} specmesh-verifier" for word in ("stop", "reset-failed", "disable")]
+
+
+@SYSTEMD
+def test_an_install_that_failed_can_be_repeated(home: Home):
+    """What the manager has not heard is said again."""
+    broken = home.folder / "bin/broken"
+    broken.touch()
+    failed = home.specmesh("service", "install", "verifier")
+    assert failed.code == 1
+    assert "no bus" in failed.err
+    assert "daemon-reload failed" in failed.err
+    broken.unlink()
+    assert home.specmesh("service", "install", "verifier").code == 0
+    assert home.told()[-2:] == ["--user daemon-reload", "--user enable specmesh-verifier"]
+    broken.touch()
+    removed = home.specmesh("service", "uninstall", "verifier")
+    assert (removed.code, home.files()) == (0, set())
+    assert "no bus" in removed.err

@@ -8,8 +8,7 @@ from zlib import crc32
 
 import pytest
 from peer import Peer, Wire
-from processes import Daemon, Stream, body, complete, sim_ids, sim_text, until
-from usage import Usage
+from processes import Daemon, Stream, Usage, body, complete, sim_ids, sim_text, until
 
 from specmesh.wire import messages as m
 

@@ -1,19 +1,35 @@
-"""E5: descriptors, memory, readers come to their ends: nobody aborts, and it serves when there is room again."""
+"""E5: descriptors, memory, disks and readers come to their ends: nobody aborts, and it serves when there is room again.
+Connections that take without giving; daemons whose log cannot be written, commands whose output cannot be."""
 
+import json
+import signal
 import socket
 import struct
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import datetime
+from http.client import HTTPException
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from harness import PATIENCE
+from harness.ports import free_port
 from peer import greeting
-from processes import PATIENCE, Mesh, body, complete, sim_text, until
-from served import asking, many
-from usage import Usage
+from processes import SPECMESH, Mesh, Stream, Usage, body, command, complete, edited, generate, sim_text, until
+from served import HEAD, Answer, Served, asking, many
 
+from specmesh.errors import WentAway
 from specmesh.security.keys import KeyFolder
 
 PROMPT = "All good things"
 fault = pytest.mark.fault
+
+
+def few_descriptors(count: int) -> list[str]:
+    """`specmesh` that may open so many files."""
+    return ["sh", "-c", f'ulimit -n {count} && exec "$@"', "sh", *SPECMESH]
 
 
 @fault("E5.52")
@@ -68,3 +84,134 @@ def test_a_client_that_does_not_read(mesh: Mesh):
             more = lazy.recv(65536)
             assert more, answer[-100:]
             answer += more
+
+
+@pytest.mark.parametrize(
+    ("count", "sent"),
+    [(150, b""), (300, HEAD + b"Content-Length: 100\r\n\r\n{")],
+    ids=["idle", "half a body"],
+)
+@fault("E5.51")
+def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):
+    """The port, the socket and drafters are served while they last; the log says nothing of them."""
+    port = free_port()
+    verifier = mesh.verifier("", "--http", f"127.0.0.1:{port}", program=few_descriptors(128))
+    with many(("127.0.0.1", port), count, sent), many(verifier.socket, 150, sent):
+        for at in (port, 0) * 3:
+            assert Served(verifier, at).ask("GET", "/health").status == 200
+        mesh.drafter()
+        assert generate(verifier, PROMPT, "--max-tokens", 20).out == sim_text(PROMPT, 20) + "\n"
+    assert not verifier.events("api_trouble")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@fault("E5.51")
+def test_no_descriptor_for_a_connection(mesh: Mesh):
+    """What the wire's connections have taken is missing at the API: it tries once a second, says so as often, and
+    answers as soon as there is one. libzmq aborts in some places where it has none; not in those that we use."""
+    verifier = mesh.verifier(program=few_descriptors(64))
+    descriptors = Path(f"/proc/{verifier.pid}/fd")
+    with Stream(verifier, body(PROMPT, 800)) as stream, many(("127.0.0.1", mesh.port), 200, seconds=0.02):
+        until(lambda: len([*descriptors.iterdir()]) == 64, "the wire has taken all there were")
+        with many(verifier.socket, 30):
+            until(lambda: len(verifier.events("api_trouble")) >= 3, "it says that it has no descriptor")
+        times = [datetime.fromisoformat(str(one["timestamp"])).timestamp() for one in verifier.events("api_trouble")]
+        assert all(later - sooner > 0.9 for sooner, later in pairwise(times))
+        assert stream.read().text == sim_text(PROMPT, 800)
+    assert Served(verifier).ask("GET", "/health").status == 200
+    mesh.drafter()
+    assert complete(verifier, body(PROMPT, 40, draft_n=4)).text == sim_text(PROMPT, 40)
+
+
+def test_a_drafter_that_ends(mesh: Mesh):
+    """Its clients hear why: 503 where nothing was said yet, also to those that come last, an error event in a stream.
+    One that does not read holds it up for no more than two seconds. The log is quiet about all of it."""
+    verifier = mesh.verifier("step_ms=20,max_sessions=3,n_ctx=60000")
+    drafter = mesh.drafter("", "--drain", 0)
+    answers: list[Answer] = []
+
+    def ask(stream: bool) -> None:
+        answers.append(Served(drafter).ask("POST", "/v1/completions", body(PROMPT, 50_000, stream=stream)))
+
+    def ask_on(_: int) -> None:
+        with suppress(OSError, HTTPException):  # until nobody listens any more, or answers
+            while True:
+                ask(stream=False)
+
+    unread = asking(body(PROMPT, 50_000, stream=True, rounds=True))
+    with many(drafter.socket, 1, unread), ThreadPoolExecutor(16) as clients:
+        until(lambda: verifier.live() == 1, "it has begun")
+        begun = Stream(drafter, body(PROMPT, 50_000))
+        waiting = [clients.submit(ask, stream) for stream in (False, True, False)]
+        until(lambda: drafter.stats()["sessions"]["live"] == 3, "those have begun")  # type: ignore[index]
+        drafter.signal(signal.SIGTERM)
+        late = [clients.submit(ask_on, number) for number in range(8)]
+        assert drafter.wait() == 0
+        for one in (*waiting, *late):
+            one.result()
+        with pytest.raises(WentAway, match="stopping"):
+            begun.read()
+    assert len(answers) > 3
+    assert 503 in {answer.status for answer in answers} <= {200, 503}
+    for answer in answers:
+        assert b"the drafter is stopping" in answer.raw
+        assert answer.status == 200 or answer.headers["retry-after"] == "1"
+        assert answer.status == 503 or answer.raw.rstrip().splitlines()[-1].startswith(b'data: {"error"')
+    levels = {json.loads(line)["level"] for line in drafter.text().splitlines()}
+    assert levels == {"info"}
+
+
+# --- streams
+
+NEEDS_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+PIPE = ("import os", "end, into = os.pipe()")
+FILL = """
+os.set_blocking(into, False)
+try:
+    while True: os.write(into, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(into, True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "role"),
+    [
+        pytest.param(("import os", "into = os.open('/dev/full', os.O_WRONLY)"), "drafter", marks=NEEDS_FULL),
+        ((*PIPE, "os.close(end)"), "verifier"),
+        ((*PIPE, FILL), "verifier"),
+    ],
+    ids=["full disk", "closed pipe", "full pipe"],
+)
+@fault("E5.54")
+@fault("E8.97")
+def test_a_log_that_cannot_be_written(mesh: Mesh, lines: tuple[str, ...], role: str):
+    program = edited(*lines, "os.dup2(into, 2)")
+    mute = mesh.verifier(program=program if role == "verifier" else None)
+    if role == "drafter":
+        mute = mesh.drafter(program=program)
+    assert generate(mute, PROMPT, "--max-tokens", 20).out == sim_text(PROMPT, 20) + "\n"
+    assert mute.stop() == 0
+    assert not mute.text()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+@fault("E8.97")
+def test_closed_standard_streams(mesh: Mesh, closed: str):
+    """Refused: what is opened next would take the descriptor, and get what is written there."""
+    shell = f'exec "$@" {closed}'
+    done = mesh.cannot_start("verifier", shell=shell)
+    assert (done.code, done.out) == (74, "")
+    assert ("/dev/null" in done.err) == (closed != "2>&-")
+
+
+@NEEDS_FULL
+@pytest.mark.parametrize("words", ["generate hi --json", "chat", "stats --watch", "ps", "--version"])
+@fault("E8.97")
+def test_stdout_that_takes_nothing(mesh: Mesh, words: str):
+    """A full disk: 74 and one line, where anything was to be printed."""
+    path, full = mesh.verifier().socket, 'exec "$@" >/dev/full'
+    env = {"SPECMESH_SOCKET": str(path), "XDG_RUNTIME_DIR": str(path.parent)}
+    done = command(*words.split(), env=env, shell=full, stdin="hi")
+    assert (done.code, done.out) == (74, ""), done.err
+    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [["specmesh", "cannot write the output"]]

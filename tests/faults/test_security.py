@@ -1,4 +1,5 @@
-"""E6, what tests/e2e/test_keys.py does not show: secrets, another user of this machine, strangers that throw things."""
+"""E6, what tests/e2e/test_keys.py does not show: secrets, another user of this machine, strangers that throw things,
+files in a folder that others can write to."""
 
 import http.client
 import os
@@ -6,15 +7,16 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from harness.ports import free_port
 from peer import greeting
-from processes import PATIENCE, SPECMESH, Mesh, Stream, body, command, complete, sim_text
-from usage import Usage
+from processes import PATIENCE, SPECMESH, Mesh, Stream, Usage, body, command, complete, sim_text
 
+from specmesh.paths import lock_of
 from specmesh.security.keys import SECRET, KeyFolder
 from specmesh.wire import messages as m
 from specmesh.wire.codec import encode
@@ -107,3 +109,51 @@ def test_strangers_throw_everything(mesh: Mesh):
     stats = verifier.stats()
     assert stats["wire"]["handshake_failures"]["hello"] == 0
     assert stats["wire"]["rejected"] == {}
+
+
+# --- a shared folder
+
+PRECIOUS = "do not touch\n"
+
+
+def fifo(place: Path, _: Path) -> None:
+    os.mkfifo(place)
+
+
+def foreign(place: Path, _: Path) -> None:
+    place.touch()
+    try:
+        os.chown(place, 65534, 65534)
+    except PermissionError:
+        pytest.skip("only root can give a file away")
+
+
+@pytest.fixture
+def path(mesh: Mesh) -> Path:
+    """Where `Mesh.cannot_start` has its socket."""
+    mesh.folder.chmod(0o1777)
+    return mesh.folder / "x.sock"
+
+
+@pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to, fifo, foreign])
+@pytest.mark.parametrize("what", ["lock", "socket"])
+@fault("E8.89")
+def test_what_others_put_there_is_refused(mesh: Mesh, path: Path, what: str, plant: Callable[[Path, Path], None]):
+    """One line that names the file, exit 78; the file that was led to is as it was."""
+    victim, place = mesh.folder / "victim", lock_of(path) if what == "lock" else path
+    victim.write_text(PRECIOUS)
+    plant(place, victim)
+    mesh.cannot_start("verifier").refused(78, place)
+    assert victim.read_text() == PRECIOUS
+    assert os.path.lexists(place)
+
+
+def test_no_file_is_made_where_a_link_leads(mesh: Mesh, path: Path):
+    """Nor does a link to nothing have a daemon make that file, or one that looks for a daemon wait."""
+    victim = mesh.folder / "new-lock"
+    lock_of(path).symlink_to(victim)
+    mesh.cannot_start("verifier").refused(78)
+    assert not victim.exists()
+    lock_of(path).unlink()
+    os.mkfifo(lock_of(path))
+    assert command("generate", "x", "--socket", path).code == 69

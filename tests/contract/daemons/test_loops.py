@@ -8,20 +8,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from harness.loops import (
-    PATIENCE,
-    PROMPT,
-    Bench,
-    Flaky,
-    FlakyDrafter,
-    ask_for,
-    attach,
-    request,
-    truth,
-    until,
-    welcome,
-    welcomed,
-)
+from harness import PATIENCE
+from harness.loops import PROMPT, Bench, Flaky, FlakyDrafter, ask_for, attach, request, truth, until, welcome, welcomed
 from structlog.testing import capture_logs
 
 from specmesh.core.events import Span

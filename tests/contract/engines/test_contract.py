@@ -1,16 +1,30 @@
-"""What every verify engine promises, whatever is behind it."""
+"""What every verify engine and every draft engine promises, whatever is behind it."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from harness import engine_contract as contract
+from harness.engine_contract import GREEDY, N_BATCH, N_CTX, N_SEQ, predict, span, step, text_ids
 from numpy.typing import NDArray
 
-from specmesh.engines.base import OffloadEngine, VerifyEngine
-from specmesh.engines.llama import LlamaVerifier
-from specmesh.engines.sim import SimVerifier
+from specmesh.core.sampling.sampler import Sampler, SamplingParams
+from specmesh.core.vocabulary.match import compare
+from specmesh.engines.base import Ask, DraftEngine, OffloadEngine, VerifyEngine
+from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
+from specmesh.engines.load import RemappedDrafter
+from specmesh.engines.ngram import NgramDrafter
+from specmesh.engines.sim import SimDrafter, SimVerifier
 from specmesh.errors import LocalProtocolError
+
+
+@pytest.fixture(autouse=True)
+def _empty_sequences(request: pytest.FixtureRequest) -> None:
+    """The engine is shared by the tests of the module, its sequences are not."""
+    for name in {"verifier", "drafter"} & set(request.fixturenames):
+        for seq in range(N_SEQ):
+            request.getfixturevalue(name).trim(seq, 0)
 
 
 @pytest.fixture(scope="module", params=["sim", *contract.model_params(*contract.TINY)])
@@ -19,15 +33,13 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     if request.param == "sim":
         engine = SimVerifier(contract.sim_settings())
     else:
-        engine = LlamaVerifier(contract.llama_settings(request), n_batch=contract.N_BATCH)
+        engine = LlamaVerifier(contract.llama_settings(request), n_batch=N_BATCH)
     yield engine
     engine.close()
 
 
 def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0) -> NDArray[np.float32]:
-    return np.concatenate(
-        [contract.step(engine, contract.span(seq, position + index, [token]))[0] for index, token in enumerate(ids)]
-    )
+    return np.concatenate([step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)])
 
 
 def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
@@ -44,68 +56,68 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 
 class TestVerifier:
     def test_shape(self, verifier: VerifyEngine) -> None:
-        wanted, unwanted = verifier.decode([contract.span(0, 0, [40, 41, 42]), contract.span(1, 0, [40], logits=False)])
+        wanted, unwanted = verifier.decode([span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)])
         assert wanted is not None
         assert (wanted.shape, wanted.dtype) == ((3, len(verifier.tokenizer.vocabulary)), np.float32)
         assert unwanted is None
 
     def test_rows_at_once_equal_one_at_a_time(self, verifier: VerifyEngine) -> None:
-        ids = contract.text_ids(12)
-        assert_same_logits(contract.step(verifier, contract.span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
+        ids = text_ids(12)
+        assert_same_logits(step(verifier, span(0, 0, ids))[0], one_by_one(verifier, 1, ids))
 
     def test_sequences_in_one_step_are_independent(self, verifier: VerifyEngine) -> None:
-        texts = [contract.text_ids(7, seed) for seed in range(contract.N_SEQ)]
-        together = contract.step(verifier, *(contract.span(seq, 0, ids) for seq, ids in enumerate(texts)))
+        texts = [text_ids(7, seed) for seed in range(N_SEQ)]
+        together = step(verifier, *(span(seq, 0, ids) for seq, ids in enumerate(texts)))
         for seq, ids in enumerate(texts):
             verifier.trim(seq, 0)
-            assert_same_logits(together[seq], contract.step(verifier, contract.span(seq, 0, ids))[0])
+            assert_same_logits(together[seq], step(verifier, span(seq, 0, ids))[0])
 
     def test_prefill_and_last_row_in_one_step(self, verifier: VerifyEngine) -> None:
-        """A sequence may have two spans in a contract.step, as a prefill that wants logits of its last id only."""
-        ids = contract.text_ids(10)
-        full = contract.step(verifier, contract.span(0, 0, ids))[0]
-        (last,) = contract.step(verifier, contract.span(1, 0, ids[:9], logits=False), contract.span(1, 9, ids[9:]))
+        """A sequence may have two spans in a step, as a prefill that wants logits of its last id only."""
+        ids = text_ids(10)
+        full = step(verifier, span(0, 0, ids))[0]
+        (last,) = step(verifier, span(1, 0, ids[:9], logits=False), span(1, 9, ids[9:]))
         assert_same_logits(last, full[9:])
 
     def test_trim_before_the_last_step(self, verifier: VerifyEngine) -> None:
         """Far back an engine holds what it says, and goes on from there."""
-        ids = contract.text_ids(20)
-        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
+        ids = text_ids(20)
+        straight = step(verifier, span(0, 0, ids))[0]
         for start, end in ((0, 8), (8, 12), (12, 16)):
-            contract.step(verifier, contract.span(1, start, ids[start:end]))
+            step(verifier, span(1, start, ids[start:end]))
         held = verifier.trim(1, 6)
         assert held == 6 if verifier.info.trimming == "removal" else held == 0
-        assert_same_logits(contract.step(verifier, contract.span(1, held, ids[held:]))[0], straight[held:])
+        assert_same_logits(step(verifier, span(1, held, ids[held:]))[0], straight[held:])
 
     def test_rejected_drafts_leave_no_trace(self, verifier: VerifyEngine) -> None:
         """Steps of several sequences with right and wrong drafts, of any widths: logits as without drafts."""
         rng = np.random.default_rng(3)
-        texts = [contract.text_ids(70, seed) for seed in range(contract.N_SEQ)]
+        texts = [text_ids(70, seed) for seed in range(N_SEQ)]
         straight = [one_by_one(verifier, seq, ids) for seq, ids in enumerate(texts)]
-        for seq in range(contract.N_SEQ):
+        for seq in range(N_SEQ):
             verifier.trim(seq, 0)
-        seen: list[list[NDArray[np.float32]]] = [[] for _ in range(contract.N_SEQ)]
-        held = [0] * contract.N_SEQ
+        seen: list[list[NDArray[np.float32]]] = [[] for _ in range(N_SEQ)]
+        held = [0] * N_SEQ
         while min(held) < 60:
             spans, right = [], []
-            for seq in rng.permutation(contract.N_SEQ).tolist()[: rng.integers(1, contract.N_SEQ + 1)]:
+            for seq in rng.permutation(N_SEQ).tolist()[: rng.integers(1, N_SEQ + 1)]:
                 drafts, good = int(rng.integers(0, 7)), int(rng.integers(0, 10))
                 kept = 1 + min(good, drafts)
                 if held[seq] + drafts < 70:
                     wrong = rng.integers(33, 126, size=1 + drafts - kept).tolist()
-                    spans.append(contract.span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong))
+                    spans.append(span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong))
                     right.append(kept)
-            for part, kept, rows in zip(spans, right, contract.step(verifier, *spans), strict=True):
+            for part, kept, rows in zip(spans, right, step(verifier, *spans), strict=True):
                 seen[part.seq].append(rows[:kept])
                 held[part.seq] += kept
                 if kept < len(part.ids):
                     verifier.trim(part.seq, held[part.seq])
-        for seq in range(contract.N_SEQ):
+        for seq in range(N_SEQ):
             assert_same_logits(np.concatenate(seen[seq]), straight[seq][: held[seq]])
 
     def test_copies(self, verifier: VerifyEngine) -> None:
-        ids = contract.text_ids(20)
-        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
+        ids = text_ids(20)
+        straight = step(verifier, span(0, 0, ids))[0]
         if verifier.info.reuse != "copied":
             with pytest.raises(LocalProtocolError):
                 verifier.copy(1, 0, 6)
@@ -113,46 +125,171 @@ class TestVerifier:
         assert verifier.info.trimming == "removal"
         verifier.copy(1, 0, 6)
         verifier.copy(2, 1, 6)
-        contract.step(verifier, contract.span(1, 6, contract.text_ids(9, seed=4), logits=False))
+        step(verifier, span(1, 6, text_ids(9, seed=4), logits=False))
         verifier.trim(0, 3)
         verifier.trim(0, 0)
-        contract.step(verifier, contract.span(0, 0, contract.text_ids(contract.N_BATCH, seed=5), logits=False))
-        assert_same_logits(contract.step(verifier, contract.span(2, 6, ids[6:]))[0], straight[6:])
+        step(verifier, span(0, 0, text_ids(N_BATCH, seed=5), logits=False))
+        assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
         verifier.trim(1, 6)
-        assert_same_logits(contract.step(verifier, contract.span(1, 6, ids[6:]))[0], straight[6:])
+        assert_same_logits(step(verifier, span(1, 6, ids[6:]))[0], straight[6:])
 
     def test_offloaded(self, verifier: VerifyEngine) -> None:
         """Gone on with, cut, copied and freed as if it had stayed."""
         if not isinstance(verifier, OffloadEngine):
             pytest.skip("its steps pay for their own sequences only")
-        ids, others = contract.text_ids(20), contract.text_ids(15, seed=4)
-        straight = contract.step(verifier, contract.span(0, 0, ids))[0]
-        contract.step(verifier, contract.span(1, 0, ids[:12]))
+        ids, others = text_ids(20), text_ids(15, seed=4)
+        straight = step(verifier, span(0, 0, ids))[0]
+        step(verifier, span(1, 0, ids[:12]))
         for seq in (0, 1, 1, 2):  # again, and an empty one
             verifier.offload(seq)
-        contract.step(verifier, contract.span(2, 0, others, logits=False))
+        step(verifier, span(2, 0, others, logits=False))
         verifier.offload(2)
         verifier.trim(2, 0)
         if verifier.info.reuse == "copied":
             verifier.copy(2, 0, 6)
-            assert_same_logits(contract.step(verifier, contract.span(2, 6, ids[6:]))[0], straight[6:])
+            assert_same_logits(step(verifier, span(2, 6, ids[6:]))[0], straight[6:])
         held = verifier.trim(0, 8)
-        assert_same_logits(contract.step(verifier, contract.span(0, held, ids[held:]))[0], straight[held:])
-        assert_same_logits(contract.step(verifier, contract.span(1, 12, ids[12:]))[0], straight[12:])
+        assert_same_logits(step(verifier, span(0, held, ids[held:]))[0], straight[held:])
+        assert_same_logits(step(verifier, span(1, 12, ids[12:]))[0], straight[12:])
         verifier.trim(2, 0)
-        assert_same_logits(contract.step(verifier, contract.span(2, 0, ids))[0], straight)
+        assert_same_logits(step(verifier, span(2, 0, ids))[0], straight)
 
     @pytest.mark.parametrize(
         ("seq", "source", "length"),
-        [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, contract.N_SEQ, 2), (-1, 0, 2)],
+        [(1, 0, 0), (1, 0, 5), (1, 0, -1), (0, 0, 2), (2, 0, 2), (1, N_SEQ, 2), (-1, 0, 2)],
     )
     def test_bad_copies(self, verifier: VerifyEngine, seq: int, source: int, length: int) -> None:
         """Into a sequence that is not empty, of more or less than there is, or of none: refused, with nothing done."""
-        ids = contract.text_ids(6)
-        straight = contract.step(verifier, contract.span(1, 0, ids))[0]
+        ids = text_ids(6)
+        straight = step(verifier, span(1, 0, ids))[0]
         verifier.trim(1, 0)
-        contract.step(verifier, contract.span(0, 0, ids[:4]), contract.span(2, 0, ids[:1]))
+        step(verifier, span(0, 0, ids[:4]), span(2, 0, ids[:1]))
         with pytest.raises(LocalProtocolError):
             verifier.copy(seq, source, length)
-        assert_same_logits(contract.step(verifier, contract.span(0, 4, ids[4:]))[0], straight[4:])
-        contract.step(verifier, contract.span(1, 0, ids))
+        assert_same_logits(step(verifier, span(0, 4, ids[4:]))[0], straight[4:])
+        step(verifier, span(1, 0, ids))
+
+
+# --- draft engines
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *("sim", "ngram", "remapped"),
+        *contract.model_params(*contract.TINY),
+        *(pytest.param(f"mlx-{kind}", marks=pytest.mark.models) for kind in contract.MLX_KINDS),
+    ],
+)
+def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
+    engine: DraftEngine
+    if request.param == "sim":
+        engine = SimDrafter(contract.sim_settings())
+    elif request.param == "ngram":
+        engine = NgramDrafter(N_CTX, N_SEQ)
+    elif request.param == "remapped":
+        inner = SimDrafter(contract.sim_settings())
+        vocabulary, _ = contract.shuffled(inner.vocabulary)
+        remap = compare(inner.vocabulary, vocabulary).remap
+        assert remap is not None
+        engine = RemappedDrafter(inner, remap, vocabulary)
+    elif request.param.startswith("mlx"):
+        engine = contract.mlx_drafter(request.param, request.getfixturevalue("make_hf"))
+    else:
+        engine = LlamaDrafter(contract.llama_settings(request), n_batch=N_BATCH)
+    yield engine
+    engine.close()
+
+
+class TestDrafter:
+    @pytest.mark.parametrize("sampler", [GREEDY, contract.SAMPLED], ids=["greedy", "sampled"])
+    def test_guess_is_a_function_of_the_prefix(self, drafter: DraftEngine, sampler: Sampler) -> None:
+        ids = text_ids(24)
+        at_once = predict(drafter, 0, ids, sampler)
+        for token in ids[:-1]:
+            assert predict(drafter, 1, [token], None) is None
+        assert predict(drafter, 1, ids[-1:], sampler) == at_once
+
+    @pytest.mark.parametrize("length", [0, 1, 12, 19])
+    def test_trim_then_feed_again(self, drafter: DraftEngine, length: int) -> None:
+        ids = text_ids(20)
+        fresh = predict(drafter, 0, ids, GREEDY)
+        predict(drafter, 1, ids[:19], None)
+        predict(drafter, 1, [50, 51], GREEDY)
+        held = drafter.trim(1, length)
+        assert held == length if drafter.info.trimming == "removal" else 0 <= held <= length
+        assert predict(drafter, 1, ids[held:], GREEDY) == fresh
+
+    def test_sequences_are_independent(self, drafter: DraftEngine) -> None:
+        texts = [text_ids(20, seed) for seed in range(N_SEQ)]
+        alone = []
+        for ids in texts:
+            alone.append(predict(drafter, 0, ids, GREEDY))
+            drafter.trim(0, 0)
+        for start, end in pairwise([0, 7, 19]):
+            for seq, ids in enumerate(texts):
+                predict(drafter, seq, ids[start:end], None)
+        drafter.trim(0, 0)
+        assert [predict(drafter, seq, texts[seq][19:], GREEDY) for seq in (1, 2)] == alone[1:]
+
+    def test_several_at_once(self, drafter: DraftEngine) -> None:
+        """Guesses for several sequences in one go are those that each gets alone, whatever else is taken in."""
+        if not drafter.info.batches:
+            pytest.skip("it guesses for one sequence at a time")
+        texts = [text_ids(9), text_ids(15)[3:], text_ids(9)[1:]]
+        alone = []
+        for ids in texts:
+            alone.append([predict(drafter, 0, more, GREEDY) for more in (ids, [44])])
+            drafter.trim(0, 0)
+        first = drafter.predict([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
+        second = drafter.predict([Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)])
+        assert first == [guesses[0] for guesses in alone]
+        assert second == [alone[2][1], None, alone[1][1]]
+
+    def test_trim_says_what_is_held(self, drafter: DraftEngine) -> None:
+        assert drafter.trim(0, 10) == 0
+        predict(drafter, 0, text_ids(6), None)
+        assert drafter.trim(0, 10) == 6
+        assert drafter.trim(0, 6) == 6
+
+    def test_sampler_sees_the_position_of_the_guess(self, drafter: DraftEngine) -> None:
+        """The noise of coupled sampling is that of the absolute position the guess is for."""
+        if drafter.vocabulary is None:
+            pytest.skip("it knows ids only: there is nothing to sample from")
+        positions = list[int]()
+
+        class Recording(Sampler):
+            def choose(self, logits: NDArray[np.float32], position: int) -> int:
+                positions.append(position)
+                return super().choose(logits, position)
+
+        sampler = Recording(SamplingParams(temperature=1.0))
+        predict(drafter, 0, text_ids(7), sampler)
+        predict(drafter, 0, [40], sampler)
+        assert positions == [7, 8]
+
+    def test_guess_with_a_full_context(self, drafter: DraftEngine) -> None:
+        """The id after the last one that fits can be guessed but not taken in."""
+        ids = text_ids(N_CTX)
+        for start in range(0, N_CTX - N_BATCH, N_BATCH):
+            predict(drafter, 0, ids[start : start + N_BATCH], None)
+        assert predict(drafter, 0, ids[N_CTX - N_BATCH :], GREEDY) is not None
+        with pytest.raises(LocalProtocolError, match="at most 96"):
+            predict(drafter, 0, [40], GREEDY)
+
+    @pytest.mark.parametrize(
+        ("seq", "ids"),
+        [(0, []), (0, [-1]), (0, [2**31]), (N_SEQ, [40]), (-1, [40]), (0, [40] * (N_CTX + 1))],
+    )
+    def test_bad_ids(self, drafter: DraftEngine, seq: int, ids: list[int]) -> None:
+        text = text_ids(20)
+        fresh = predict(drafter, 1, text, GREEDY)
+        predict(drafter, 0, text[:19], None)
+        with pytest.raises(LocalProtocolError):
+            predict(drafter, seq, ids, GREEDY)
+        assert predict(drafter, 0, text[19:], GREEDY) == fresh
+
+    @pytest.mark.parametrize(("seq", "length"), [(0, -1), (N_SEQ, 0), (-1, 0)])
+    def test_bad_trim(self, drafter: DraftEngine, seq: int, length: int) -> None:
+        with pytest.raises(LocalProtocolError):
+            drafter.trim(seq, length)

@@ -1,21 +1,30 @@
-"""What a completion says, whole and streamed, from its beginning or from where it was; several at once."""
+"""What a completion says, whole and streamed, from its beginning or from where it was; several at once, with
+log-probabilities; and a chat's text as deltas, which joined are its message, however the text comes."""
 
 import asyncio
 import json
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, call, post
+from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, ask, call, post
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specmesh.api import answer as api_answer
 from specmesh.api.body import parse_body
+from specmesh.api.deltas import Deltas, deltas_of
 from specmesh.api.requests import Cancel, Submit
-from specmesh.core.requests import ClientEvent, EventSink, Failed, Request, Started, Tokens
+from specmesh.core.requests import ClientEvent, EventSink, Failed, Request, Scored, Started, Tokens
+from specmesh.core.sampling.constraint import Grammar, GrammarKind
+from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import FORBIDDEN, SamplingParams
 from specmesh.core.session_params import SessionParams
+from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import Busy
 
 BODY = json.dumps({"prompt": "hi", "stream": True}).encode()
+EURO = tuple("€".encode())
 
 
 def test_stream_joins_what_came_together():
@@ -63,8 +72,7 @@ def test_a_stream_waits_for_its_reader():
 @pytest.mark.parametrize("stream", [False, True])
 def test_characters_split_over_rounds_arrive_whole(stream: bool):
     """A character of several bytes is never sent in parts; half a one at the end is U+FFFD."""
-    euro = tuple("€".encode())
-    events = (Started(1, 2), *(Tokens((byte,), 0) for byte in (*euro, euro[0])), DONE)
+    events = (Started(1, 2), *(Tokens((byte,), 0) for byte in (*EURO, EURO[0])), DONE)
     answer = post(FakeDaemon(*events), stream=stream, rounds=True)
     texts = [text for body in answer.bodies() if (text := body["choices"][0]["text"])]
     assert texts == (["€", "\ufffd"] if stream else ["€\ufffd"])
@@ -101,9 +109,8 @@ def test_an_end_that_is_ignored(asked: dict[str, object], biases: tuple[object, 
 def test_resumed_text_goes_on_where_it_was(stream: bool):
     """What was kept back is made again of the ids that are known: half a character, half a stop string; usage counts
     all but the ids of the stop string, and the id stays."""
-    euro = tuple("€".encode())
-    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((euro[2], 67, 68, 69), 0), DONE)
-    resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *euro[:2]]}
+    daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((EURO[2], 67, 68, 69), 0), DONE)
+    resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *EURO[:2]]}
     answer = post(daemon, stream=stream, stream_options={"include_usage": True}, resume=resume, stop=["D"])
     bodies = answer.bodies()
     assert "".join(choice["text"] for body in bodies for choice in body["choices"]) == "€C"
@@ -111,7 +118,7 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
     assert bodies[-1]["usage"]["completion_tokens"] == 5
     [order] = daemon.orders
     assert isinstance(order, Submit)
-    assert (order.request.id, order.request.generated, order.request.known) == (NAME, (65, *euro[:2]), 3)
+    assert (order.request.id, order.request.generated, order.request.known) == (NAME, (65, *EURO[:2]), 3)
 
 
 def test_text_asked_for_by_name_ends_with_its_own_stop_string():
@@ -203,3 +210,172 @@ def test_one_that_fails_in_the_stream_ends_all(count: int):
     error = json.loads(last)["error"]
     assert (error["message"], error["code"]) == ("full", "server_busy")
     assert daemon.left == set(range(count - 1))
+
+
+# --- log-probabilities: whose they are, and in whose form
+
+
+def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
+    return Logprob(chosen, tuple(token for token, _ in top), tuple(value for _, value in top))
+
+
+def told(*rounds: tuple[tuple[int, ...], tuple[Logprob | None, ...]]) -> FakeDaemon:
+    """A daemon whose text these rounds make, with their log-probabilities; it was begun with some."""
+    params = SessionParams(SamplingParams(), 9, logprobs=1)
+    return FakeDaemon(Started(1, 2, (104, 105), params), *(Tokens(ids, 0, tops) for ids, tops in rounds), DONE)
+
+
+def test_a_completion_has_four_lists():
+    """Tokens, theirs, the likeliest with the one that was said, and where each begins; specmesh's with ids."""
+    daemon = told(((65, 66), (likely(-0.5, (65, -0.5)), likely(-3.0, (90, -0.1)))))
+    answer = post(daemon, logprobs=1).json()
+    assert answer["choices"][0]["logprobs"] == {
+        "tokens": ["A", "B"],
+        "token_logprobs": [-0.5, -3.0],
+        "top_logprobs": [{"A": -0.5}, {"Z": -0.1, "B": -3.0}],
+        "text_offset": [0, 1],
+    }
+    [first, _] = answer["specmesh"]["logprobs"]
+    entry = {"id": 65, "token": "A", "logprob": -0.5, "bytes": [65]}
+    assert first == entry | {"top_logprobs": [entry]}
+
+
+def test_a_chat_has_one_object_each():
+    """With the bytes of the token; content alone, as nothing is refused."""
+    asked = {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 1}
+    daemon = told(((65,), (likely(-3.0, (90, -0.1)),)))
+    answer = ask(daemon, "/v1/chat/completions", asked).json()
+    top = {"id": 90, "token": "Z", "logprob": -0.1, "bytes": [90]}
+    entry = {"id": 65, "token": "A", "logprob": -3.0, "bytes": [65], "top_logprobs": [top]}
+    assert answer["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
+    assert "logprobs" not in answer["specmesh"]
+
+
+def test_parts_of_a_character_are_told_as_bytes():
+    """Each token has its own; the text comes with the last of them."""
+    answer = post(told(((65, *EURO, 66), tuple(likely(-1.0) for _ in range(5)))), logprobs=0).json()
+    [choice] = answer["choices"]
+    assert (choice["text"], choice["logprobs"]["text_offset"]) == ("A€B", [0, 1, 1, 1, 2])
+    assert choice["logprobs"]["tokens"] == ["A", "bytes:\\xe2", "bytes:\\x82", "bytes:\\xac", "B"]
+    assert answer["specmesh"]["logprobs"][1]["bytes"] == [0xE2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt(stream: bool):
+    """It stands before the text in all four lists, without a logarithm for its first id; a stop string is no matter."""
+    params = SessionParams(SamplingParams(), 9, logprobs=1)
+    prompt = Started(1, 3, (104, *EURO[:2]), params)
+    rounds = Tokens((65,), 0, (likely(-0.5, (65, -0.5)),)), Tokens((66,), 0, (likely(-3.0, (90, -0.1)),))
+    daemon = FakeDaemon(prompt, Scored((likely(-1.0, (104, -1.0)), likely(-2.0))), *rounds, DONE)
+    answer = post(daemon, logprobs=1, echo=True, stop="h", stream=stream)
+    choices = [body["choices"][0] for body in answer.bodies()]
+    assert "".join(choice["text"] for choice in choices) == "h\ufffdAB"
+    lists = [one for choice in choices if (one := choice["logprobs"]) is not None]
+    told = {name: [value for one in lists for value in one[name]] for name in lists[0]}
+    assert told["tokens"] == ["h", "bytes:\\xe2", "bytes:\\x82", "A", "B"]
+    assert told["token_logprobs"] == [None, -1.0, -2.0, -0.5, -3.0]
+    assert told["top_logprobs"][:2] == [None, {"h": -1.0, "bytes:\\xe2": -1.0}]
+    assert told["text_offset"] == [0, 1, 1, 2, 3]
+    [order] = [order for order in daemon.orders if isinstance(order, Submit)]
+    assert (order.request.params.scored, order.request.params.cache_prompt) == (True, False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echoed_prompt_alone(stream: bool):
+    """Without log-probabilities; or where none came of it: there is only one id, or its verifier knows of no echo."""
+    answer = post(FakeDaemon(Started(1, 2, (104, 105)), Tokens((65,), 0), DONE), echo=True, stream=stream)
+    bodies = answer.bodies()
+    assert "".join(body["choices"][0]["text"] for body in bodies) == "hiA"
+    lone = post(FakeDaemon(Started(1, 1, (104,)), DONE), echo=True, logprobs=1).json()["choices"][0]
+    assert (lone["text"], lone["logprobs"]["token_logprobs"]) == ("h", [None])
+
+
+def test_who_asks_by_name_has_what_the_text_has():
+    """Ids from before it was last gone on with have null."""
+    logprobs = post(told(((65, 66), (None, likely(-1.0)))), resume={"id": NAME}).json()["choices"][0]["logprobs"]
+    assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == ([None, -1.0], [None, {"B": -1.0}])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_ids_text_and_logprobs_end_together(stream: bool):
+    """At a stop string that begins in an id and ends in another: what is told is as little as has the text."""
+    rounds = (Tokens((token,), 0, (likely(-float(token)),)) for token in (0, 2, 1, 3))
+    daemon = FakeDaemon(Started(1, 2), *rounds, DONE)
+    daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
+    answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)
+    bodies = answer.bodies()
+    assert [text for body in bodies if (text := body["choices"][0]["text"])] == (["ab", "#c"] if stream else ["ab#c"])
+    lists = [one for body in bodies if (one := body["choices"][0]["logprobs"]) is not None]
+    assert [value for one in lists for value in one["token_logprobs"]] == [0.0, -2.0, -1.0]
+    assert [begin for one in lists for begin in one["text_offset"]] == [0, 2, 3]
+    assert [token for body in bodies for token in body["specmesh"].get("token_ids", [])] == [0, 2, 1]
+
+
+# --- deltas of a chat
+
+
+TOOLS = {"tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": True, "format": "hermes"}
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>'
+TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
+
+
+def made(*, splits: bool = True) -> Deltas:
+    grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": "think"}))
+    deltas = deltas_of(SessionParams(SamplingParams(), 9, grammar=grammar, thinking="think"), splits=splits)
+    assert deltas is not None
+    return deltas
+
+
+def joined(parts: list[dict[str, object]]) -> tuple[str, str, list[list[str]]]:
+    """Thought, content and calls of all deltas."""
+    thought = "".join(str(one.get("reasoning_content", "")) for one in parts)
+    calls = list[list[str]]()
+    for told in (told for one in parts for told in one.get("tool_calls", ())):
+        if "id" in told:
+            assert (told["index"], told["type"], len(told["id"])) == (len(calls), "function", 9)
+            calls.append([told["function"]["name"], ""])
+        calls[told["index"]][1] += told["function"]["arguments"]
+    return thought, "".join(str(one.get("content", "")) for one in parts), calls
+
+
+@given(st.lists(st.integers(0, len(TEXT)), max_size=8))
+def test_whatever_the_parts(cuts: list[int]):
+    deltas, places = made(), [0, *sorted(cuts), len(TEXT)]
+    parts = [TEXT[a:b] for a, b in pairwise(places)]
+    told = [delta for n, part in enumerate(parts) for delta in deltas.feed(part, over=n == len(parts) - 1)]
+    calls = [["f", '{"a": "</tool_call>"}']] * 2
+    assert joined(told) == ("So?", "Well: ", calls)
+    message = deltas.message
+    assert (message["reasoning_content"], message["content"]) == ("So?", "Well: ")
+    assert [list(call["function"].values()) for call in message["tool_calls"]] == calls
+
+
+@pytest.mark.parametrize("known", ["<think>So", "<think>So?\n</think>\n\nWe"])
+def test_a_text_gone_on_with(known: str):
+    """What the client has is not said again, and says what the rest is."""
+    deltas = made()
+    deltas.skip(known)
+    thought, content, calls = joined(deltas.feed(TEXT.removeprefix(known), over=True))
+    assert ("So" + thought, "We" * ("We" in known) + content, len(calls)) in (("So?", "Well: ", 2), ("So", "Well: ", 2))
+
+
+def test_thoughts_may_stay():
+    """With their marks, and no call begins in one."""
+    text = f"<think>So {CALL}</think>\n\nWell"
+    assert joined(made(splits=False).feed(text, over=True)) == ("", f"<think>So {CALL}</think>Well", [])
+
+
+def test_no_delta_is_empty():
+    """Where a model does not think there are no marks to put back."""
+    grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": ""}))
+    deltas = deltas_of(SessionParams(SamplingParams(), 9, grammar=grammar), splits=False)
+    assert [delta for part in ("Well", ": ") for delta in deltas.feed(part, over=False)] == [
+        {"content": "Well"}, {"content": ": "},
+    ]  # fmt: skip
+
+
+def test_half_a_call_is_none_that_was_made():
+    whole, half = made(), made()
+    whole.feed(TEXT, over=True)
+    half.feed(TEXT[:-20], over=True)
+    assert (whole.called, half.called) == (True, False)
