@@ -188,17 +188,14 @@ class Daemon:
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        self.let_go = True
-        self.process.kill()
-        self.process.wait(PATIENCE)
+        self.signal(signal.SIGKILL)
+        self.wait()
 
     def stop(self) -> int:
         """End it as a service manager does; its exit code."""
-        self.let_go = True
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-        return self.process.wait(PATIENCE)
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        return self.wait()
 
 
 class Usage:
@@ -277,9 +274,8 @@ class Mesh:
 
     def stop(self) -> None:
         for daemon in reversed(self.daemons):
-            if daemon.process.poll() is None:
-                daemon.signal(signal.SIGCONT)
-                daemon.kill()
+            daemon.signal(signal.SIGCONT)
+            daemon.kill()
 
 
 def generate(daemon: Daemon, prompt: str, *args: object, **options: object) -> Done:

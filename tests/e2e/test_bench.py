@@ -50,8 +50,7 @@ def test_bench_run(mesh: Mesh):
 
 
 def test_load_and_plan(mesh: Mesh):
-    """Clients at once: more of them than it has places for wait, or are refused and ask again, and all get their texts.
-    The same verifier's step costs serve for a plan."""
+    """More clients at once than there are places: all get their texts. The verifier's step costs serve for a plan."""
     verifier = mesh.verifier("step_ms=2,max_sessions=3", "--max-queue", 1)
     mesh.drafter("draft_ms=0.3,alpha=0.9")
     options = ("--max-tokens", 24, "--json")
@@ -71,8 +70,7 @@ def test_load_and_plan(mesh: Mesh):
 
 
 def test_a_drafter_that_becomes_right_is_asked_again(mesh: Mesh):
-    """Drafting is off while drafts are mostly wrong and steps with them dear; it comes back where they begin to be
-    right, because the drafter is asked for a few now and then."""
+    """Drafting is off while drafts are mostly wrong and dear; it comes back, as a few are asked for now and then."""
     verifier = mesh.verifier("steps_ms=4/16/16/16/5")
     mesh.drafter("draft_ms=0.3,alphas=0.02/0.98")
 
@@ -96,8 +94,6 @@ def test_each_step_is_a_debug_event(mesh: Mesh):
     assert sum(step["accepted"] for step in steps) == stream.result["report"]["accepted"]  # type: ignore[index]
     assert all(step["rows"] > step["drafts"] >= step["accepted"] and step["seconds"] > 0 for step in steps)
 
-
-# --- audit, and `--reproducible`: the same bits with and without drafts
 
 PROMPT = "import json\nfrom pathlib import Path\n\n\nclass Settings:\n    def __init__(self, path"
 SMALL = ("--ctx", 512, "--max-sessions", 3)
@@ -190,9 +186,6 @@ def test_one_changed_token(mesh: Mesh):
     assert [(one["verdict"], one["draft_n"]) for one in told["divergences"]] == [("error", 4)]
     assert told["divergences"][0]["position"] >= 40
     assert [(way["identical"], way["near_ties"], way["errors"]) for way in told["ways"]] == [(1, 0, 1)]
-
-
-# --- demo
 
 
 def folder_of(mesh: Mesh) -> dict[str, str]:

@@ -127,15 +127,17 @@ def test_a_client_is_answered(served: dict[str, Served], role: str, asked: Json)
 
 
 def check_answer(told: list[Json], body: Json, *, streams: bool, chat: bool) -> None:
-    """An answer at once, or its chunks in order: who speaks, texts as they were asked for, one end of each, the usage
-    where it was asked for."""
+    """An answer, or its chunks in order: who speaks, the texts asked for, one end of each, the usage if asked for."""
     count = len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1
     kind = ("chat.completion" if chat else "text_completion") + ".chunk" * (chat and streams)
     assert {(one["object"], type(one["created"]), one["model"]) for one in told} == {(kind, int, "sim-target")}
     assert len({one["id"] for one in told}) == 1
     assert told[0]["id"].partition("-")[0] in {"chatcmpl", "cmpl"}
     if not streams or body.get("stream_options"):
-        check_usage(told[-1]["usage"], body, count)
+        usage, most = told[-1]["usage"], body.get("max_tokens") or body["max_completion_tokens"]
+        assert 0 < usage["completion_tokens"] <= most * count
+        assert usage["prompt_tokens"] > 0
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
         assert not streams or told.pop()["choices"] == []
     choices: list[Json] = [choice for one in told for choice in one["choices"]]
     assert not streams or len(choices) == len(told)
@@ -143,7 +145,10 @@ def check_answer(told: list[Json], body: Json, *, streams: bool, chat: bool) -> 
     assert roles == ["assistant"] + [None if streams else "assistant"] * (len(roles) - 1)
     texts: dict[int, str] = {}
     for choice in choices:
-        texts[choice["index"]] = texts.get(choice["index"], "") + text_of(choice)
+        message = choice.get("message") or choice.get("delta") or choice
+        said = [message.get("text") or message.get("content") or ""]
+        said += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+        texts[choice["index"]] = "".join([texts.get(choice["index"], ""), *said])
     ends = [(choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"] is not None]
     assert sorted(texts) == sorted(index for index, _ in ends) == list(range(count))
     assert streams or list(texts) == sorted(texts)
@@ -162,14 +167,6 @@ def check_response(answer: Answer, body: Json) -> None:
     jsonschema.validate(json.loads(call["arguments"]), body["tools"][0]["parameters"])
 
 
-def text_of(choice: Json) -> str:
-    """Its text, or that of its message or delta, or the arguments of its calls."""
-    message = choice.get("message") or choice.get("delta") or {}
-    calls = message.get("tool_calls") or ()
-    text: str = choice["text"] if "text" in choice else message.get("content") or ""
-    return text + "".join(call["function"]["arguments"] for call in calls)
-
-
 def check_text(text: str, finish: object, body: Json) -> None:
     assert text
     calls = body.get("tool_choice", "none") != "none"
@@ -181,11 +178,3 @@ def check_text(text: str, finish: object, body: Json) -> None:
         jsonschema.validate(json.loads(text), wanted["json_schema"]["schema"])
     if calls:
         jsonschema.validate(json.loads(text), body["tools"][0]["function"]["parameters"])
-
-
-def check_usage(usage: Json, body: Json, count: int) -> None:
-    """Tokens are counted, and no more than were asked for."""
-    most = body.get("max_tokens") or body["max_completion_tokens"]
-    assert 0 < usage["completion_tokens"] <= most * count
-    assert usage["prompt_tokens"] > 0
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]

@@ -60,7 +60,6 @@ def rows(engine: LlamaVerifier, ids: list[int], count: int) -> NDArray[np.float3
     for at in range(0, len(ids), ROWS):
         part = tuple(ids[at : at + ROWS])
         logits = engine.decode([Span(0, at, part, logits=True)])[0]
-        assert logits is not None
         found.append(logits.copy())
     engine.trim(0, 0)
     return np.concatenate(found)[-count:]

@@ -92,8 +92,6 @@ def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
     assert generate(verifier, PROMPTS[0], "--max-tokens", 5).code == 0
 
 
-# --- two verifiers
-
 PROMPT = "the mesh goes on"
 
 

@@ -29,8 +29,7 @@ ODD = ["a\0b", "\x1b[31m", "e\u0301 \u200d \U0001f9d1\u200d\U0001f680", "\ufeffx
 @pytest.mark.parametrize("prompt", ["two lines\n\tand ümlauts", *ODD], ids=ascii)
 @pytest.mark.fault("E7.83")
 def test_text_is_the_targets_own(daemon: Daemon, prompt: str):
-    """At either socket stdout is the target's own text and a newline, nothing else, and stderr is empty; `-` reads the
-    prompt from standard input, unchanged."""
+    """stdout is the target's own text and a newline, nothing else, stderr empty; `-` reads the prompt unchanged."""
     done = generate(daemon, "-", "--max-tokens", N, stdin=prompt)
     assert (done.code, done.out, done.err) == (0, sim_text(prompt, N) + "\n", "")
 
@@ -137,8 +136,7 @@ def test_sampling_options_are_what_the_verifier_samples_with(
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold", "greedy"])
 def test_strategies(pair: dict[str, Daemon], strategy: str):
-    """Each strategy: the report names it, and says whether it is exact. Drafts stand but by greedy,
-    which leaves the text as it is; those of probabilistic come with what they were sampled from."""
+    """The report names it, and if it is exact. Drafts stand but by greedy; probabilistic's come with distributions."""
     options = ("--temperature", 3, "--seed", 5, "--draft-n", 4, "--strategy", strategy, "--threshold", 0.5)
     options = (*options, "--ignore-eos")  # which texts of probabilistic a drafter's timing gives is luck
     report: Any = drafting(pair["drafter"], *options, least=0 if strategy == "greedy" else 11)

@@ -64,8 +64,7 @@ def peers(verifier: Daemon) -> list[object]:
 @fault("E6.59")
 @fault("E6.60")
 def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str, said: str):
-    """An unknown key, none, and another verifier's key: no drafter is attached, its socket says why, the verifier's
-    text goes on; an unknown key joins by itself once it is allowed."""
+    """No drafter is attached, its socket says why, the text goes on; an unknown key joins once it is allowed."""
     verifier = mesh.verifier("", "--keys", keys.verifier.path)
     options: dict[str, tuple[object, ...]] = {
         "key": ("--keys", keys.drafter("mac", allowed=False)),
@@ -89,8 +88,7 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str, said: str):
 
 @fault("E6.62")
 def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy]):
-    """A revoked drafter is cut off in the middle of a text, which goes on with the other; that one notices nothing. A
-    session that it asked for ends at once: its client has no more text than it had. Allowed again, it comes back."""
+    """Its connection is cut, and what it asked for ends; a text goes on with the other. Allowed again, it is back."""
     verifier, link = mesh.verifier("step_ms=4", "--keys", keys.verifier.path), proxy(mesh.port)
     lost = mesh.drafter("", "--keys", keys.drafter("lost", link.port), port=link.port, name="lost")
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
@@ -133,8 +131,7 @@ def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
 @pytest.mark.parametrize("keyed", [True, False])
 @fault("E6.66")
 def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy], keyed: bool):
-    """Neither prompt nor text nor ids are in what crosses the wire, and the drafter's name is told; without keys all
-    three are, so this test would see them. Drafts stand with keys and without."""
+    """Neither prompt nor ids nor name; without keys all three, so this test would see them. Drafts stand either way."""
     verifier, link = mesh.verifier("", *(("--keys", keys.verifier.path) if keyed else ())), proxy(mesh.port)
     options = ("--keys", keys.drafter("mac", link.port)) if keyed else ()
     drafter = mesh.drafter("", *options, port=link.port)
@@ -152,8 +149,7 @@ def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy
 
 @fault("E6.67")
 def test_a_replay_does_not_get_in(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy]):
-    """The bytes of a good drafter, sent once more by somebody else: the handshake gets no further than the verifier's
-    first answer, nobody is attached."""
+    """A good drafter's bytes, sent again by somebody else: the handshake ends at the verifier's first answer."""
     verifier, link = mesh.verifier("", "--keys", keys.verifier.path), proxy(mesh.port)
     drafter = mesh.drafter("", "--keys", keys.drafter("mac", link.port), port=link.port)
     complete(drafter, body(PROMPT, 30))
@@ -188,8 +184,7 @@ def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
 
 @fault("E6.63")
 def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
-    """The thread that answers libzmq has ended: an allowed key, an unknown one and none are all kept out, and the text
-    goes on."""
+    """The thread that answers libzmq has ended: keys allowed, unknown and none are kept out, and the text goes on."""
     dies = "protect = auth.ZapGuard.protect\n"
     dies += "auth.ZapGuard.protect = lambda *both: (protect(*both), both[0].pipe.send(b'TERMINATE'))"
     verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, dies))
@@ -260,9 +255,6 @@ def test_unsafe_keys_are_refused(mesh: Mesh, keys: Keys, role: str):
     mesh.cannot_start(role, "--keys", keys.verifier.path).refused(77, "chmod 600", "secret.key")
 
 
-# --- pair
-
-
 class Pairing(Running):
     """`specmesh pair` on the verifier's machine, which waits; `code` is what it shows."""
 
@@ -275,8 +267,7 @@ class Pairing(Running):
 
 
 def test_pair(mesh: Mesh):
-    """Two machines without keys, paired by the code alone, with nothing copied by hand: the daemons find each other. A
-    wrong code is refused, and the right one is good once."""
+    """Two machines without keys, paired by the code alone. A wrong code is refused, and the right one is good once."""
     box, mac = mesh.folder / "box.keys", mesh.folder / "mac.keys"
     pairing = Pairing(box, mesh.address)
     wrong = f"{(int(pairing.code[:4]) + 1) % 10**4:04}{pairing.code[4:]}"
@@ -298,8 +289,7 @@ def test_pair(mesh: Mesh):
 
 
 def test_pair_waits_at_one_address(mesh: Mesh):
-    """Every network is refused here too, and so is an address that is not this machine's. The folder that the daemon's
-    settings name is the one that is paired."""
+    """Not at every network, nor at another machine's. The folder that the daemon's settings name is the one paired."""
     folder = mesh.folder / "named.keys"
     for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot listen at 192.0.2.1:7072")):  # noqa: S104
         done = command("pair", "--address", address, env={"SPECMESH_VERIFIER_KEYS": str(folder)})

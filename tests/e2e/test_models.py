@@ -91,8 +91,7 @@ def margin(one: Any) -> float:
 @pytest.mark.parametrize("arch", ["mamba", "lfm2"])
 @pytest.mark.fault("E7.79")
 def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh, arch: str):
-    """Targets with recurrent layers speculate, by the way their log names: greedy ids are those without drafts, up to
-    a near tie, as their steps have no constant width."""
+    """They speculate: ids are those without drafts up to a near tie, as their steps have no constant width."""
     target = make_gguf(f"target-{arch}", arch=arch, seed=1)
     verifier = mesh.verifier(target, *SMALL, engine="llama")
     mesh.drafter(target, *SMALL, engine="llama")
@@ -130,9 +129,8 @@ def test_no_worker_is_left_of_the_loading(mesh: Mesh):
 
 @pytest.mark.parametrize("options", [(), ("--reproducible",)], ids=str)
 def test_chats_that_take_turns(mesh: Mesh, options: tuple[str, ...]):
-    """Each goes on from the prefix cache, which keeps it elsewhere while others are in the model's cells, at the
-    drafter too: with the log-probabilities of a text that is computed anew, to the last bit with steps of a constant
-    width, else up to a near tie."""
+    """Each goes on from the prefix cache, at the drafter too, with the log-probabilities of a text computed anew: to
+    the last bit with steps of a constant width, else up to a near tie."""
     verifier = mesh.verifier("bundled", "--ctx", 1024, "--max-sessions", 8, *options, engine="llama")
     mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
 
@@ -181,9 +179,6 @@ def test_unusable_mlx_model(mesh: Mesh, model: str):
     done.refused(78, model)
 
 
-# --- threads
-
-
 def started(mesh: Mesh, verifier: list[object], drafter: list[object]) -> tuple[Daemon, Daemon]:
     """The bundled pair with these options, and no others that say how many threads there are to be."""
     first = mesh.start("verifier", "--model", "bundled", "--bind", mesh.address, *verifier).ready()
@@ -230,9 +225,6 @@ def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh: Mesh):
         assert (warning["level"], warning["threads"], warning["others"]) == ("warning", wanted, wanted)
 
 
-# --- RPC
-
-
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[str]]:
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
@@ -256,8 +248,7 @@ def _listens(address: str, server: Running) -> bool:
 
 
 def test_split_over_two_servers(shared: Mesh, servers: list[str]):
-    """Every layer is elsewhere, and the text is that of one machine; with drafts too. The backend names the devices, in
-    stats as in the log."""
+    """The text is that of one machine, with drafts too. The backend names the devices, in stats as in the log."""
     plain = shared.verifier("bundled", engine="llama", name="plain")
     expected = [complete(plain, body(prompt, 48)).ids for prompt in PROMPTS]
     plain.stop()

@@ -48,8 +48,7 @@ def test_commands(server: Served):
 
 
 def test_more_than_there_are_sessions(mesh: Mesh):
-    """Forty clients at either daemon wait for their turn without asking again, each for its own text; so do more than a
-    verifier takes of one drafter at once."""
+    """More clients than a verifier takes, of one drafter too, wait without asking again, each for its own text."""
     servers = serve(mesh, "step_ms=1,n_ctx=9000")
     for role, count in (("verifier", 40), ("drafter", 40), ("drafter", 200)):
 
@@ -58,9 +57,6 @@ def test_more_than_there_are_sessions(mesh: Mesh):
 
         with ThreadPoolExecutor(count) as clients:
             assert all(clients.map(ask, range(count)))
-
-
-# --- tools
 
 
 WEATHER = {

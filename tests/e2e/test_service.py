@@ -91,9 +91,6 @@ def test_heartbeats_in_a_long_step(mesh: Mesh, manager: Manager):
     assert running.end().code == 0
 
 
-# --- from `install` to `uninstall`
-
-
 class Home:
     """A user's home, with a systemctl."""
 

@@ -122,8 +122,6 @@ def test_watch_into_a_pipe(pair: dict[str, Daemon]):
         assert (done.code, done.err) == (130, "")
     watch = watching(pair["verifier"])
     watch.line("verifier")
-    assert watch.process.stdout is not None
-    assert watch.process.stderr is not None
     watch.process.stdout.close()
     assert (watch.process.wait(PATIENCE), watch.process.stderr.read()) == (128 + signal.SIGPIPE, b"")
     watch.process.stderr.close()

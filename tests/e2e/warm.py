@@ -29,10 +29,6 @@ class Forked:
         self._process.start()
         self.pid: int = self._process.pid or 0
 
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
     def poll(self) -> int | None:
         return self._process.exitcode
 
@@ -45,9 +41,6 @@ class Forked:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from meshes import beside, logs, mesh, proxy, role, shared
 from peer import Peer, Wire
-from processes import Daemon, Mesh, until
+from processes import Daemon, Mesh
 
 __all__ = ["beside", "logs", "mesh", "proxy", "role", "shared"]
 
@@ -38,7 +38,7 @@ def peer(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
 @pytest.fixture
 def chosen(wire: Wire, verifier: Daemon) -> Iterator[Peer]:
     """A peer that has introduced itself and gets the next session: there is no other."""
-    until(lambda: not verifier.stats()["peers"], "the verifier has forgotten the others")
+    wire.alone()
     with Peer(wire) as made:
         made.join()
         yield made

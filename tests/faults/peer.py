@@ -9,9 +9,8 @@ from typing import Self
 import zmq
 from harness import PATIENCE
 from harness.loops import ScriptedDrafter
-from processes import Daemon, Mesh, until
+from processes import Json, Mesh, until
 
-from specmesh.core.fields import Json
 from specmesh.core.prefix import Prefix
 from specmesh.security.curve import protect_client
 from specmesh.security.keys import Identity, KeyFolder, Listing, new_identity
@@ -26,30 +25,31 @@ class Wire:
     """A verifier with a step of 2 ms at the mesh's address, with keys or without."""
 
     def __init__(self, mesh: Mesh, *, keyed: bool) -> None:
-        self.port = mesh.port
-        self._folder = KeyFolder(mesh.folder / "wire.keys") if keyed else None
-        self.server = self._folder.new().public if self._folder is not None else None
+        self.port, self.server, options = mesh.port, None, ()
         self._allowed = [new_identity() for _ in range(KEYS)] if keyed else []
-        if self._folder is not None:
-            listing = "".join(f"{one.public.hex()} mallory-{n}\n" for n, one in enumerate(self._allowed))
-            (self._folder.path / Listing.DRAFTERS).write_text(listing)
-            (self._folder.path / Listing.DRAFTERS).chmod(0o600)
-        options = ("--keys", self._folder.path) if self._folder is not None else ()
-        self.verifier: Daemon = mesh.verifier("step_ms=2,n_ctx=65536", *options, name="keyed" if keyed else "open")
+        if keyed:
+            folder = KeyFolder(mesh.folder / "wire.keys")
+            self.server, options = folder.new().public, ("--keys", folder.path)
+            listing = folder.path / Listing.DRAFTERS
+            listing.write_text("".join(f"{one.public.hex()} mallory-{n}\n" for n, one in enumerate(self._allowed)))
+            listing.chmod(0o600)
+        self.verifier = mesh.verifier("step_ms=2,n_ctx=65536", *options, name="keyed" if keyed else "open")
 
     def identity(self) -> Identity | None:
         """The keys of another peer that is let in; None where there are no keys."""
         return self._allowed.pop() if self._allowed else None
 
     def counters(self) -> Json:
-        told: Json = self.verifier.stats()["wire"]  # type: ignore[assignment]
-        return told
+        return self.verifier.stats()["wire"]
 
     def rejected(self, reason: str) -> int:
-        return self.counters()["rejected"].get(reason, 0)  # type: ignore[attr-defined]
+        return self.counters()["rejected"].get(reason, 0)
 
     def peers(self) -> int:
-        return len(self.verifier.stats()["peers"])  # type: ignore[arg-type]
+        return len(self.verifier.stats()["peers"])
+
+    def alone(self) -> None:
+        until(lambda: not self.peers(), "the verifier has forgotten its peers")
 
 
 class Peer(ScriptedDrafter):

@@ -40,8 +40,7 @@ def test_a_killed_drafter_and_the_next_one_in_one_text(verifier: Daemon, beside:
 
 @fault("E3.32")
 def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, beside: Mesh):
-    """Silence of some seconds in the middle of a text: the verifier gives the drafter up; thawed, with its queue full
-    and its connection gone, it attaches again and drafts on in the same session."""
+    """Thawed, with its queue full and its connection gone, it attaches again and drafts on in the same session."""
     drafter = beside.drafter("draft_ms=0.1,alpha=1")
     before = verifier.stats()["reconnects"]
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
@@ -85,8 +84,6 @@ def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.S
     for daemon in daemons.values():
         assert drafted(daemon, body(PROMPT, 60, draft_n=4)).text == sim_text(PROMPT, 60)
 
-
-# --- texts that go on
 
 TARGET, DRAFT = "step_ms=10", "draft_ms=0.5,alpha=0.9"
 GREEDY: tuple[object, ...] = ()
@@ -143,8 +140,7 @@ def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tup
 
 @fault("E3.32")
 def test_frozen_verifier_is_found_again(mesh: Mesh):
-    """SIGSTOP for longer than silence is borne (3.5 s): the drafter gives the connection up, and goes on with the
-    session once its verifier moves again."""
+    """The drafter gives the connection up after 3.5 s, and goes on with the session once its verifier moves again."""
     verifier, drafter = mesh.verifier(TARGET), mesh.drafter(DRAFT)
     running = generating(drafter, PROMPT, "--max-tokens", 300).read(40)
     verifier.signal(signal.SIGSTOP)

@@ -169,8 +169,6 @@ def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], ke
     assert drafter.process.poll() is verifier.process.poll() is None
 
 
-# --- the wire stays small
-
 BYTES_PER_TOKEN = 120
 
 
@@ -189,8 +187,7 @@ def quiet(proxy: Proxy, daemon: Daemon) -> int:
 
 @pytest.mark.parametrize("draft_n", ["auto", 1, 4])
 def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: str, draft_n: object):
-    """Sent + received stay under 120 bytes per generated token, counted on the socket, drafts streamed as they come;
-    the verifier's report has the socket's, less ZMTP's framing and heartbeats."""
+    """Under 120 bytes per generated token, sent and received; the verifier's report has them, less ZMTP's own."""
     proxy, pair = counted
 
     def counted_text() -> tuple[Stream, float] | None:

@@ -79,17 +79,12 @@ def test_a_client_that_does_not_read(mesh: Mesh):
         assert complete(verifier, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
         assert Usage(verifier.pid).memory("VmRSS") - before < 64 * 2**20
         lazy.settimeout(PATIENCE)
-        answer = b""
-        while b"data: [DONE]" not in answer[-100:]:
-            more = lazy.recv(65536)
-            assert more, answer[-100:]
-            answer += more
+        with lazy.makefile("rb") as answer:
+            assert any(line.startswith(b"data: [DONE]") for line in answer)
 
 
 @pytest.mark.parametrize(
-    ("count", "sent"),
-    [(150, b""), (300, HEAD + b"Content-Length: 100\r\n\r\n{")],
-    ids=["idle", "half a body"],
+    ("count", "sent"), [(150, b""), (300, HEAD + b"Content-Length: 100\r\n\r\n{")], ids=["idle", "half a body"]
 )
 @fault("E5.51")
 def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):
@@ -124,8 +119,8 @@ def test_no_descriptor_for_a_connection(mesh: Mesh):
 
 
 def test_a_drafter_that_ends(mesh: Mesh):
-    """Its clients hear why: 503 where nothing was said yet, also to those that come last, an error event in a stream.
-    One that does not read holds it up for no more than two seconds. The log is quiet about all of it."""
+    """Its clients hear why: 503 where nothing was said yet, an error event in a stream; it does not wait for who does
+    not read. The log is quiet about all of it."""
     verifier = mesh.verifier("step_ms=20,max_sessions=3,n_ctx=60000")
     drafter = mesh.drafter("", "--drain", 0)
     answers: list[Answer] = []
@@ -160,8 +155,6 @@ def test_a_drafter_that_ends(mesh: Mesh):
     levels = {json.loads(line)["level"] for line in drafter.text().splitlines()}
     assert levels == {"info"}
 
-
-# --- streams
 
 NEEDS_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 PIPE = ("import os", "end, into = os.pipe()")

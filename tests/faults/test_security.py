@@ -81,8 +81,7 @@ STRANGERS = [
 
 @fault("E6.59")
 def test_strangers_throw_everything(mesh: Mesh):
-    """Malformed, right and replayed frames behind handshakes of every kind, without a key that is known: nothing of it
-    is heard, nothing grows, the text in the middle of it is the same."""
+    """Malformed, right, replayed frames behind every handshake: nothing is heard or grows, the text is the same."""
     folder = KeyFolder(mesh.folder / "keys")
     folder.new()
     verifier = mesh.verifier("step_ms=2", "--keys", folder.path)
@@ -110,8 +109,6 @@ def test_strangers_throw_everything(mesh: Mesh):
     assert stats["wire"]["handshake_failures"]["hello"] == 0
     assert stats["wire"]["rejected"] == {}
 
-
-# --- a shared folder
 
 PRECIOUS = "do not touch\n"
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.loops import PATIENCE, PROMPT, Flaky, Running, Scripted, ScriptedDrafter, ask_for, request, truth, until
+from harness import PATIENCE
+from harness.loops import PROMPT, Flaky, Running, Scripted, ScriptedDrafter, ask_for, request, truth, until, welcome
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
@@ -22,14 +23,17 @@ class Told:
         self.router, self.session, self.order = router, session, order
         self.known = Prefix((*PROMPT, *TEXT[:said]) if said else tuple(order.ids) or PROMPT)
         router.say(
-            m.Opened(session, order.ref, len(PROMPT), {"max_tokens": order.options["max_tokens"], "temperature": 0}),
+            m.Opened(session, order.ref, len(PROMPT), order.options | {"temperature": 0}),
             m.Sync(session, 0, 0, tuple(self.known[0:]), 0),
         )
 
-    def more(self, count: int) -> "Told":
-        base = len(self.known)
-        ids = TEXT[base - len(PROMPT) : base - len(PROMPT) + count]
+    def more(self, count: int, *, logprobs: bool = False) -> "Told":
+        """The next ids; with log-probabilities that tell positions apart."""
+        base, begin = len(self.known), len(self.known) - len(PROMPT)
+        ids = TEXT[begin : begin + count]
         self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
+        if logprobs:
+            self.router.say(m.Logprobs(self.session, base, [-float(at) for at in range(begin, begin + len(ids))]))
         self.known.extend(ids)
         return self
 
@@ -38,6 +42,13 @@ class Told:
 
     def rest(self) -> None:
         self.more(len(TEXT)).done()
+
+
+def back(router: Scripted, **changes: object) -> None:
+    """The verifier goes away, and comes back, or another in its place."""
+    router.say(m.Bye())
+    router.expect(m.Hello)
+    router.say(welcome(**({"verifier": "w"} | changes)))
 
 
 def named(ref: int, name: str = NAME, *, said: Sequence[int] = (), max_tokens: int = 200) -> m.Open:
@@ -62,7 +73,6 @@ def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:
     opened = peer.expect(m.Opened)
     known = Prefix()
     while not isinstance(told := peer.expect(m.Sync, m.Truth, m.Done), m.Done):
-        assert isinstance(told, m.Sync | m.Truth)
         assert told.session == opened.session
         assert known.holds(told.base, told.prefix_crc), "a gap"
         known.truncate(told.base)

@@ -20,8 +20,7 @@ from specmesh.wire import messages as m
 
 @pytest.mark.fault("E5.55")
 def test_requests_wait_in_order(bench: Bench):
-    """Of a thousand at once the sessions and the queue take so many, which are served in the order they came; the
-    others are told to try again, exit code 75, and nobody's text is another."""
+    """Of a thousand at once those that find room are served in order; the others are told to try again, with 75."""
     verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=10)), max_queue=5)
     clients = [verifier.ask(request(20)) for _ in range(1000)]
     firsts = [client.next() for client in clients]
@@ -86,20 +85,17 @@ class SlowReader(Flaky):
             assert self.go_on.wait(PATIENCE)
         return super().encode(text)
 
-    def chat_text(
-        self, messages: Sequence[ChatMessage], variables: dict[str, object], *, continued: bool = False
-    ) -> str:
+    def chat_text(self, messages: Sequence[ChatMessage], *_: object, **__: object) -> str:
         return "".join(message.content for message in messages)
 
 
 @pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
-@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
-def test_a_slow_prompt_holds_up_nobody(bench: Bench, socket_of: str, chat: bool):
+def test_a_slow_prompt_holds_up_nobody(bench: Bench, role: str, chat: bool):
     """While a prompt is encoded others are opened and served, at both sockets; then it has its turn."""
     engine = SlowReader(SimSettings())
     verifier, drafter = bench.pair(engine)
     said = (ChatMessage("user", "slow"),) if chat else ()
-    slow = (verifier if socket_of == "verifier" else drafter).ask(
+    slow = (verifier if role == "verifier" else drafter).ask(
         Request("slow" * (not chat), None, SessionParams(SamplingParams(), 20, 4), messages=said)
     )
     assert engine.reading.wait(PATIENCE)

@@ -4,10 +4,9 @@ import time
 from zlib import crc32
 
 import pytest
-from harness.loops import PATIENCE, PROMPT, Bench, request, until, welcome, welcomed
+from harness.loops import PATIENCE, PROMPT, Bench, request, welcome, welcomed
 
 from specmesh import errors
-from specmesh.core.requests import Finished
 from specmesh.daemons.link.dealer import ConnectionState, Dealer
 from specmesh.engines.ngram import NgramDrafter
 from specmesh.wire import messages as m
@@ -44,8 +43,7 @@ def with_version(version: int, message: m.Message) -> bytes:
 
 
 def test_a_damaged_frame_after_the_welcome(bench: Bench):
-    """One of the token plane, or of another version, is dropped and counted; with another something may be lost for
-    good: HELLO by a fresh connection."""
+    """Of the token plane, or another version, it is dropped; else something may be lost for good: it connects anew."""
     router, drafter = welcomed(bench)
     router.raw(with_version(9, m.Truth(1, 0, 0, (1, 2), 4)))
     router.raw(of_version(9, encode(welcome())))
@@ -109,28 +107,6 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
     assert sum(rejected.values()) == 5
 
 
-def test_why_a_text_ends_in_an_error(bench: Bench):
-    """ERROR says it, as of a grammar, and DONE that it is so."""
-    router, drafter = welcomed(bench)
-    client = drafter.ask(request())
-    order = router.expect(m.Open)
-    begun = m.Opened(4, order.ref, len(PROMPT), {"temperature": 0})
-    router.say(begun, m.Error("request", "too much", order.ref), m.Done(4, "error", 0, {}))
-    broken = client.error()
-    assert (type(broken), str(broken)) == (errors.RequestError, "too much")
-
-
-def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench: Bench):
-    """The client gets the word that DONE has."""
-    router, drafter = welcomed(bench)
-    client = drafter.ask(request())
-    order = router.expect(m.Open)
-    router.say(m.Opened(4, order.ref, len(PROMPT), {"temperature": 0}), m.Done(4, "of_tomorrow", 0, {}))
-    end = client.end()
-    assert isinstance(end, Finished)
-    assert end.reason == "of_tomorrow"
-
-
 CODES = ("busy", "request", "engine", "session", "context")
 CLASSES = (errors.Busy, errors.RequestError, errors.EngineError, errors.NoSuchText, errors.PromptTooLong)
 
@@ -143,19 +119,6 @@ def test_refused_open(bench: Bench, code: str, error: type[errors.SpecmeshError]
     router.say(m.Error(code, "no room", order.ref))
     refusal = client.error()
     assert (type(refusal), str(refusal)[-7:]) == (error, "no room")
-
-
-def test_forgetful_verifier_is_greeted_again(bench: Bench):
-    """ERROR hello: the sessions of the drafter's clients end as unreachable, and it says HELLO again."""
-    router, drafter = welcomed(bench)
-    client = drafter.ask(request())
-    order = router.expect(m.Open)
-    router.say(m.Opened(4, order.ref, len(PROMPT), {"temperature": 0}), m.Error("hello", "who are you"))
-    assert isinstance(client.error(), errors.DaemonUnreachable)
-    router.expect(m.Hello)
-    router.say(welcome())
-    until(lambda: drafter.connected, "it is welcome again")
-    assert drafter.stats()["reconnects"] == 1
 
 
 def test_hello_is_said_ever_more_rarely(bench: Bench):

@@ -44,8 +44,7 @@ def held(bench: Bench) -> Iterator[tuple[Scripted, Running, Held]]:
 
 @pytest.mark.fault("E8.91")
 def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, Held]):
-    """The loop turns on, clients come and go, while the draft model is in a step; once that takes far too long it says
-    nothing."""
+    """The loop turns on while the model is in a step, clients come and go; in far too long a step it is silent."""
     router, running, engine = held
     for number in range(5):
         stood = running.progress

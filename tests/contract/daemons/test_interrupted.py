@@ -3,18 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from harness.loops import PROMPT, Bench, Scripted, until, welcome, welcomed
-from named_texts import NAME, TEXT, Told, asked, wanted
+from harness.loops import PROMPT, Bench, request, until, welcome, welcomed
+from named_texts import NAME, TEXT, Told, asked, back, wanted
 
 from specmesh.core.requests import Failed, Finished, Request, Started
 from specmesh.errors import DaemonUnreachable, RequestError
 from specmesh.wire import messages as m
-
-
-def back(router: Scripted, **changes: object) -> None:
-    router.say(m.Bye())
-    router.expect(m.Hello)
-    router.say(welcome(**({"verifier": "w"} | changes)))
 
 
 class Begun:
@@ -25,6 +19,12 @@ class Begun:
         self.client = self.drafter.ask(request or asked(20))
         self.told = Told(self.router, self.router.expect(m.Open)).more(5)
         self.client.heard(5)
+
+    def returns(self) -> None:
+        """A verifier is there again, and welcomes the drafter."""
+        self.router.expect(m.Hello)
+        self.router.say(welcome(verifier="w"))
+        until(lambda: self.drafter.connected, "it is back")
 
     def ends(self) -> None:
         """The verifier that is there now is asked, and says the rest."""
@@ -45,7 +45,6 @@ def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
     events = []
     while not isinstance(event := client.next(), Finished | Failed):
         events.append(event)
-    assert isinstance(event, Finished)
     assert event.prompt_ids == PROMPT
     assert tuple(client.ids) == TEXT
     assert not any(isinstance(event, Started) for event in events)
@@ -66,9 +65,7 @@ def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
     begun.router.say(m.Bye())
     error = begun.client.error()
     assert (type(error), error.address) == (DaemonUnreachable, bench.address)
-    begun.router.expect(m.Hello)
-    begun.router.say(welcome(verifier="w"))
-    until(lambda: begun.drafter.connected, "it is back")
+    begun.returns()
     begun.client = begun.drafter.ask(wanted())
     begun.ends()
 
@@ -120,8 +117,7 @@ def test_a_client_that_leaves_meanwhile_is_not_asked_for(bench: Bench):
     router.expect(m.Hello)
     drafter.cancel(begun.client)
     until(lambda: drafter.stats()["sessions"]["interrupted"] == 0, "it has heard")
-    router.say(welcome(verifier="w"))
-    until(lambda: drafter.connected, "it is back")
+    begun.returns()
     drafter.ask(replace(asked(9), id="cmpl-" + 32 * "b"))
     assert router.expect(m.Open).options["max_tokens"] == 9
 
@@ -130,3 +126,28 @@ def test_a_session_that_moved_is_told_so(bench: Bench):
     begun = Begun(bench)
     begun.told.done("moved")
     assert isinstance(begun.client.error(), RequestError)
+
+
+def test_why_a_text_ends_in_an_error(bench: Bench):
+    """ERROR says it, as of a grammar, and DONE that it is so."""
+    begun = Begun(bench)
+    begun.router.say(m.Error("request", "too much", begun.told.order.ref))
+    begun.told.done("error")
+    broken = begun.client.error()
+    assert (type(broken), str(broken)) == (RequestError, "too much")
+
+
+def test_a_text_that_ends_for_a_reason_of_its_verifiers_own(bench: Bench):
+    """The client gets the word that DONE has."""
+    begun = Begun(bench)
+    begun.told.done("of_tomorrow")
+    assert begun.client.end().reason == "of_tomorrow"
+
+
+def test_forgetful_verifier_is_greeted_again(bench: Bench):
+    """ERROR hello: the sessions of the drafter's clients end as unreachable, and it says HELLO again."""
+    begun = Begun(bench, request())
+    begun.router.say(m.Error("hello", "who are you"))
+    assert isinstance(begun.client.error(), DaemonUnreachable)
+    begun.returns()
+    assert begun.drafter.stats()["reconnects"] == 1

@@ -9,15 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import zmq
-from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, ask_for, request, truth, until, welcome, welcomed
-from named_texts import LONG, NAME, by_name, followed, kept, named, sessions, slow, wanted
+from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until, welcome, welcomed
+from named_texts import LONG, NAME, back, by_name, followed, kept, named, sessions, slow, wanted
 from numpy.typing import NDArray
 
 from specmesh.core.admission import KeptSessions
 from specmesh.core.events import Span
-from specmesh.core.requests import Finished, Request
-from specmesh.core.sampling.sampler import SamplingParams
-from specmesh.core.session_params import SessionParams
+from specmesh.core.requests import Finished
 from specmesh.daemons.link.sockets import Router
 from specmesh.engines.sim import SimSettings
 from specmesh.errors import RequestError
@@ -87,27 +85,25 @@ def test_what_is_not_kept(bench: Bench, name: str):
     assert sessions(verifier)["kept"] == 0
 
 
-@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
-def test_the_newer_of_two_has_it(bench: Bench, socket_of: str):
+def test_the_newer_of_two_has_it(bench: Bench, role: str):
     """Whoever had the session is told that it has it no more, and its leaving then ends nothing."""
     verifier, old, count = bench.verifier(slow()), bench.dealer(), 2000
     old.say(named(1, max_tokens=count))
     old.expect(m.Truth)
-    if socket_of == "verifier":
+    if role == "verifier":
         client = verifier.ask(wanted())
-        assert old.expect(m.Done).finish_reason == "moved"
-        newest = verifier.ask(wanted())
-        assert isinstance(client.error(), RequestError)
-        verifier.cancel(client)
     else:
         new = bench.dealer()
         new.say(by_name(5))
-        done = old.expect(m.Done)
-        assert done.finish_reason == "moved"
-        old.say(m.Close(done.session), m.Bye())
+    done = old.expect(m.Done)
+    assert done.finish_reason == "moved"
+    old.say(m.Close(done.session), m.Bye())
+    if role == "drafter":
         assert followed(new)[1] == [*PROMPT, *truth(count)]
         return
-    old.say(m.Bye())
+    newest = verifier.ask(wanted())
+    assert isinstance(client.error(), RequestError)
+    verifier.cancel(client)
     newest.whole(count)
 
 
@@ -174,8 +170,6 @@ def test_kept_sessions_are_bounded():
     assert len(store) == 0
 
 
-# --- what sessions leave in memory
-
 SYSTEM = tuple(b"You answer in verse, and never in prose. ")
 
 
@@ -187,22 +181,11 @@ class Counting(Flaky):
         return super().decode(spans)
 
 
-def asked(ids: Sequence[int], max_tokens: int = 20, draft_n: int | None = 4) -> Request:
-    return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n))
-
-
-def ended(client: Hearing) -> Finished:
-    end = client.end()
-    assert isinstance(end, Finished), end
-    return end
-
-
 def prefix_cache(running: Running) -> dict[str, int]:
     return running.stats()["prefix_cache"]
 
 
-@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
-def test_turns_of_a_chat(bench: Bench, socket_of: str):
+def test_turns_of_a_chat(bench: Bench, role: str):
     """Each turn finds all of the one before but its last id, and says what it would alone."""
     engine = Counting(SimSettings())
     verifier, drafter = bench.pair(engine)
@@ -210,9 +193,8 @@ def test_turns_of_a_chat(bench: Bench, socket_of: str):
     found, counts = 0, Counter[str]()
     for turn in range(4):
         ids += tuple(b"\nAnd then? %d" % turn)
-        client = (verifier if socket_of == "verifier" else drafter).ask(asked(ids))
-        end = ended(client)
-        assert client.ids == truth(20, ids)
+        client = (verifier if role == "verifier" else drafter).ask(request(ids=ids))
+        end = client.whole(20, ids)
         assert end.report["cached_tokens"] == found
         counts.update({name: end.report[name] for name in ("generated_tokens", "drafted", "accepted")})
         ids += tuple(client.ids)
@@ -227,13 +209,12 @@ def test_turns_of_a_chat(bench: Bench, socket_of: str):
 def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
     """A session begins with a copy of what another one holds, which goes on; both say what they would alone."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
-    one = verifier.ask(asked((*SYSTEM, 65), 8000, 0))
+    one = verifier.ask(request(8000, 0, ids=(*SYSTEM, 65)))
     one.heard(1)
-    other = verifier.ask(asked((*SYSTEM, 66), 10, 0))
-    assert ended(other).report["cached_tokens"] == len(SYSTEM)
-    assert other.ids == truth(10, (*SYSTEM, 66))
+    other = verifier.ask(request(10, 0, ids=(*SYSTEM, 66)))
+    assert other.whole(10, (*SYSTEM, 66)).report["cached_tokens"] == len(SYSTEM)
     verifier.cancel(one)
-    assert ended(one).reason == "cancelled"
+    assert one.end().reason == "cancelled"
     assert one.ids == truth(len(one.ids), (*SYSTEM, 65))
 
 
@@ -245,9 +226,7 @@ def test_the_same_ids_of_another_vocabulary(bench: Bench, fingerprint: str, keep
     router.expect(m.Draft)
     router.say(m.Done(1, "stop", len(SYSTEM)))
     until(lambda: prefix_cache(drafter)["kept_tokens"] > 0, "it is kept")
-    router.say(m.Bye())
-    router.expect(m.Hello)
-    router.say(welcome(verifier="w", model="other", vocab_fingerprint=fingerprint))
+    back(router, model="other", vocab_fingerprint=fingerprint)
     if not keeps:
         until(lambda: prefix_cache(drafter)["kept_tokens"] == 0, "it is given up")
         return

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 from harness import PATIENCE
-from harness.loops import PROMPT, Bench, Hearing, Running, Scripted, ScriptedDrafter, truth, until, welcome, welcomed
-from named_texts import slow
+from harness.loops import PROMPT, Bench, Hearing, ScriptedDrafter, truth, until, welcomed
+from named_texts import TEXT, Told, back, slow
 
-from specmesh.core.prefix import Prefix
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Tokens
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import SamplingParams
@@ -90,50 +89,26 @@ def test_an_echoed_prompt_has_them(bench: Bench):
     assert [one.ids[0] for one in scored if isinstance(one, Logprob)] == right
 
 
-class TestAtTheDrafter:
-    """A scripted verifier, and a drafter whose client wants them."""
+def test_ids_that_lack_theirs_are_said_again(bench: Bench):
+    """Where a verifier dies between TRUTH and LOGPROBS the next one says these ids; the client hears each once."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(wanted(logprobs=0, count=len(TEXT)))
+    first = Told(router, router.expect(m.Open))
+    assert first.order.options["logprobs"] == 0
+    first.more(4, logprobs=True).more(2)
+    back(router)
+    again = Told(router, router.expect(m.Open), 5)
+    assert tuple(again.order.ids) == (*PROMPT, *TEXT[:4])
+    again.more(len(TEXT), logprobs=True).done()
+    assert told(client) == [(token, Logprob(-float(at))) for at, token in enumerate(TEXT)]
 
-    TEXT = tuple(truth(10))
 
-    def begun(self, bench: Bench) -> tuple[Scripted, Running, Hearing]:
-        router, drafter = welcomed(bench)
-        return router, drafter, drafter.ask(wanted(logprobs=0, count=10))
-
-    def opened(self, router: Scripted, session: int) -> m.Open:
-        order = router.expect(m.Open)
-        router.say(m.Opened(session, order.ref, len(PROMPT), order.options), m.Sync(session, 0, 0, tuple(order.ids), 0))
-        return order
-
-    def say(self, router: Scripted, session: int, begin: int, end: int, *, logprobs: bool = True) -> None:
-        """TRUTH of the text from `begin` to `end`, and LOGPROBS that tell positions apart."""
-        known = Prefix((*PROMPT, *self.TEXT[:begin]))
-        router.say(m.Truth(session, len(known), known.crc, self.TEXT[begin:end], 0))
-        if logprobs:
-            router.say(m.Logprobs(session, len(known), [-float(at) for at in range(begin, end)]))
-
-    def test_ids_that_lack_theirs_are_said_again(self, bench: Bench):
-        """A verifier dies between TRUTH and LOGPROBS: the next is not told of these ids, and says them with theirs; the
-        client hears each once."""
-        router, _, client = self.begun(bench)
-        assert self.opened(router, 4).options["logprobs"] == 0
-        self.say(router, 4, 0, 4)
-        self.say(router, 4, 4, 6, logprobs=False)
-        router.say(m.Bye())
-        router.expect(m.Hello)
-        router.say(welcome(verifier="w"))
-        assert tuple(self.opened(router, 5).ids) == (*PROMPT, *self.TEXT[:4])
-        self.say(router, 5, 4, 10)
-        router.say(m.Done(5, "length", len(PROMPT) + 10, {}))
-        assert told(client) == [(token, Logprob(-float(at))) for at, token in enumerate(self.TEXT)]
-
-    def test_what_cannot_be_is_dropped(self, bench: Bench):
-        """Ids of no vocabulary, another session's: the text is told at its end all the same, without."""
-        router, _, client = self.begun(bench)
-        self.opened(router, 4)
-        self.say(router, 4, 0, 10, logprobs=False)
-        router.say(
-            m.Logprobs(4, len(PROMPT), [-1.0] * 10, [256] * 10, [-1.0] * 10),
-            m.Logprobs(99, len(PROMPT), [-1.0] * 10),
-            m.Done(4, "length", len(PROMPT) + 10, {}),
-        )
-        assert told(client) == [(token, None) for token in self.TEXT]
+def test_what_cannot_be_is_dropped(bench: Bench):
+    """Ids of no vocabulary, another session's: the text is told at its end all the same, without."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(wanted(logprobs=0, count=len(TEXT)))
+    said = Told(router, router.expect(m.Open)).more(len(TEXT))
+    logprobs, foreign = [-1.0] * len(TEXT), [256] * len(TEXT)
+    router.say(m.Logprobs(4, len(PROMPT), logprobs, foreign, logprobs), m.Logprobs(99, len(PROMPT), logprobs))
+    said.done()
+    assert told(client) == [(token, None) for token in TEXT]

@@ -22,16 +22,13 @@ from specmesh.errors import EngineError
 from specmesh.wire import messages as m
 
 
-@pytest.mark.parametrize("socket_of", ["verifier", "drafter"])
 @pytest.mark.fault("E5.57")
-def test_engine_failure_ends_the_session_only(bench: Bench, socket_of: str):
+def test_engine_failure_ends_the_session_only(bench: Bench, role: str):
     """A step that fails: the client gets the engine's error, and the place serves the next request."""
     engine = Flaky(SimSettings(max_sessions=1))
     engine.fail_from = len(PROMPT) + 30
     verifier, drafter = bench.pair(engine)
-    asked, draft_n, begins = (
-        (verifier, 0, "") if socket_of == "verifier" else (drafter, 4, "the verifier's engine failed: ")
-    )
+    asked, draft_n, begins = (verifier, 0, "") if role == "verifier" else (drafter, 4, "the verifier's engine failed: ")
     client = asked.ask(request(200, draft_n))
     error = client.error()
     assert (type(error), str(error)) == (EngineError, f"{begins}out of memory")

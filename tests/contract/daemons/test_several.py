@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from harness.loops import PATIENCE, Bench, Flaky, Hearing, Running, Scripted, request, truth, until, welcome
 from harness.ports import free_address
-from named_texts import Told, asked, wanted
+from named_texts import Told, asked, back, wanted
 
 from specmesh.core.vocabulary.vocabulary import Vocabulary, chunk
 from specmesh.engines.sim import SimDrafter, SimSettings, SimVerifier
@@ -19,13 +19,13 @@ FILE = "f" * 64
 class Two:
     """A drafter with two scripted verifiers, a and b, which have welcomed it; a is the first in the settings."""
 
-    def __init__(self, bench: Bench, a: dict[str, object] | None = None, b: dict[str, object] | None = None) -> None:
+    def __init__(self, bench: Bench, **b: object) -> None:
         addresses = (bench.address, free_address())
         self.a, self.b = (bench.router(address) for address in addresses)
         self.drafter = bench.drafter(addresses=addresses)
-        for router, name, said in ((self.a, "a", a), (self.b, "b", b)):
+        for router, said in ((self.a, {"verifier": "a"}), (self.b, {"verifier": "b"} | b)):
             router.expect(m.Hello)
-            router.say(welcome(**({"verifier": name, "model_hash": FILE} | (said or {}))))
+            router.say(welcome(**({"model_hash": FILE} | said)))
         until(lambda: all(one["name"] and one["vocabulary"] for one in self.rows()), "both are there")
 
     def rows(self) -> list[dict[str, object]]:
@@ -110,13 +110,10 @@ def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
 
 @pytest.mark.parametrize("other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["", "e", "ctx"])
 def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
-    """Of the same name even: two files may have it. Nor does one that would end the text earlier, because it has a
-    shorter context."""
-    two = Two(bench, b=other)
+    """Of the same name even: two files may have it. Nor does one whose shorter context would end the text earlier."""
+    two = Two(bench, **other)
     client = two.begun(two.a)
-    two.a.say(m.Bye())
-    two.a.expect(m.Hello)
-    two.a.say(welcome(verifier="c", model_hash=FILE))
+    back(two.a, model_hash=FILE)
     two.serve(two.a, client)
 
 
@@ -182,40 +179,30 @@ def test_what_a_verifier_tells_a_drafter(bench: Bench):
     verifier.cancel(client)
 
 
-# --- several drafters
-
 LONG = request(8000, None)
 
 
-def peers(verifier: Running) -> list[dict[str, object]]:
-    told = verifier.stats().get("peers", [])
-    assert isinstance(told, list)
-    return told
-
-
-def drafting(verifier: Running) -> list[object]:
-    return [peer["sessions"] for peer in peers(verifier)]
+def drafting(verifier: Running, what: str = "sessions") -> list[object]:
+    return [peer[what] for peer in verifier.stats()["peers"]]
 
 
 def test_a_session_ends_up_with_the_best(bench: Bench):
-    """The first one that attached is mostly wrong; the second, better one is tried and kept. When it goes the first
-    drafts again, and the text is the target's own throughout."""
+    """The second, better drafter is tried and kept; when it goes the first one drafts. The text is the target's own."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=20, row_ms=1)))
     bench.drafter(SimDrafter(SimSettings(draft_ms=2.5, alpha=0.1)))
-    until(lambda: len(peers(verifier)) == 1, "the first is attached")
+    until(lambda: len(drafting(verifier)) == 1, "the first is attached")
     good = bench.drafter(SimDrafter(SimSettings(draft_ms=2.5, alpha=0.95)))
-    until(lambda: len(peers(verifier)) == 2, "both are attached")
+    until(lambda: len(drafting(verifier)) == 2, "both are attached")
     client = verifier.ask(LONG)
     until(lambda: drafting(verifier) == [0, 1], "the better one drafts")
-    until(lambda: None not in [peer["promised_tokens_per_second"] for peer in peers(verifier)], "both are measured")
-    first, second = (peer["promised_tokens_per_second"] for peer in peers(verifier))
+    until(lambda: None not in drafting(verifier, "promised_tokens_per_second"), "both are measured")
+    first, second = drafting(verifier, "promised_tokens_per_second")
     assert first < second
     bench.end(good)
     until(lambda: drafting(verifier) == [1], "the other one drafts again")
     while not client.empty():
         client.next()
-    seen = len(client.ids)
-    until(lambda: client.next() and len(client.ids) > seen + 40, "the text goes on")
+    client.heard(len(client.ids) + 40)
     verifier.cancel(client)
     assert client.ids == truth(len(client.ids))
 
@@ -224,7 +211,7 @@ def test_a_drafter_that_says_nothing_is_not_kept_on_trial(bench: Bench):
     """It is told that the session is not its concern any more, and the next one is tried."""
     verifier = bench.verifier(Flaky(SimSettings(step_ms=20)))
     bench.drafter(SimDrafter(SimSettings(draft_ms=0.5, alpha=0.5)))
-    until(lambda: len(peers(verifier)) == 1, "the first is attached")
+    until(lambda: len(drafting(verifier)) == 1, "the first is attached")
     client = verifier.ask(LONG)
     until(lambda: drafting(verifier) == [1], "it drafts")
     mute = bench.dealer()

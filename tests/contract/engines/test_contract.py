@@ -57,7 +57,6 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 class TestVerifier:
     def test_shape(self, verifier: VerifyEngine) -> None:
         wanted, unwanted = verifier.decode([span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)])
-        assert wanted is not None
         assert (wanted.shape, wanted.dtype) == ((3, len(verifier.tokenizer.vocabulary)), np.float32)
         assert unwanted is None
 
@@ -170,9 +169,6 @@ class TestVerifier:
         step(verifier, span(1, 0, ids))
 
 
-# --- draft engines
-
-
 @pytest.fixture(
     scope="module",
     params=[
@@ -191,7 +187,6 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
         inner = SimDrafter(contract.sim_settings())
         vocabulary, _ = contract.shuffled(inner.vocabulary)
         remap = compare(inner.vocabulary, vocabulary).remap
-        assert remap is not None
         engine = RemappedDrafter(inner, remap, vocabulary)
     elif request.param.startswith("mlx"):
         engine = contract.mlx_drafter(request.param, request.getfixturevalue("make_hf"))

@@ -101,14 +101,12 @@ def test_an_end_that_is_ignored(asked: dict[str, object], biases: tuple[object, 
     daemon = FakeDaemon(*EVENTS)
     post(daemon, **asked)
     [order] = daemon.orders
-    assert isinstance(order, Submit)
     assert order.request.params.sampling.logit_bias == biases
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_resumed_text_goes_on_where_it_was(stream: bool):
-    """What was kept back is made again of the ids that are known: half a character, half a stop string; usage counts
-    all but the ids of the stop string, and the id stays."""
+    """Half a character, half a stop string are made again of known ids; usage counts all but the stop string's."""
     daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((EURO[2], 67, 68, 69), 0), DONE)
     resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *EURO[:2]]}
     answer = post(daemon, stream=stream, stream_options={"include_usage": True}, resume=resume, stop=["D"])
@@ -117,7 +115,6 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
     assert {body["id"] for body in bodies} == {NAME}
     assert bodies[-1]["usage"]["completion_tokens"] == 5
     [order] = daemon.orders
-    assert isinstance(order, Submit)
     assert (order.request.id, order.request.generated, order.request.known) == (NAME, (65, *EURO[:2]), 3)
 
 
@@ -128,8 +125,7 @@ def test_text_asked_for_by_name_ends_with_its_own_stop_string():
 
 
 def test_the_model_that_is_named():
-    """The request is for what serves it, and the answer says which; without a name the one that served before goes on
-    with a text; a model that nobody has is not answered by another."""
+    """The answer names it; a text goes on with the one it had; a model that nobody has is not answered by another."""
     daemon = FakeDaemon(*EVENTS)
     assert post(daemon, model="other-model").json()["model"] == "other-model"
     resume = {"id": NAME, "model": "other-model", "prompt_token_ids": [9], "token_ids": []}
@@ -210,9 +206,6 @@ def test_one_that_fails_in_the_stream_ends_all(count: int):
     error = json.loads(last)["error"]
     assert (error["message"], error["code"]) == ("full", "server_busy")
     assert daemon.left == set(range(count - 1))
-
-
-# --- log-probabilities: whose they are, and in whose form
 
 
 def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
@@ -311,9 +304,6 @@ def test_ids_text_and_logprobs_end_together(stream: bool):
     assert [token for body in bodies for token in body["specmesh"].get("token_ids", [])] == [0, 2, 1]
 
 
-# --- deltas of a chat
-
-
 TOOLS = {"tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": True, "format": "hermes"}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>'
 TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
@@ -321,9 +311,7 @@ TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
 
 def made(*, splits: bool = True) -> Deltas:
     grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": "think"}))
-    deltas = deltas_of(SessionParams(SamplingParams(), 9, grammar=grammar, thinking="think"), splits=splits)
-    assert deltas is not None
-    return deltas
+    return deltas_of(SessionParams(SamplingParams(), 9, grammar=grammar, thinking="think"), splits=splits)
 
 
 def joined(parts: list[dict[str, object]]) -> tuple[str, str, list[list[str]]]:

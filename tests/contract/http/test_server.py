@@ -85,9 +85,6 @@ def test_a_stream_that_nobody_reads(tmp_path: Path):
         until(daemon.cancelled.is_set, "it is cancelled")
 
 
-# --- where it listens over TCP
-
-
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     path = tmp_path / "keys"
@@ -101,7 +98,6 @@ def test_beyond_this_machine(keys: Path):
         with pytest.raises(ConfigError, match="api-key-file"):
             parse_port(text, None)
         port = parse_port(text, keys)
-        assert port is not None
         assert port.keys == ("sk-one", "sk-two")
 
 
@@ -127,7 +123,6 @@ def test_no_keys(keys: Path, raw: bytes | None):
 def test_origins(keys: Path):
     """Of pages; every page only where a key is asked for."""
     port = parse_port("localhost:80", None, ("https://page.example", "http://[::1]:3000", "vscode-webview://abc"))
-    assert port is not None
     assert len(port.origins) == 3
     assert parse_port("localhost:80", keys, ("*",))
     for wrong in ("*", "null", "page.example", "https://page.example/", "https://*.example", ""):
