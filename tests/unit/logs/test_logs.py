@@ -31,6 +31,7 @@ def test_libraries_log_through_it(capfd: pytest.CaptureFixture[str]):
     assert "DeprecationWarning: old" in str(told[2]["line"])
 
 
+@pytest.mark.timeout(10)
 def test_a_line_waits_for_room():
     """Whoever shares a pipe may have made it non-blocking: a line is never cut off, with the next right behind."""
     end, into = os.pipe()
