@@ -353,6 +353,12 @@ class Stream:
                 break
         return self
 
+    def drafted(self, count: int) -> None:
+        """Read on until so many more drafts stood."""
+        known = len(self.accepted)
+        self.read(while_=lambda: sum(self.accepted[known:]) < count)
+        assert sum(self.accepted[known:]) >= count, "the text has ended"
+
 
 def complete(daemon: Daemon, request: Json) -> Stream:
     with Stream(daemon, request) as stream:

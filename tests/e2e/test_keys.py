@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from harness import PATIENCE
 from harness.ports import free_port
+from peer import greeting
 from processes import Daemon, Mesh, Running, Stream, body, command, complete, drafted, edited, generate, sim_text, until
 from proxy import Proxy
 
@@ -92,16 +93,14 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
     verifier, link = mesh.verifier("step_ms=4", "--keys", keys.verifier.path), proxy(mesh.port)
     lost = mesh.drafter("", "--keys", keys.drafter("lost", link.port), port=link.port, name="lost")
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
-        stream.read(while_=lambda: sum(stream.accepted) < 8)
+        stream.drafted(8)
         kept = mesh.drafter("", "--keys", keys.drafter("kept"), name="kept")
         connections = link.connections
         own = Stream(lost, body(PROMPT, 4000, reconnect_timeout=2)).read(5)
         keys.run("revoke", "lost")
         until(lambda: peers(verifier) == ["kept"], "it is gone")
         until(lambda: link.connections > connections, "its connection was cut, and it tries again")
-        known = len(stream.accepted)
-        stream.read(while_=lambda: sum(stream.accepted[known:]) < 8)
-        assert sum(stream.accepted[known:]) >= 8, "the other one drafts"
+        stream.drafted(8)
         until(lambda: lost.verifier().get("refusal"), "it knows why")
     with own, pytest.raises(Exception, match="verifier"):
         own.read()
@@ -218,10 +217,6 @@ def test_an_open_door_lets_nobody_speak(mesh: Mesh, keys: Keys, change: str, opt
     assert (peers(verifier), verifier.events("drafter_attached")) == ([], [])
 
 
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-"""Of ZMTP 3.0, without keys."""
-
-
 def claims(key: str, hello: bytes) -> bytes:
     """What a client sends after the greeting that says it is the user `key`: READY and one message."""
 
@@ -235,14 +230,12 @@ def claims(key: str, hello: bytes) -> bytes:
 @fault("E6.64")
 def test_a_key_is_proved_not_claimed(mesh: Mesh, keys: Keys):
     """Where the handshake protects nothing, libzmq takes what a peer says of itself."""
-    path = mesh.folder / "mac.keys"
-    keys.drafter("mac")
-    allowed = KeyFolder(path).identity().public.hex()
+    allowed = KeyFolder(keys.drafter("mac")).identity().public.hex()
     change = "auth.protect_server = lambda socket, identity: None"
     verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, change))
     with socket.create_connection(("127.0.0.1", mesh.port)) as client:
-        client.sendall(GREETING)
-        client.recv(len(GREETING), socket.MSG_WAITALL)
+        client.sendall(greeting(b"NULL"))
+        client.recv(len(greeting(b"NULL")), socket.MSG_WAITALL)
         client.sendall(claims(allowed, encode(m.Hello("mac", "sim", "", "", 0, 4096))))
         until(lambda: verifier.stats()["wire"]["rejected"].get("key", 0) > 0, "it is refused")
     assert peers(verifier) == []

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,31 +22,28 @@ from specmesh.client import Client
 SYSTEMD = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
 
-class Manager:
+class Manager(socket.socket):
     """The receiving end of NOTIFY_SOCKET."""
 
     def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.settimeout(PATIENCE)
-        self.socket.bind(str(path))
+        super().__init__(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.settimeout(PATIENCE)
+        self.bind(str(path))
         self.heard: list[dict[str, str]] = []
 
     def until(self, key: str) -> dict[str, str]:
         """Read on to a message with this key."""
         while True:
-            self.heard.append(dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines()))
+            self.heard.append(dict(line.split("=", 1) for line in self.recv(4096).decode().splitlines()))
             if key in self.heard[-1]:
                 return self.heard[-1]
 
     def drain(self) -> None:
         """Read what has come."""
-        self.socket.setblocking(False)
+        self.setblocking(False)
         with suppress(BlockingIOError):
             self.until("no such key")
-        self.socket.settimeout(PATIENCE)
-
-    def close(self) -> None:
-        self.socket.close()
+        self.settimeout(PATIENCE)
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager
     """A manager that the daemons of this test know; it wants to hear from them every second."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "1000000")
-    with closing(Manager(tmp_path / "notify")) as made:
+    with Manager(tmp_path / "notify") as made:
         yield made
 
 
@@ -109,10 +106,25 @@ class Home:
     def specmesh(self, *args: object) -> Done:
         return command(*args, env=self.env)
 
+    @contextmanager
+    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """What systemd does with the unit: run ExecStart and wait for READY."""
+        parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
+        parser.read_string(self.unit.read_text())
+        words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(parser["Service"]["ExecStart"])]
+        path = self.folder / "notify"
+        with Manager(path) as manager, ExitStack() as ends:
+            process = subprocess.Popen(words, env=environment(self.env | {"NOTIFY_SOCKET": str(path)}))
+            ends.callback(process.kill)
+            manager.until("READY")
+            manager.close()
+            path.unlink()
+            yield process
+
     def files(self) -> set[str]:
         """All but what the test itself put there, caches, and the runtime folder, which ends with the login."""
         found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir()}
-        return {name for name in found if not name.startswith(("bin/", "run/", ".cache/", "notify"))}
+        return {name for name in found if not name.startswith(("bin/", "run/", ".cache/"))}
 
     def told(self) -> list[str]:
         return (self.folder / "bin/told").read_text().splitlines()
@@ -125,31 +137,9 @@ def home() -> Iterator[Home]:
         yield Home(Path(short) / "Büro von Ada")
 
 
-@pytest.fixture
-def started(home: Home) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """What systemd does with the unit: run ExecStart and wait for READY."""
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
-        parser.read_string(home.unit.read_text())
-        words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(parser["Service"]["ExecStart"])]
-        path = home.folder / f"notify{len(processes)}"
-        with closing(Manager(path)) as manager:
-            env = environment(home.env | {"NOTIFY_SOCKET": str(path)})
-            processes.append(subprocess.Popen(words, env=env))
-            manager.until("READY")
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait(PATIENCE)
-
-
 @SYSTEMD
 @pytest.mark.fault("E8.93")
-def test_from_install_to_uninstall(home: Home, started: Callable[[], subprocess.Popen[bytes]]):
+def test_from_install_to_uninstall(home: Home):
     """Installed, run by the unit's own line, asked, upgraded, stopped, uninstalled: nothing is left."""
     assert home.specmesh("service", "install", "verifier").code == 0
     settings = home.folder / ".config/specmesh/verifier.toml"
@@ -157,24 +147,23 @@ def test_from_install_to_uninstall(home: Home, started: Callable[[], subprocess.
     assert home.told() == ["--user daemon-reload", "--user enable specmesh-verifier"]
 
     settings.write_text(f'engine = "sim"\nmodel = "step_ms=1"\nbind = "tcp://127.0.0.1:{free_port()}"\n')
-    running = started()
-    asked = home.specmesh("generate", "once", "--max-tokens", 20)
-    assert (asked.code, asked.out) == (0, sim_text("once", 20) + "\n")
+    with home.started() as running:
+        asked = home.specmesh("generate", "once", "--max-tokens", 20)
+        assert (asked.code, asked.out) == (0, sim_text("once", 20) + "\n")
+        before = home.unit.read_text()
+        home.unit.write_text(before.replace("WatchdogSec=60", "WatchdogSec=6"))  # as an older version had it
+        assert home.specmesh("service", "install", "verifier").code == 0
+        assert home.unit.read_text() == before
+        assert 'engine = "sim"' in settings.read_text()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE) == 0
 
-    before = home.unit.read_text()
-    home.unit.write_text(before.replace("WatchdogSec=60", "WatchdogSec=6"))  # as an older version had it
-    assert home.specmesh("service", "install", "verifier").code == 0
-    assert home.unit.read_text() == before
-    assert 'engine = "sim"' in settings.read_text()
-
-    running.send_signal(signal.SIGTERM)
-    assert running.wait(PATIENCE) == 0
-    upgraded = started()
     socket_path = home.folder / "run/specmesh/verifier.sock"
-    until(lambda: Client(socket_path).get("/health")["status"] == "ok", "ready again")
-    upgraded.send_signal(signal.SIGTERM)
-    assert upgraded.wait(PATIENCE) == 0
-    assert not socket_path.exists()
+    with home.started() as upgraded:
+        until(lambda: Client(socket_path).get("/health")["status"] == "ok", "ready again")
+        upgraded.send_signal(signal.SIGTERM)
+        assert upgraded.wait(PATIENCE) == 0
+        assert not socket_path.exists()
 
     assert home.specmesh("service", "uninstall", "verifier").code == 0
     assert home.files() == set()

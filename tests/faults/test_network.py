@@ -16,12 +16,6 @@ PROMPT = "The network is reliable"
 fault = pytest.mark.fault
 
 
-def drafted_again(stream: Stream, accepted: int = 8) -> None:
-    known = len(stream.accepted)
-    stream.read(while_=lambda: sum(stream.accepted[known:]) < accepted)
-    assert sum(stream.accepted[known:]) >= accepted, "drafting does not resume"
-
-
 @pytest.fixture(scope="module")
 def verifier(shared: Mesh) -> Daemon:
     """One verifier for the networks that are bad from the start. 64 kbit/s carry a TRUTH for each step of 8 ms, and
@@ -67,11 +61,11 @@ def test_cut_connection_drafting_resumes(mesh: Mesh, proxy: Callable[..., Proxy]
     usages: list[Usage] = []
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
         for cuts in range(3):
-            drafted_again(stream)
+            stream.drafted(8)
             usages = usages or [Usage(verifier.pid), Usage(drafter.pid)]
             link.cut()
             until(lambda cuts=cuts: link.connections > cuts + 1, "it connects again")
-        drafted_again(stream)
+        stream.drafted(8)
         for usage in usages:
             usage.unchanged()
     assert stream.text == sim_text(PROMPT, len(stream.ids))
@@ -113,7 +107,7 @@ def test_blackhole_goes_on_alone_and_heals(
     verifier, link = mesh.verifier("step_ms=5"), proxy(mesh.port)
     drafter = mesh.drafter("draft_ms=1,alpha=0.75", port=link.port)
     with Stream(verifier, body(PROMPT, 8000, draft_n=4)) as stream:
-        drafted_again(stream, 10)
+        stream.drafted(10)
         link.hold(direction)
         stream.read(100)
         since = time.monotonic()
@@ -121,7 +115,7 @@ def test_blackhole_goes_on_alone_and_heals(
         stream.read(while_=lambda: time.monotonic() - since < seconds)
         link.release()
         mesh.attached(drafter)
-        drafted_again(stream, 10)
+        stream.drafted(10)
     assert stream.text == sim_text(PROMPT, len(stream.ids))
 
 

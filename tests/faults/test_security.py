@@ -97,7 +97,7 @@ def test_strangers_throw_everything(mesh: Mesh):
                 stranger.sendall(start + thrown)
 
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
-        stream.read(while_=lambda: sum(stream.accepted) < 8)
+        stream.drafted(8)
         throw(10)
         usage = Usage(verifier.pid)
         throw(100)
