@@ -41,13 +41,13 @@ def edited(*lines: str) -> list[str]:
 
 
 def until(condition: Callable[[], T], what: str) -> T:
-    """Poll until `condition()` is true and return it; errors of the daemons count as not yet, unless one has died."""
+    """Poll until `condition()` is true and return it; daemons' errors count as not yet, their deaths do not."""
 
     def holds() -> T | None:
-        with suppress(SpecmeshError):
-            return condition()
         for daemon in STARTED:
             daemon.check()
+        with suppress(SpecmeshError):
+            return condition()
         return None
 
     return harness.until(holds, what)
@@ -140,17 +140,13 @@ class Daemon:
 
     def ready(self) -> "Daemon":
         """Wait until /health is ok."""
-        until(self._healthy, f"{self.role} ready; its log:\n{self.text()}")
+        until(lambda: self.client.get("/health").get("status") == "ok", f"{self.role} ready; its log:\n{self.text()}")
         return self
 
     def check(self) -> None:
         """Fail where it has ended and nobody let it."""
         code = self.process.poll()
         assert code is None or self.let_go, f"{self.role} exited with {code}:\n{self.text()}"
-
-    def _healthy(self) -> bool:
-        self.check()
-        return self.client.get("/health").get("status") == "ok"
 
     def stats(self) -> Json:
         return self.client.get("/stats")

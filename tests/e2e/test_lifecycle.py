@@ -1,5 +1,6 @@
 """Starting, refusing to start, stopping: exit codes, and one line that says what to do."""
 
+import errno
 import os
 import signal
 import socket
@@ -41,11 +42,13 @@ def test_stale_socket_of_a_killed_daemon(mesh: Mesh):
 
 @pytest.mark.fault("E8.88")
 def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], shared: Mesh):
-    """75 with the first one's pid at its socket, 78 at its port; the first serves on."""
+    """75 with the first one's pid at its socket, 78 at its port, where no socket is left; the first serves on."""
     first = pair["verifier"]
     shared.cannot_start("verifier", "--socket", first.socket).refused(75, first.socket, f"pid {first.pid}")
     shared.cannot_start("verifier", "--bind", shared.address).refused(78, shared.address, "in use")
-    shared.cannot_start("verifier", "--http", shared.address.removeprefix("tcp://")).refused(78, "is the port taken")
+    taken = shared.cannot_start("verifier", "--http", shared.address.removeprefix("tcp://"))
+    taken.refused(78, f"({os.strerror(errno.EADDRINUSE)}): is the port taken")
+    assert not (shared.folder / "x.sock").exists()
     assert generate(first, PROMPT, "--max-tokens", 5).out == sim_text(PROMPT, 5) + "\n"
 
 

@@ -15,7 +15,7 @@ from specmesh.api import answer as api_answer
 from specmesh.api.body import parse_body
 from specmesh.api.deltas import Deltas, deltas_of
 from specmesh.api.requests import Cancel, Submit
-from specmesh.core.requests import ClientEvent, EventSink, Failed, Request, Scored, Started, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Request, Scored, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import FORBIDDEN, SamplingParams
@@ -29,9 +29,9 @@ EURO = tuple("€".encode())
 
 def test_stream_joins_what_came_together():
     """Streamed without rounds: ids that came together are one chunk, drafts are left out, [DONE] ends it."""
-    *events, done = post(FakeDaemon(*EVENTS), stream=True, stream_options={"include_usage": True}).events()
-    *chunks, last = (json.loads(event) for event in events)
-    assert done == "[DONE]"
+    answer = post(FakeDaemon(*EVENTS), stream=True, stream_options={"include_usage": True})
+    *chunks, last = answer.bodies()
+    assert answer.events()[-1] == "[DONE]"
     assert [chunk["choices"][0]["text"] for chunk in chunks] == ["", "ABC", ""]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "length"]
     assert chunks[0]["specmesh"] == {"session": 7, "prompt_tokens": 2}
@@ -41,8 +41,7 @@ def test_stream_joins_what_came_together():
 
 
 def test_stream_with_rounds():
-    *events, _ = post(FakeDaemon(*EVENTS), stream=True, rounds=True).events()
-    first, second = (json.loads(event)["specmesh"] for event in events[1:3])
+    _, first, second, _ = (body["specmesh"] for body in post(FakeDaemon(*EVENTS), stream=True, rounds=True).bodies())
     assert first == {"accepted_text": "A", "token_ids": [65, 66], "accepted": 1}
     assert second == {"accepted_text": "", "token_ids": [67], "accepted": 0}
 
@@ -120,8 +119,7 @@ def test_resumed_text_goes_on_where_it_was(stream: bool):
 
 def test_text_asked_for_by_name_ends_with_its_own_stop_string():
     daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((65, 66, 67, 68), 0), DONE)
-    answer = post(daemon, resume={"id": NAME})
-    assert answer.json()["choices"][0]["text"] == "ABC"
+    assert post(daemon, resume={"id": NAME}).json()["choices"][0]["text"] == "ABC"
 
 
 def test_the_model_that_is_named():
@@ -159,10 +157,6 @@ class Differing(FakeDaemon):
         return {asked[order.client] for order in self.orders if isinstance(order, Cancel)}
 
 
-def text(number: int) -> tuple[ClientEvent, ...]:
-    return Started(number, 2, (104, 105)), Tokens((65 + number,), 0), DONE
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_leaves_leaves_all(stream: bool):
     daemon = Differing((Started(1, 2),), (Started(2, 2),))
@@ -182,7 +176,7 @@ def test_who_leaves_leaves_all(stream: bool):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_that_fails_ends_all(stream: bool):
-    daemon = Differing((Started(1, 2),), (Failed(Busy("full")),), text(2))
+    daemon = Differing((Started(1, 2),), (Failed(Busy("full")),), (Started(2, 2), Tokens((67,), 0), DONE))
     answer = post(daemon, n=4, stream=stream)
     assert answer.status == 503
     assert daemon.left >= {0, 3}
@@ -191,19 +185,10 @@ def test_one_that_fails_ends_all(stream: bool):
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_that_fails_in_the_stream_ends_all(count: int):
     """A session that breaks after text was sent ends the stream with an error event and no [DONE]."""
-    daemon = Differing((Started(1, 2),), (Started(2, 2),))
-
-    async def failing() -> list[str]:
-        answer = Answer()
-        answer.on_part = lambda: submitted(count - 1).on_event(Failed(Busy("full")))
-        body = json.dumps({"prompt": "hi", "n": count, "stream": True}).encode()
-        return (await call(daemon, "POST", "/v1/completions", [body], answer)).events()
-
-    def submitted(number: int) -> EventSink:
-        return [order.client for order in daemon.orders if isinstance(order, Submit)][number]
-
-    *_, last = asyncio.run(failing())
-    error = json.loads(last)["error"]
+    daemon, answer = Differing((Started(1, 2),), (Started(2, 2),)), Answer()
+    answer.on_part = lambda: daemon.orders[count - 1].client.on_event(Failed(Busy("full")))
+    ask(daemon, "/v1/completions", {"prompt": "hi", "n": count, "stream": True}, answer=answer)
+    error = json.loads(answer.events()[-1])["error"]
     assert (error["message"], error["code"]) == ("full", "server_busy")
     assert daemon.left == set(range(count - 1))
 

@@ -1,9 +1,6 @@
 """The API's sockets: who may use them, what is replaced, what is refused; where it listens by TCP, with which keys."""
 
 import asyncio
-import errno
-import os
-import re
 import socket
 import stat
 import threading
@@ -17,26 +14,14 @@ from starlette.responses import PlainTextResponse
 
 from specmesh.api.app import ApiGuard
 from specmesh.api.server import serving_api
-from specmesh.config import Port, parse_port, read_keys
+from specmesh.config import parse_port, read_keys
 from specmesh.core.requests import Started, Tokens
 from specmesh.errors import ConfigError
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
 def test_systems_socket_is_the_groups_too(tmp_path: Path):
     with serving_api(tmp_path / "s", FakeDaemon(), system=tmp_path):
-        assert mode(tmp_path / "s") == 0o660
-
-
-def test_a_taken_port_leaves_no_socket(tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        serving = serving_api(tmp_path / "s", FakeDaemon(), Port(*other.getsockname()))
-        with pytest.raises(ConfigError, match=re.escape(f"({os.strerror(errno.EADDRINUSE)})")), serving:
-            pass
-    assert not (tmp_path / "s").exists()
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o660
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
