@@ -51,13 +51,6 @@ def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
     assert begun.drafter.stats()["sessions"]["resumed"] == 1
 
 
-def test_what_the_verifier_knows_beyond_is_told(bench: Bench):
-    begun = Begun(bench)
-    back(begun.router)
-    Told(begun.router, begun.router.expect(m.Open), said=15).rest()
-    begun.client.whole(20)
-
-
 @pytest.mark.parametrize("timeout", [0.0, 0.2])
 def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
     """The client's patience, then DaemonUnreachable with the address; a later one asks by name and has all of it."""

@@ -1,23 +1,26 @@
-"""The two loops in this process, over real sockets, with engines that fail and peers that are scripted."""
+"""The two loops in this process, over real sockets, with engines that fail and peers that are scripted; signs of life
+of loops that work, and none of those that hang."""
 
+import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from harness import PATIENCE
-from harness.loops import PROMPT, Bench, Flaky, FlakyDrafter, ask_for, attach, request, truth, until, welcome, welcomed
+from harness import PATIENCE, loops
+from harness.loops import PROMPT, Bench, Flaky, Running, Scripted, ask_for, attach, request, truth, until, welcomed
 from structlog.testing import capture_logs
 
 from specmesh.core.events import Span
 from specmesh.core.link import Link
+from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.engines.base import host_id
+from specmesh.engines.base import Ask, host_id
 from specmesh.engines.grammar import Grammars
-from specmesh.engines.sim import SimSettings
+from specmesh.engines.sim import SimDrafter, SimSettings
 from specmesh.errors import EngineError
 from specmesh.wire import messages as m
 
@@ -39,7 +42,7 @@ def test_engine_failure_ends_the_session_only(bench: Bench, role: str):
 def test_draft_engine_failure_changes_nothing(bench: Bench):
     """A draft model that fails is given up for that session: the text is whole, at both sockets."""
     verifier = bench.verifier()
-    engine = FlakyDrafter(SimSettings())
+    engine = loops.FlakyDrafter(SimSettings())
     drafter = bench.drafter(engine)
     attach(verifier, drafter)
     for asked in (verifier, drafter):
@@ -58,34 +61,33 @@ def test_a_hosts_name_is_told_to_those_that_know_it(bench: Bench):
         assert answer.host == told
 
 
-class Held(Flaky):
-    """A target that stops after a step with logits, once it is to."""
+class HeldTarget(Flaky):
+    """A target that is let on by the test, a step at a time."""
 
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings)
-        self.holds, self.go_on = False, threading.Event()
-        self._said = False
+        self.begun, self.go_on = threading.Event(), threading.Semaphore(0)
 
     def decode(self, spans: Sequence[Span]) -> list[Any]:
-        if self.holds and self._said:
-            assert self.go_on.wait(PATIENCE)
-        self._said = self.holds and any(span.logits for span in spans)
+        self.begun.set()
+        assert self.go_on.acquire(timeout=PATIENCE)
         return super().decode(spans)
 
 
 def test_a_first_token_does_not_wait_for_more(bench: Bench):
     """Where tokens come fast they do, here for good; the end of a text brings them all."""
-    engine = Held(SimSettings())
+    engine = HeldTarget(SimSettings())
     verifier = bench.verifier(engine)
     verifier.dozes(10 * PATIENCE)
+    engine.go_on.release(1 + 200)
     verifier.ask(request(200, None)).whole(200)
-    engine.holds = True
+    engine.go_on.release(1 + 1)
     client = verifier.ask(request(9, None))
     try:
         client.heard(1)
         assert len(client.ids) == 1
     finally:
-        engine.go_on.set()
+        engine.go_on.release(10)
     client.whole(9)
 
 
@@ -160,6 +162,99 @@ def test_bye_without_a_welcome(bench: Bench):
     router = bench.router()
     drafter = bench.drafter()
     router.expect(m.Hello)
-    router.say(m.Bye(), welcome())
+    router.say(m.Bye(), loops.welcome())
     until(lambda: drafter.welcome, "it is welcome")
     assert drafter.stats()["reconnects"] == 0
+
+
+class HeldDrafter(SimDrafter):
+    """A draft model that is let on by the test, a call at a time."""
+
+    def __init__(self, settings: SimSettings) -> None:
+        super().__init__(settings)
+        self.begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.go_on = threading.Semaphore(0)
+
+    def predict(self, asks: Sequence[Ask]) -> list[int | None]:
+        self.begun.put(sum(len(ask.ids) for ask in asks))
+        assert self.go_on.acquire(timeout=PATIENCE)
+        return super().predict(asks)
+
+
+@pytest.fixture
+def held(bench: Bench) -> Iterator[tuple[Scripted, Running, HeldDrafter]]:
+    """A drafter at the first chunk of a prompt of 4000 ids, which it takes in by at most 8, and its verifier."""
+    engine = HeldDrafter(SimSettings(n_batch=8))
+    router, drafter = welcomed(bench, engine)
+    router.say(m.Opened(5, 0, 4000, {"temperature": 0}), m.Sync(5, 0, 0, (65,) * 4000, 4))
+    assert engine.begun.get(timeout=PATIENCE) == 8
+    yield router, drafter, engine
+    engine.go_on.release(10_000)
+
+
+@pytest.mark.fault("E8.91")
+def test_a_long_prefill_has_heartbeats(held: tuple[Scripted, Running, HeldDrafter]):
+    """The loop turns on while the model is in a step, clients come and go; in far too long a step it is silent."""
+    router, running, engine = held
+    for number in range(5):
+        stood = running.progress
+        router.say(m.Ping(100 + number))  # or the verifier would take it for dead
+        while router.expect(m.Pong).number != 100 + number:
+            pass
+        until(lambda stood=stood: running.progress > stood, "the loop turns on")
+    client = running.ask(request())
+    router.say(m.Opened(6, router.expect(m.Open).ref, len(PROMPT), {"temperature": 0}), m.Ping(1))
+    router.expect(m.Pong)
+    running.cancel(client)
+    assert router.expect(m.Close).session == 6
+    running.stuck_after(0.0)
+    router.say(m.Ping(1))
+    while (message := router.on_event(0.5)) is not None:  # an answer may have been on its way
+        assert not isinstance(message, m.Pong)
+    stood = running.progress
+    engine.go_on.release(10_000)
+    until(lambda: running.progress > stood, "it gets on")
+
+
+@pytest.mark.fault("E8.91")
+def test_a_verifier_that_hangs_is_silent(bench: Bench):
+    """In a step it answers and welcomes; once that has taken far too long it does neither, until it is over."""
+    engine = HeldTarget(SimSettings())
+    verifier, peer = bench.verifier(engine, link=partial(Link, silence=1e9)), bench.dealer()
+    client = verifier.ask(request(20))
+    assert engine.begun.wait(PATIENCE)
+    peer.say(m.Ping(1))
+    peer.answers = False
+    assert peer.expect(m.Pong).number == 1
+    verifier.stuck_after(0.0)
+    stood = verifier.progress
+    peer.say(m.Ping(2), m.Hello("again", "scripted", "none", "", 0, 4096))
+    while (message := peer.on_event(0.5)) is not None:  # a PING may have been on its way
+        assert not isinstance(message, m.Pong | m.Welcome)
+    assert verifier.progress <= stood + 1
+    engine.go_on.release(10_000)
+    client.whole(20)
+    verifier.stuck_after(PATIENCE)
+    peer.say(m.Ping(3))
+    assert peer.expect(m.Pong).number == 3
+    until(lambda: verifier.progress > stood + 1, "it gets on")
+
+
+def test_a_flood_while_a_step_runs(held: tuple[Scripted, Running, HeldDrafter]):
+    """What a verifier says meanwhile is kept up to a bound; the rest counts as lost on the wire, and is asked for."""
+    router, running, engine = held
+    known = Prefix((65,) * 4000)
+    router.say(*[m.Sync(5, 0, 0, (65,) * 4000, 4)] * 540)  # 8.6 MB
+
+    def told() -> None:
+        router.say(m.Truth(5, len(known), known.crc, (66,) * 64, 4))
+        known.extend((66,) * 64)
+
+    for _ in range(10):
+        told()
+    until(lambda: running.stats()["wire"]["rejected"].get("backlog"), "frames are dropped")
+    engine.go_on.release(10_000)
+    router.expect(m.Draft)
+    while not isinstance(asked := router.on_event(0.1), m.Nack):  # the core may be behind still
+        told()
+    assert 4000 <= asked.base < len(known) - 64
