@@ -193,7 +193,7 @@ def test_a_text_is_opened_again_with_what_is_known(bench: Bench):
 
 @pytest.mark.parametrize("timeout", [0.0, 0.2])
 def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
-    """The client's patience, then errors.DaemonUnreachable with the address; a later one asks by name and has all of it."""
+    """The client's patience, then the error that has the address; a later one asks by name and has all of it."""
     begun = Begun(bench, asked(20, timeout))
     begun.router.say(m.Bye())
     error = begun.client.error()
