@@ -5,7 +5,8 @@ import contextlib
 import random
 import threading
 from collections.abc import Coroutine
-from typing import TypeVar
+
+from harness import T
 
 CHUNK = 65536
 RETRANSMISSION = 0.2
@@ -13,8 +14,6 @@ RETRANSMISSION = 0.2
 
 GREETING = 300
 """Bytes each way in which ZeroMQ greets, and the first HELLO and WELCOME are: what comes later is damaged."""
-
-T = TypeVar("T")
 
 
 class Proxy:
@@ -55,10 +54,6 @@ class Proxy:
         self._thread.start()
         self._server = self._run(asyncio.start_server(self._accept, "127.0.0.1", 0))
         self.port: int = self._server.sockets[0].getsockname()[1]
-
-    @property
-    def total(self) -> int:
-        return sum(map(len, self.captured))
 
     def cut(self) -> None:
         """Break every connection as a reset does; new ones are taken."""

@@ -23,9 +23,8 @@ CALLED = {"id": "c1", "type": "function", "function": {"name": "add", "arguments
 
 def chat_of(**body: object) -> dict[str, Any]:
     """The chat's body, without what is null."""
-    return {
-        name: one for name, one in parse_response({"input": "Hi"} | body, KeptResponses())[0].items() if one is not None
-    }
+    chat, *_ = parse_response({"input": "Hi"} | body, KeptResponses())
+    return {name: one for name, one in chat.items() if one is not None}
 
 
 def test_items():
