@@ -163,9 +163,6 @@ def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], ke
     assert drafter.process.poll() is verifier.process.poll() is None
 
 
-BYTES_PER_TOKEN = 120
-
-
 @pytest.fixture
 def counted(verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy]) -> tuple[Proxy, dict[str, Daemon]]:
     """A drafter of 3 of 4 drafts right behind a counting proxy."""
@@ -192,7 +189,7 @@ def test_wire_bytes_per_token(counted: tuple[Proxy, dict[str, Daemon]], role: st
         return (stream, used) if sum(stream.accepted) else None
 
     stream, used = until(counted_text, "drafts stand")
-    assert 0 < used / 300 < BYTES_PER_TOKEN
+    assert 0 < used / 300 < 120
     if (role, draft_n) == ("verifier", 4):
         report = stream.result["report"]
         assert 0.7 * used < report["bytes_sent"] + report["bytes_received"] < used
