@@ -16,7 +16,6 @@ STEPS = (0, 0, 0, 0, 1, 2, 4, 8, -1, -2, -4, -8)
 FLAWLESS, WRONG = 160, 96
 """Of 256 frames so many name a true place, and in so many an id may be wrong."""
 
-
 T = TypeVar("T")
 
 

@@ -1,4 +1,4 @@
-"""Damaged frames by the million through the codec: python -m fuzz.mutants [--frames N] [--seed N].
+"""Damaged frames by the million through the codec: python -m fuzz.mutants [--frames N].
 
 Real frames of every kind, each changed in up to three ways; every second one gets its right checksum afterwards, as
 else all would end there. One that raises anything but FrameError ends the run, and joins the corpus.
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from fuzz import CORPUS
 from fuzz.codec import REASONS
-from fuzz.frames import repaired
-from specmesh.errors import FrameError
+from fuzz.frames import decoded, repaired
 from specmesh.wire import messages as m
-from specmesh.wire.codec import HEADER, decode, encode
+from specmesh.wire.codec import HEADER, encode
 
+COUNTS = (0, 1, 8192, 8193, 65535)
 VECTORS = Path(__file__).parents[1] / "wire" / "vectors"
 
 
@@ -49,9 +49,7 @@ def _damaged(rng: random.Random, frame: bytes, other: bytes) -> bytes:
         lambda: head + frame[at : at + size] * 2 + frame[at + size :],
         lambda: head + other[rng.randrange(len(other)) :],
         lambda: head + rng.randbytes(size) + tail,
-        lambda: (
-            frame[:16] + rng.choice((0, 1, 8192, 8193, 65535, rng.randrange(65536))).to_bytes(2, "little") + frame[18:]
-        ),
+        lambda: frame[:16] + rng.choice((*COUNTS, rng.randrange(65536))).to_bytes(2, "little") + frame[18:],
         lambda: frame[:3] + bytes([rng.choice((*m.Kind, rng.randrange(256)))]) + frame[4:],
         lambda: frame[: HEADER.size] + other[HEADER.size :],  # the body of another kind
     )
@@ -67,25 +65,19 @@ def mutants(seed: int) -> Iterator[bytes]:
         yield repaired(frame) if rng.randrange(2) else frame
 
 
-def outcomes(count: int, seed: int) -> Counter[str]:
-    """What comes of so many frames, by reason or message."""
-    found = Counter[str]()
-    for frame in islice(mutants(seed), count):
-        try:
-            found[type(decode(frame)).__name__] += 1
-        except FrameError as error:
-            found[error.reason] += 1
-        except Exception:  # whatever it is, the frame that led to it must not be lost
-            (CORPUS / "codec" / f"crash-{sha256(frame).hexdigest()[:16]}").write_bytes(frame)
-            raise
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=1_000_000)
-    frames = parser.parse_args().frames
-    for reason, count in outcomes(frames, 1).most_common():
+    found = Counter[str]()
+    for frame in islice(mutants(1), parser.parse_args().frames):
+        try:
+            message = decoded(frame, found)
+        except Exception:  # whatever it is, the frame that led to it must not be lost
+            (CORPUS / "codec" / f"crash-{sha256(frame).hexdigest()[:16]}").write_bytes(frame)
+            raise
+        if message is not None:
+            found[type(message).__name__] += 1
+    for reason, count in found.most_common():
         print(f"{'refused' if reason in REASONS else 'message'}  {reason:<12}{count:>9}")
 
 

@@ -180,8 +180,7 @@ class _World:
                 break
             self.now = self.now if self.until is None else self.until
             self.work()
-        shall = self.shall[: len(self.shown)] if self.reason == "cancelled" else self.shall
-        assert tuple(self.shown) == shall
+        assert tuple(self.shown) == (self.shall[: len(self.shown)] if self.reason == "cancelled" else self.shall)
         assert self.reason in (self.ends, "cancelled"), f"ended with {self.reason}"
 
 

@@ -58,8 +58,7 @@ def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
         hot = models.temperatures[number // 2 % len(models.temperatures)]
         filtered = {"top_k": 40, "top_p": 0.95} if number % 4 == 3 else {}
         sampled = SamplingParams(temperature=hot, seed=1000 * seed + number, **filtered)  # type: ignore[arg-type]
-        sampling = sampled if number % 2 else SamplingParams()
-        found.append(alone.text(source[at : at + length], sampling, models.longest))
+        found.append(alone.text(source[at : at + length], sampled if number % 2 else SamplingParams(), models.longest))
     return found
 
 
@@ -190,8 +189,7 @@ class _Running:
             if verdict in BAD:
                 at, shall = first_difference(told.ids, text.ids), min(len(text.ids), order.max_tokens)
                 where = f"{len(told.ids)} of {shall} ids" + ("" if at is None else f", different from {at} on")
-                span = f"{told.begun:.1f} to {told.ended:.1f} s"
-                self._failed(f"{verdict}, {span}: {where}; {order}; {told.error}")
+                self._failed(f"{verdict}, {told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}")
         return report
 
 

@@ -87,12 +87,6 @@ def tiny_gguf(make_gguf: Callable[..., Path]) -> Path:
     return make_gguf("tiny")
 
 
-@pytest.fixture(scope="session")
-def tiny_recurrent_gguf(make_gguf: Callable[..., Path]) -> Path:
-    """A Mamba of two layers and 320 ids with random weights: it cannot be cut."""
-    return make_gguf("tiny-recurrent", arch="mamba")
-
-
 @pytest.fixture
 def fake_daemon() -> Iterator[Callable[[dict[str, tuple[int, bytes] | None]], Path]]:
     """Makes sockets that answer HTTP requests by their path: fake_daemon({"/stats": (200, b"{}")}); None hangs up."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
-from fuzz.oracle import MOST_HELD
+from fuzz.oracle import END, MOST_HELD, N_VOCAB
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
 from specmesh.core.draft_length.estimates import StepCosts
@@ -30,6 +30,7 @@ from specmesh.wire import messages as m
 SYNC_CHUNK = 5  # ids that one SYNC carries here, so that there are many
 MAX_DRAFTS = 8
 N_SEQ = 64  # most sessions
+PREFILL_ROWS = 8  # of a prompt, in a step in which others verify
 
 # --- effects, and what the engines are to do
 
@@ -66,21 +67,11 @@ class _Session:
 
 class Verifier:
     """A verifier's core. Who drafts for which session is decided outside: a drafter without room in its model keeps its
-    session, and the core offers it no other. prefill_rows: of a prompt, in a step in which others verify. seen: counts
-    what happens. first: number of its first session."""
+    session, and the core offers it no other. seen: counts what happens. first: number of its first session."""
 
-    def __init__(
-        self,
-        n_ctx: int,
-        n_vocab: int,
-        end_ids: frozenset[int],
-        n_batch: int,
-        prefill_rows: int,
-        seen: Counter[str],
-        first: int = 1,
-    ) -> None:
-        limits, slots = TargetLimits(n_ctx, n_vocab, end_ids, MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
-        rows = {"max_sessions": N_SEQ, "prefill_rows": prefill_rows}
+    def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
+        limits, slots = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
+        rows = {"max_sessions": N_SEQ, "prefill_rows": PREFILL_ROWS}
         self._core = VerifierCore(limits, StepCosts(), slots, n_batch, **rows, first=first)
         self._sessions: dict[int, _Session] = {}
         self._peers: dict[bytes, Hashable] = {}
@@ -90,10 +81,8 @@ class Verifier:
 
     def open(self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()) -> int:
         """A session for a prompt, or for one whose text has begun with what was said."""
-        request = Request(None, prompt, params)
-        opening = vev.Opening(len(self._sessions), request, (*prompt, *said), len(prompt))
-        effects = self._core.handle(opening, now)
-        [number] = [effect.session for effect in effects if isinstance(effect, vev.Began)]
+        opening = vev.Opening(len(self._sessions), Request(None, prompt, params), (*prompt, *said), len(prompt))
+        [number] = [effect.session for effect in self._core.handle(opening, now) if isinstance(effect, vev.Began)]
         self._sessions[number] = _Session(self._core.sessions[number].session)
         return number
 
@@ -105,8 +94,7 @@ class Verifier:
         """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
         live = self._core.sessions[number]
         assert live.drafter is None
-        effects = self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now)
-        return self._effects(effects, now)
+        return self._effects(self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now), now)
 
     def detach(self, number: int, now: float) -> list[Effect]:
         live = self._core.sessions.get(number)
@@ -142,8 +130,7 @@ class Verifier:
         number, session = message.session, self._sessions.get(message.session)
         live = self._core.sessions.get(number)
         identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
-        event = vev.FromDrafter(identity, message)
-        effects = self._effects(self._core.handle(event, now), now)
+        effects = self._effects(self._core.handle(vev.FromDrafter(identity, message), now), now)
         assert session is None or len(session.machine.drafts.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
@@ -234,28 +221,16 @@ class Drafter:
     cut. round_trip: to the verifier, in seconds."""
 
     def __init__(
-        self,
-        session: int,
-        n_vocab: int,
-        n_ctx: int,
-        n_batch: int,
-        round_trip: float,
-        params: SamplingParams,
-        *,
-        can_trim: bool,
+        self, session: int, n_ctx: int, n_batch: int, round_trip: float, params: SamplingParams, *, can_trim: bool
     ) -> None:
         self._number, self._can_trim = session, can_trim
         self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
         self._core.handle(ev.UpstreamChanged(0, round_trip, speaks=True), 0.0)
-        self._core.handle(ev.DraftFor(session, 0, session, n_vocab, 0, params), 0.0)
+        self._core.handle(ev.DraftFor(session, 0, session, N_VOCAB, 0, params), 0.0)
         self._session = self._core.sessions[session]
         self._held = 0  # ids in the draft model's memory
         self._step: ev.DraftStep | None = None
         self._cut = dict[int, int]()  # what its cuts have left
-
-    @property
-    def truth(self) -> tuple[int, ...]:
-        return self._session.truth
 
     def receive(self, message: m.Message, now: float) -> list[Effect]:
         if not isinstance(message, m.Truth | m.Sync | m.Nack):
@@ -289,11 +264,8 @@ class Drafter:
         [row] = self._step.rows
         if isinstance(row.sampler, ProposalSampler):
             row.sampler.proposal = proposal
-        return self._effects(
-            self._core.finish(
-                self._step, ev.DraftedRows(self._cut, (() if guess is None else (guess,),)), step.began, now
-            )
-        )
+        result = ev.DraftedRows(self._cut, (() if guess is None else (guess,),))
+        return self._effects(self._core.finish(self._step, result, step.began, now))
 
     def _effects(self, effects: list[ev.CoreEffect]) -> list[Effect]:
         result: list[Effect] = []

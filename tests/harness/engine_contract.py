@@ -26,15 +26,13 @@ SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
 
 
 def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
-    path = pick_gguf(request.param, request)
-    return ModelSettings("llama", str(path), ctx=N_CTX, max_sessions=N_SEQ, threads=1)
+    return ModelSettings("llama", str(pick_gguf(request.param, request)), ctx=N_CTX, max_sessions=N_SEQ, threads=1)
 
 
 def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     kind = name.removeprefix("mlx-")
     folder = make_hf(name, "llama", quantised=True) if kind == "quantised" else make_hf(name, kind)
-    settings = ModelSettings("mlx", str(folder), N_CTX, N_SEQ, gpu_layers=-1)
-    return MlxDrafter(settings, n_batch=N_BATCH)
+    return MlxDrafter(ModelSettings("mlx", str(folder), N_CTX, N_SEQ, gpu_layers=-1), n_batch=N_BATCH)
 
 
 def sim_settings(**changes: object) -> SimSettings:

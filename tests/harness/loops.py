@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,8 +137,7 @@ class Bench:
         routes = [Route(self.context, address) for address in addresses or (self.address,)]
         connect = tuple(route.address for route in routes)
         settings = DrafterSettings(model=MODEL, socket=Path(), connect=connect, drain=0.0)
-        loop = DrafterLoop("d", routes, engine, settings)
-        return self._run(loop, lambda: None)
+        return self._run(DrafterLoop("d", routes, engine, settings), lambda: None)
 
     def pair(self, engine: SimVerifier | None = None) -> tuple["Running", "Running"]:
         """A verifier and a drafter that know each other."""
@@ -306,16 +305,8 @@ def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[i
 
 def welcome(**changes: object) -> m.Welcome:
     vocabulary = SimVerifier(SimSettings()).vocabulary
-    fields = {
-        "verifier": "v",
-        "model": "sim-target",
-        "model_hash": "",
-        "vocab_fingerprint": vocabulary.fingerprint(),
-        "n_vocab": len(vocabulary),
-        "n_ctx": 8192,
-        "end_ids": [255],
-    }
-    return m.Welcome(**(fields | changes))
+    made = m.Welcome("v", "sim-target", "", vocabulary.fingerprint(), len(vocabulary), 8192, [255])
+    return replace(made, **changes)
 
 
 def welcomed(bench: Bench, engine: DraftEngine | None = None, **changes: object) -> tuple[Scripted, Running]:

@@ -30,14 +30,13 @@ def session(
     ids: Sequence[int],
     params: SessionParams,
     limits: TargetLimits,
-    *,
     n_prompt: int | None = None,
-    costs: StepCosts | None = None,
     constraint: Constraint | None = None,
+    *,
     attached: bool = True,
 ) -> VerifierSession:
     """A session on these ids, with a drafter of which nothing is known yet."""
-    made = VerifierSession(1, tuple(ids), params, limits, costs or StepCosts(), 0.0, n_prompt, constraint)
+    made = VerifierSession(1, tuple(ids), params, limits, StepCosts(), 0.0, n_prompt, constraint)
     if attached:
         made.attach(Arrivals(), RollingAcceptance())
     return made
@@ -48,27 +47,28 @@ def generate(
 ) -> list[ev.Emit]:
     """Run it to its end; the rounds that its client is told of. scores: takes those of an echoed prompt."""
     memory, rounds = Prefix(), list[ev.Emit]()
+
+    def read(*ids: int) -> NDArray[np.float32]:
+        rows = []
+        for token in ids:
+            memory.extend([token])
+            rows.append(row(memory.crc))
+        return np.stack(rows)
+
     while made.finished is None:
         if drafts is not None:
             made.heard(m.Draft(1, len(made.prefix), made.prefix.crc, tuple(drafts(made))), 0.0)
         plan = made.plan(1e9)
         if isinstance(plan, ev.Prefill):
             assert plan.position == len(memory)
-            rows = []
-            for token in plan.ids:
-                memory.extend([token])
-                rows.append(row(memory.crc))
-            for told in made.prefilled(len(plan.ids), np.stack(rows) if plan.stepwise else None):
+            rows = read(*plan.ids)
+            for told in made.prefilled(len(plan.ids), rows if plan.stepwise else None):
                 if isinstance(told, Scored) and scores is not None:
                     scores += told.logprobs
             continue
         assert isinstance(plan, ev.Verify)
         made.begin(0.0)
-        rows = []
-        for token in (plan.last, *plan.drafts):
-            memory.extend([token])
-            rows.append(row(memory.crc))
-        for effect in made.stepped(plan.drafts, np.stack(rows), 0.0, 0.01):
+        for effect in made.stepped(plan.drafts, read(plan.last, *plan.drafts), 0.0, 0.01):
             if isinstance(effect, ev.Trim):
                 memory.truncate(effect.length)
             elif isinstance(effect, ev.Emit):

@@ -47,8 +47,7 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
     drafting = dict.fromkeys(peers, measured)
     report = vev.CoreReport(rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}})
     known = {identity: one.describe() for identity, one in peers.items()}
-    model = INFO.named() | {"reproducible": False, "model_hash": None}
-    told = facts(model, ADDRESS, encrypted=False)
+    told = facts(INFO.named() | {"reproducible": False, "model_hash": None}, ADDRESS, encrypted=False)
     return stats.snapshot(INFO.max_sessions, report, known, traffic, now, sessions, queued=3, **told)
 
 

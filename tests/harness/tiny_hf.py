@@ -19,29 +19,13 @@ BASE = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers
 GROUPED = BASE | {"num_key_value_heads": 2, "head_dim": 16}
 NORMS = {"rms_norm_eps": 1e-5, "rope_theta": 10000.0}
 LLAMA = BASE | NORMS | {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": False}
-HYBRID = (
-    GROUPED
-    | NORMS
-    | {
-        "model_type": "qwen3_next",
-        "linear_num_value_heads": 4,
-        "linear_num_key_heads": 2,
-        **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 32),
-        "linear_conv_kernel_dim": 4,
-        **dict.fromkeys(("num_experts", "num_experts_per_tok"), 0),
-        **dict.fromkeys(("shared_expert_intermediate_size", "moe_intermediate_size"), 0),
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "partial_rotary_factor": 0.5,
-        "full_attention_interval": 2,
-    }
-)
-SLIDING = GROUPED | {
-    "model_type": "gemma3_text",
-    "query_pre_attn_scalar": 16,
-    "sliding_window": WINDOW,
-    "sliding_window_pattern": 2,
-}
+EXPERTS = ("num_experts", "num_experts_per_tok", "shared_expert_intermediate_size", "moe_intermediate_size")
+HYBRID = GROUPED | NORMS | dict.fromkeys(EXPERTS, 0)
+HYBRID |= {"model_type": "qwen3_next", "linear_num_value_heads": 4, "linear_num_key_heads": 2}
+HYBRID |= {"linear_conv_kernel_dim": 4} | dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 32)
+HYBRID |= {"decoder_sparse_step": 1, "mlp_only_layers": [], "partial_rotary_factor": 0.5, "full_attention_interval": 2}
+SLIDING = GROUPED | {"model_type": "gemma3_text", "query_pre_attn_scalar": 16}
+SLIDING |= {"sliding_window": WINDOW, "sliding_window_pattern": 2}
 KINDS = {"llama": LLAMA, "hybrid": HYBRID, "sliding": SLIDING}
 _GGUF_NAMES = {
     "token_embd": "model.embed_tokens",
@@ -84,8 +68,7 @@ def _random(config: dict[str, Any], seed: int, quantised: bool) -> tuple[dict[st
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(config))
     rng = np.random.default_rng(seed)
-    weights = [(name, mx.array(_values(values, rng))) for name, values in tree_flatten(model.parameters())]
-    model.load_weights(weights)
+    model.load_weights([(name, mx.array(_values(values, rng))) for name, values in tree_flatten(model.parameters())])
     if quantised:
         model, config = quantize_model(model, config, group_size=64, bits=8)
     return config, {name: np.array(values) for name, values in tree_flatten(model.parameters())}
@@ -94,8 +77,7 @@ def _random(config: dict[str, Any], seed: int, quantised: bool) -> tuple[dict[st
 def _values(like: Any, rng: np.random.Generator) -> Any:
     if like.ndim < 2:
         return np.array(like.astype(mx.float32))
-    scale = np.float32(2.0 / np.sqrt(np.prod(like.shape[1:])))
-    return rng.standard_normal(like.shape, np.float32) * scale
+    return rng.standard_normal(like.shape, np.float32) * np.float32(2.0 / np.sqrt(np.prod(like.shape[1:])))
 
 
 def _hf_name(name: str) -> str:

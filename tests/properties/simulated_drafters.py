@@ -37,13 +37,12 @@ class HonestDrafter:
     def __init__(self, world, setup, session, params):
         self.world, self.setup, self.session = world, setup, session
         self.core = core.Drafter(
-            session, N_VOCAB, setup.n_ctx, setup.n_batch, world.round_trip, params.sampling, can_trim=setup.can_trim
+            session, setup.n_ctx, setup.n_batch, world.round_trip, params.sampling, can_trim=setup.can_trim
         )
         self.proposes = uses_proposals(params.sampling)
         self.memory = Memory(setup.n_ctx, world.end_bias)
         self.sampler = Sampler(params.sampling)
-        self.busy, self.learned = False, []
-        self.alive = True
+        self.busy, self.alive, self.learned = False, True, []
         self.up = self.down = None
 
     def receive(self, message):
@@ -64,8 +63,7 @@ class HonestDrafter:
         self.memory.append(step.ids)
         guess, proposal = self.guess() if step.guess else (None, None)
         self.busy = True
-        took = self.setup.seconds if step.guess else 0.0
-        self.world.clock.at(now + took, lambda: self.finish(step, guess, proposal))
+        self.world.clock.at(now + self.setup.seconds * step.guess, lambda: self.finish(step, guess, proposal))
 
     def finish(self, step, guess, proposal):
         self.busy = False
@@ -116,9 +114,8 @@ class HostileDrafter:
 
     def __init__(self, world, setup, session, _):
         self.world, self.setup, self.session = world, setup, session
-        self.alive = True
+        self.alive, self.said, self.learned = True, [b""], []
         self.up = self.down = None
-        self.said, self.learned = [b""], []
         if not setup.silent:
             world.clock.at(world.clock.now, self.turn)
 

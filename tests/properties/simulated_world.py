@@ -1,19 +1,94 @@
-"""A verifier with its drafters in simulated time, and what must be so at its end."""
+"""A verifier with its drafters in simulated time, over links that drop, delay, duplicate, reorder and corrupt frames;
+what must be so at its end, and worlds as hypothesis draws them."""
 
+import heapq
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 
 from harness import cores as core
-from simulated_drafters import HonestDrafter, HostileDrafter
-from simulated_link import QUIET, Clock, Faults, Link
+from hypothesis import strategies as st
+from simulated_drafters import Drafter, HonestDrafter, HostileDrafter
 
-from fuzz.oracle import END, N_VOCAB, PROMPT, Memory, alone
+from fuzz.frames import decoded
+from fuzz.oracle import END, PROMPT, Memory, alone
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.sampling import Strategy
+from specmesh.core.sampling.sampler import Penalties, SamplingParams
+from specmesh.core.session_params import SessionParams
 from specmesh.wire import messages as m
+from specmesh.wire.codec import encode
 
-STEP = 0.034
+
+class Clock:
+    def __init__(self):
+        self.now, self.events = 0.0, 0
+        self._queue, self._order = [], count()
+
+    def at(self, time, action):
+        heapq.heappush(self._queue, (max(time, self.now), next(self._order), action))
+
+    def run(self, done, limit):
+        for _ in range(limit):
+            if done() or not self._queue:
+                return
+            self.now, _, action = heapq.heappop(self._queue)
+            self.events += 1
+            action()
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Probabilities per frame; a late frame is delayed by up to LATE_S and so overtaken by others."""
+
+    drop: float = 0.0
+    double: float = 0.0
+    late: float = 0.0
+    damage: float = 0.0
+
+
+QUIET = Faults()
+
+
+class Link:
+    """One direction: takes messages, delivers frames to `receive` after half a round trip, or worse."""
+
+    def __init__(self, world, receive, faults, lose=()):
+        self.world, self.receive, self.faults = world, receive, faults
+        self.lose = lose
+        self.open = True
+
+    def send(self, message):
+        self.send_raw(encode(message))
+
+    def send_raw(self, frame):
+        world, rng = self.world, self.world.rng
+        faults = QUIET if world.quiet else self.faults
+        if rng.random() < faults.drop or (not world.quiet and frame[3:4] in self.lose):
+            world.seen["lost"] += 1
+            return
+        for _ in range(1 + (rng.random() < faults.double)):
+            late = rng.random() * LATE_S if rng.random() < faults.late else 0.0
+            sent = damaged(frame, rng) if frame and rng.random() < faults.damage else frame
+            world.clock.at(world.clock.now + world.round_trip / 2 + late, lambda sent=sent: self.deliver(sent))
+
+    def deliver(self, frame):
+        if self.open and (message := decoded(frame, self.world.seen)) is not None:
+            self.receive(message)
+
+
+def damaged(frame, rng):
+    bytes_ = bytearray(frame)
+    for _ in range(rng.randint(1, 3)):
+        bytes_[rng.randrange(len(bytes_))] ^= rng.randint(1, 255)
+    return bytes(bytes_)
+
+
+# --- a verifier with its drafters
+
+STEP, LATE_S = 0.034, 0.3
 FRAMES = m.Draft | m.DraftProbs | m.Nack
 
 
@@ -66,8 +141,7 @@ class World:
         self.start()
 
     def start(self):
-        first = 1 + 1000 * self.starts
-        self.core = core.Verifier(self.n_ctx, N_VOCAB, frozenset({END}), self.n_batch, 8, self.seen, first)
+        self.core = core.Verifier(self.n_ctx, self.n_batch, self.seen, first=1 + 1000 * self.starts)
         self.starts, self.stepping, self.idle_since, self.later = self.starts + 1, False, None, []
 
     def restart(self):
@@ -226,3 +300,58 @@ def check(world, expected=targets_own):
         for drafter in (*served.past, served.drafter, served.second):
             if drafter is not None and world.faults.damage == 0:
                 assert tuple(drafter.learned) == truth[: len(drafter.learned)]
+
+
+# --- worlds, drafters and sampling as hypothesis draws them
+
+share = st.sampled_from([0.0, 0.05, 0.3])
+
+
+def sampled(strategy):
+    return st.builds(
+        SamplingParams,
+        temperature=st.sampled_from([0.3, 1.0]),
+        top_k=st.sampled_from([0, 5]),
+        top_p=st.sampled_from([1.0, 0.9]),
+        seed=st.integers(0, 2**64 - 1),
+        penalties=st.sampled_from([Penalties(), Penalties(1.5, 0.5, 0.5, 4), Penalties(frequency=1.0, window=-1)]),
+        strategy=st.just(strategy),
+    )
+
+
+OF_DRAFTERS = {
+    "accuracy": [0.0, 0.5, 0.8, 1.0],
+    "hostile": [False, False, False, True],
+    "silent": [False, False, False, True],
+    "seconds": [0.001, 0.008, 0.05, 0.3],
+    "life": [float("inf"), 0.1, 0.7],
+    "n_ctx": [4096, 30],
+    "n_batch": [1, 6, 64],
+    "can_trim": [True, False],
+}
+drafters = st.builds(Drafter, **{name: st.sampled_from(values) for name, values in OF_DRAFTERS.items()})
+
+
+def worlds_of(kind):
+    return st.builds(
+        kind,
+        seed=st.integers(0, 2**32),
+        faults=st.builds(Faults, drop=share, double=share, late=share, damage=share),
+        round_trip=st.sampled_from([0.0, 0.0003, 0.02, 0.1, 0.5]),
+        n_ctx=st.sampled_from([512, 40, 10]),
+        n_batch=st.sampled_from([9, 24]),
+        row=st.sampled_from([0.0, 0.02, 1.0]),
+    )
+
+
+def params_of(sampling):
+    return st.builds(
+        SessionParams,
+        sampling=sampling,
+        max_tokens=st.sampled_from([1, 2, 30, 80]),
+        draft_n=st.sampled_from([None, None, 0, 1, 4, 30]),
+    )
+
+
+session_params = params_of(st.just(SamplingParams()) | sampled(Strategy.DETERMINISTIC))
+probabilistic = params_of(sampled(Strategy.PROBABILISTIC))

@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter
-from simulated_link import Faults
-from simulated_strategies import OF_DRAFTERS, drafters, session_params, worlds_of
-from simulated_world import PROMPT, STEP, World, check
+from simulated_world import OF_DRAFTERS, PROMPT, STEP, Faults, World, check, drafters, session_params, worlds_of
 
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -110,8 +108,7 @@ def accepted_per_round(trouble, round_trip, accuracy, draft_n):
     late, max_tokens = list[int](), 400 if accuracy < 1.0 else 700
     for seed in (3, 4, 5) if accuracy < 1.0 else (3,):
         world = endless(seed=seed, round_trip=round_trip, faulty=(1.0, 3.0), **TROUBLES[trouble])
-        params = SessionParams(SamplingParams(), max_tokens, draft_n)
-        served = world.open(params, [Drafter(accuracy=accuracy)])
+        served = world.open(SessionParams(SamplingParams(), max_tokens, draft_n), [Drafter(accuracy=accuracy)])
         check(world.run())
         late += [accepted for at, _, accepted in served.rounds if at > (1.0 if trouble == "none" else 4.0)]
     assert len(late) > 15

@@ -13,12 +13,9 @@ from harness.truth import place, surprise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter, HonestDrafter
-from simulated_link import Faults
-from simulated_strategies import drafters, probabilistic, worlds_of
-from simulated_world import PROMPT, World, check
+from simulated_world import PROMPT, Faults, World, check, drafters, probabilistic, worlds_of
 
-from fuzz.oracle import END, N_VOCAB, row
-from fuzz.referee import said
+from fuzz.oracle import END, N_VOCAB, row, said
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling import Strategy
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
@@ -95,8 +92,7 @@ def ranks(world, luck):
         prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
         for token in world.core.prefix(key)[len(served.prompt) :]:
             probs = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
-            liked = row(prefix.crc ^ 1, end_bias=0.0)
-            yield place(probs, liked, token, luck.random())
+            yield place(probs, row(prefix.crc ^ 1, end_bias=0.0), token, luck.random())
             prefix.extend([token])
 
 

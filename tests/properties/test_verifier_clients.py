@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -46,22 +47,9 @@ class Client:
                 self.over = True
 
 
-class SpentGrammar(Constraint):
-    """One that takes more than it may as soon as a row is masked."""
-
-    complete, exhausted = False, None
-
-    def allowed(self) -> Any:
-        raise RequestError("too much")
-
-    def allows(self, token: int) -> bool:
-        return False
-
-    def count_allowed(self, ids: Sequence[int]) -> int:
-        return 0
-
-    def forced(self) -> tuple[int, ...]:
-        return ()
+NOTHING = {"allows.return_value": False, "count_allowed.return_value": 0, "forced.return_value": ()}
+SPENT_GRAMMAR = Mock(Constraint, complete=False, exhausted=None, **NOTHING)
+SPENT_GRAMMAR.allowed.side_effect = RequestError("too much")  # as soon as a row is masked
 
 
 class World:
@@ -119,7 +107,7 @@ class World:
     def encode(self) -> None:
         if self.encoding:
             opening, under_way = self.encoding.pop(self.rng.randrange(len(self.encoding)))
-            constraint = SpentGrammar() if self.rng.random() < 0.2 else None
+            constraint = SPENT_GRAMMAR if self.rng.random() < 0.2 else None
             done = replace(opening, ids=PROMPT, n_prompt=len(PROMPT), constraint=constraint)
             if self.rng.random() < 0.2:
                 self.serve(self.clients.refuse(opening.client, EngineError("no text")))

@@ -1,5 +1,6 @@
-"""The commands: what they ask for, what they find, and how they end."""
+"""The commands: what they ask for, what they find, how they end, and what a terminal shows."""
 
+import builtins
 import os
 import shutil
 import subprocess
@@ -7,15 +8,23 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
+from harness import snapshots
+from rich.console import Console
 
 from specmesh import client as client_module
-from specmesh.cli import main
+from specmesh.cli import main, status
+from specmesh.cli.demo import result, screen
+from specmesh.cli.generate import Conversation
+from specmesh.client import GeneratedText
 from specmesh.core.fields import Json
+from specmesh.core.snapshot import as_json
 from specmesh.doctor import judge_reach
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
+from specmesh.machines import step_ms
 
 HEAVY = ["numpy", "zmq", "llama_cpp", "starlette", "uvicorn", "structlog", "rich", "mlx", "specmesh.engines"]
 
@@ -55,29 +64,16 @@ def run(*args: str, stdin: bytes | None = None) -> Result:
     return CliRunner().invoke(main, list(args), input=stdin)
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        "generate",
-        "generate x y",
-        "generate x --resume cmpl-1",
-        "generate x --logprobs 2",
-        "generate x --n 2 --show-drafts",
-        "generate x --max-tokens 0",
-        "generate x --draft-n 25",
-        "generate --resume cmpl-1 --n 2",
-        "generate x --seed 4294967296",
-        "generate x --top-p 1.5",
-        "audit --strategy probabilistic",
-        "bench run --png x.png",
-        "bench run --suite --prompts x",
-        "recommend --chip z80",
-        "verify",
-        "stats --all",
-        "stats --json --watch",
-        "drafter --engine magic",
-    ],
+USAGE_ERRORS = (
+    "generate; generate x y; generate x --resume cmpl-1; generate x --logprobs 2; generate x --n 2 --show-drafts; "
+    "generate x --max-tokens 0; generate x --draft-n 25; generate --resume cmpl-1 --n 2; "
+    "generate x --seed 4294967296; generate x --top-p 1.5; audit --strategy probabilistic; bench run --png x.png; "
+    "bench run --suite --prompts x; recommend --chip z80; verify; stats --all; stats --json --watch; "
+    "drafter --engine magic"
 )
+
+
+@pytest.mark.parametrize("args", USAGE_ERRORS.split("; "))
 def test_usage_errors(daemon: type[FakeClient], args: str):
     done = run(*args.split())
     assert (done.exit_code, daemon.asked) == (2, [])
@@ -109,10 +105,8 @@ for command in sys.argv[1:]:
 
 
 def test_commands_load_nothing_heavy():
-    asking = [
-        f"{name} --socket none.sock"
-        for name in ("stats", "stats --json", "generate hi", "bench run", "bench steps", "ping")
-    ]
+    names = ("stats", "stats --json", "generate hi", "bench run", "bench steps", "ping")
+    asking = [f"{name} --socket none.sock" for name in names]
     commands = {"--version": 0, "--help": 0} | dict.fromkeys(asking, 69)
     done = subprocess.run([sys.executable, "-c", IN_TURN, *commands], check=True, capture_output=True, text=True)
     ended = [line.split() for line in done.stderr.splitlines() if " specmesh.cli " in line]
@@ -158,3 +152,155 @@ def test_reach(error: Exception | None, macos: bool, found: str, fix: str | None
     assert check.status == ("ok" if error is None else "fail")
     assert found in check.found
     assert (fix is None and check.fix is None) or (fix is not None and fix in str(check.fix))
+
+
+# --- what a terminal shows: a conversation
+
+
+class Answering:
+    """Answers in upper case, a letter per chunk, and notes what it was asked; `!` is Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+        self.closed = 0
+
+    def complete(self, body: Json) -> Generator[Json, None, None]:
+        self.asked.append({name: list(value) if isinstance(value, list) else value for name, value in body.items()})
+        try:
+            for letter in body["messages"][-1]["content"].upper():
+                if letter == "!":
+                    raise KeyboardInterrupt
+                yield {"choices": [{"delta": {"content": letter}}]}
+        finally:
+            self.closed += 1
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch):
+    """Makes input() return these lines; an exception among them is raised."""
+
+    def lines(*said: str | type[BaseException]) -> None:
+        monkeypatch.setattr(sys, "stdin", Mock(**{"isatty.return_value": True}))
+        monkeypatch.setattr(builtins, "input", Mock(side_effect=[*said, EOFError]))
+
+    return lines
+
+
+def talk(**kind: object) -> Answering:
+    client = Answering()
+    Conversation(client, {"temperature": 0}, **kind).run()  # type: ignore[arg-type]
+    return client
+
+
+def roles(body: Json) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in body["messages"]]  # type: ignore[attr-defined]
+
+
+def test_what_was_said_is_asked_again(typed, capsys):
+    """Each turn has the ones before, and the system's message first."""
+    typed("hi", "", "you")
+    client = talk(system="be")
+    assert capsys.readouterr().out == "HI\nYOU\n"
+    assert roles(client.asked[0]) == [("system", "be"), ("user", "hi")]
+    assert roles(client.asked[1]) == [("system", "be"), ("user", "hi"), ("assistant", "HI"), ("user", "you")]
+    assert client.asked[0]["temperature"] == 0
+
+
+def test_commands_of_a_conversation(typed, capsys):
+    """/clear begins anew, /bye ends, /help explains on stderr."""
+    typed("hi", "/clear", "/help", "you", "/bye", "never")
+    client = talk(system="be")
+    assert roles(client.asked[1]) == [("system", "be"), ("user", "you")]
+    assert len(client.asked) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("/clear")) == ("HI\nYOU\n", 2)
+
+
+def test_an_interrupted_answer_counts_as_far_as_it_came(typed, capsys):
+    """Ctrl-C closes the stream, and the conversation goes on."""
+    typed("ab!cd", KeyboardInterrupt, "x")
+    client = talk()
+    assert client.closed == 2
+    assert roles(client.asked[1])[1] == ("assistant", "AB")
+    assert capsys.readouterr().out == "AB\nX\n"
+
+
+# --- specmesh demo, and the step times that it imitates
+
+REPORT = {"rounds": 4.0, "drafted": 8.0, "accepted": 6.0, "acceptance_rate": 0.75, "mean_acceptance_length": 2.5}
+REPORT |= {"tokens_per_second": 100.0, "verify_ms": 76.0, "bytes_sent": 90.0, "bytes_received": 70.0}
+
+
+def texts(second: list[int]) -> tuple[GeneratedText, GeneratedText]:
+    slower = REPORT | {"tokens_per_second": 40.0}
+    alone = GeneratedText(pieces=[("one\ntwo\nthree", False)], ids=[1, 2], report=slower)
+    return alone, GeneratedText(pieces=[("one\n", False), ("two", True)], ids=second, report=REPORT)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(0, 18.9), (1, 18.9), (3, 21.9), (5, 28.75), (9, 36.9), (512, 48.7)])
+def test_step_times(rows: int, expected: float):
+    assert step_ms("h100-70b", rows) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("ids", "same"), [([1, 2], True), ([1, 3], False)])
+def test_result_of_a_demo(ids: list[int], same: bool):
+    found = result("h100-70b", *texts(ids))
+    told = {"speedup": 2.5, "bytes_per_token": 80.0, "tokens_per_second_alone": 40.0, "same_text": same}
+    assert found | told == found
+
+
+def test_screen_of_a_demo():
+    """The last lines of both, side by side, drafts in green."""
+    console = Console(width=60, force_terminal=True, color_system="standard")
+    with console.capture() as captured:
+        console.print(screen(texts([1, 2]), 4))
+    _, first, second, _ = captured.get().splitlines()
+    assert ("two" in first, "one" in first, "three" in second) == (True, True, True)
+    assert "\x1b[32mtwo" in second
+    assert "\x1b[32m" not in first
+
+
+# --- `stats --watch`, in any size, whatever the snapshot says
+
+
+def client(*answers):
+    """A daemon that answers with these, errors raised; then the user presses Ctrl-C."""
+    return Mock(**{"get.side_effect": [*answers, KeyboardInterrupt]})
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    naps: list[float] = []
+    monkeypatch.setattr(status.time, "sleep", naps.append)
+    return naps
+
+
+@pytest.mark.parametrize("sessions", [0, 20])
+@pytest.mark.parametrize("drafters", [0, 9])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (12, 3)])
+def test_watch_fits(slept, monkeypatch, capsys, sessions, drafters, width, height):
+    monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LINES", str(height))
+    with pytest.raises(KeyboardInterrupt):
+        status.watch(client(as_json(snapshots.verifier(sessions=sessions, drafters=drafters))), 0.5)
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) < height
+    assert max(map(len, shown)) < width
+
+
+def test_peers_cannot_steer_the_terminal():
+    snapshot = as_json(snapshots.verifier())
+    snapshot["peers"][0]["drafter"] = "\x1b[2J\nmac[red]"
+    assert dict(status.rows(snapshot))["drafter"].startswith("?[2J?mac[red]")
+
+
+def test_lines_where_there_is_no_terminal(slept, capsys):
+    """The rows, each interval; a daemon that goes away is waited for, and shown again."""
+    told = client(as_json(snapshots.verifier()), DaemonUnreachable("gone"), as_json(snapshots.LOADING))
+    with pytest.raises(KeyboardInterrupt):
+        status.watch(told, 0.5)
+    shown = capsys.readouterr().out
+    assert shown.count("role           verifier") == 3
+    assert shown.index("waiting for the daemon to return") < shown.index("loading        43%")
+    assert slept == [0.5] * 3

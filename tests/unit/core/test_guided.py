@@ -27,18 +27,13 @@ FEW = settings(max_examples=settings().max_examples // 4)
 PIECES = (b"", b"a", b"b", b"c", b"ab", b"bc", b"abc", b"ca", b"d")
 END, N_VOCAB = 0, len(PIECES)
 PROMPT = (8, 8)
-GREEDY = SamplingParams()
-
 
 TARGET = partial(row, n_vocab=N_VOCAB, end_bias=0.0)
 
 
-VOCABULARY = Vocabulary(PIECES, frozenset({END}))
-
-
 @pytest.fixture(scope="module")
 def grammars():
-    with closing(Grammars(VOCABULARY)) as made:
+    with closing(Grammars(Vocabulary(PIECES, frozenset({END})))) as made:
         yield made
 
 
@@ -48,11 +43,9 @@ def language(grammars, texts):
     return grammars.compile(Grammar(GrammarKind.GBNF, f"root ::= {spelt}"))
 
 
-def session(constraint, *, sampling=GREEDY, draft_n=None, max_tokens=100, said=(), stop=(), attached=True):
+def session(constraint, sampling, *, draft_n=None, max_tokens=100):
     limits = TargetLimits(512, N_VOCAB, frozenset({END}), 8, PIECES)
-    params = SessionParams(sampling, max_tokens, draft_n, stop)
-    known = (*PROMPT, *said)
-    return session_of(known, params, limits, n_prompt=len(PROMPT), constraint=constraint, attached=attached)
+    return session_of(PROMPT, SessionParams(sampling, max_tokens, draft_n), limits, constraint=constraint)
 
 
 def finish(made, drafter=None):
@@ -94,9 +87,8 @@ def test_the_text_is_in_the_language_and_the_same_for_every_drafter(grammars, te
     hostile, knows = anything(random.Random(seed)), knowing(fresh, sampling)
     ignorant = mostly_right(TARGET, random.Random(seed), n_vocab=N_VOCAB)
     ways = ((None, None), (None, 3), (hostile, None), (hostile, 8), (knows, None), (ignorant, None), (ignorant, 0))
-    told = {finish(session(fresh(), sampling=sampling, draft_n=n, max_tokens=most), drafter) for drafter, n in ways}
-    [ids] = told
-    alone = session(fresh(), sampling=sampling, draft_n=0, max_tokens=most)
+    [ids] = {finish(session(fresh(), sampling, draft_n=n, max_tokens=most), drafter) for drafter, n in ways}
+    alone = session(fresh(), sampling, draft_n=0, max_tokens=most)
     finish(alone)
     if alone.finished == "stop":
         assert spelt(ids) in texts
@@ -141,7 +133,7 @@ def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(gramm
     fresh = partial(language, grammars, [bytes(text) for text in product(b"ab", repeat=5)])
     sampling, told = SamplingParams(temperature, seed=seed), []
     for drafter in (None, anything(random.Random(seed)), knowing(fresh, sampling)):
-        made = session(Tiring(fresh(), most, drafted), sampling=sampling)
+        made = session(Tiring(fresh(), most, drafted), sampling)
         told.append((finish(made, drafter), made.finished))
     assert told[1:] == told[:1] * 2
     assert told[0][1] == "error" or len(spelt(told[0][0])) == 5
@@ -154,7 +146,7 @@ def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(gramm
 @given(LANGUAGES, st.integers(0, 99))
 def test_guided_guesses_are_what_the_target_would_say(grammars, texts, seed):
     luck, sampling = random.Random(seed), SamplingParams(1.0, seed=seed)
-    whole = finish(session(language(grammars, texts), sampling=sampling))
+    whole = finish(session(language(grammars, texts), sampling))
     drafts, plain = DraftConstraint(language(grammars, texts), {END}), Sampler(sampling)
     for _ in range(12):
         at = luck.randrange(len(whole))
@@ -172,7 +164,6 @@ def test_guided_guesses_are_what_the_target_would_say(grammars, texts, seed):
 
 
 # --- grammars as values, and rows that are masked
-
 
 GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
 

@@ -95,8 +95,7 @@ def test_a_request_is_cancelled_or_taken_over():
     assert did(router) == [m.Close(7), Reply(HERE, Finished("cancelled", (1, 2, 3), {})), ev.Dropped(0)]
     router, _ = opened(NAMED)
     router.ask(NAMED, THERE, 1.0)
-    again = replace(OPEN, ref=2, name=NAMED.id)
-    assert did(router) == [Reply(HERE, Failed(ANY)), ev.Dropped(0), again]
+    assert did(router) == [Reply(HERE, Failed(ANY)), ev.Dropped(0), replace(OPEN, ref=2, name=NAMED.id)]
     router, _ = opened(NAMED)
     assert fill(router) == len(did(router) + router.in_state(RequestState.UNPLACED))
     router.ask(NAMED, THERE, 1.0)
@@ -114,8 +113,7 @@ def test_a_verifier_is_lost():
     router.look(2.0)
     assert upstream.welcomed(WELCOME, 3.0)
     router.look(3.0)
-    again = replace(OPEN, ref=2, ids=[1, 2, 3, 4, 5], name=NAMED.id)
-    assert did(router) == [FOUND, again]
+    assert did(router) == [FOUND, replace(OPEN, ref=2, ids=[1, 2, 3, 4, 5], name=NAMED.id)]
     upstream.opened(8, 2, 5, PARAMS)
     assert isinstance(router.requests[0].error, RemoteProtocolError)
     router.look(4.0)

@@ -1,15 +1,21 @@
-"""Coupled sampling: exact for the target, the same everywhere, and shared with the drafter. Its noise; penalties."""
+"""Coupled sampling: exact for the target, the same everywhere, and shared with the drafter. Its noise; penalties; stop
+strings."""
 
+import codecs
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specmesh.core.sampling.noise import gumbel
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams, penalised
+from specmesh.core.sampling.stop import StopScan, StopTextFilter
+from specmesh.core.session_params import stops_of
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.errors import RequestError
 
 M64 = 2**64 - 1
 
@@ -69,11 +75,6 @@ def draw(logits, positions, **params):
 # --- what is chosen
 
 
-@given(rows, positions, seeds)
-def test_greedy_is_argmax(logits, position, seed):
-    assert Sampler(SamplingParams(seed=seed)).choose(logits, position) == int(np.argmax(logits))
-
-
 @pytest.mark.parametrize("seed", [1, M64])
 @pytest.mark.parametrize("draws", [8000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
@@ -125,8 +126,16 @@ def test_support_is_every_filter_in_order(logits, filters, position, seed):
     assert sampler.choose(logits, position) in found.ids
 
 
-# --- noise
+@settings(max_examples=settings().max_examples // 4)
+@given(st.integers(0, 2**32), st.sampled_from([0.05, 1.0, 5.0]), st.floats(0.1, 4.0), positions, seeds)
+def test_what_is_not_looked_at_could_not_have_won(shape, spread, temperature, position, seed):
+    logits = np.random.default_rng(shape).normal(0, spread, 5000).astype(np.float32)
+    logits[::7] = -np.inf
+    noisy = logits.astype(np.float64) / temperature + gumbel(np.uint64(seed), position, np.arange(5000))
+    assert Sampler(SamplingParams(temperature, seed=seed)).choose(logits, position) == int(noisy.argmax())
 
+
+# --- noise
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -176,13 +185,58 @@ def test_the_window_is_the_latest_ids():
     assert Penalties(frequency=-1.0)
 
 
-# --- large vocabularies
+# --- stop strings, in ids and in text
+
+PIECES = (b"a", b"b", b"ab", b"ba", b"", "é".encode()[:1], "é".encode()[1:], b"abab", b"\xf0\x9f", b"\xff")
+VOCABULARY = Vocabulary(PIECES, frozenset())
+STOPS = st.lists(st.text("abé", min_size=1, max_size=4), max_size=3)
+IDS = st.lists(st.integers(0, len(PIECES) - 1), max_size=20)
 
 
-@settings(max_examples=settings().max_examples // 4)
-@given(st.integers(0, 2**32), st.sampled_from([0.05, 1.0, 5.0]), st.floats(0.1, 4.0), positions, seeds)
-def test_what_is_not_looked_at_could_not_have_won(shape, spread, temperature, position, seed):
-    logits = np.random.default_rng(shape).normal(0, spread, 5000).astype(np.float32)
-    logits[::7] = -np.inf
-    noisy = logits.astype(np.float64) / temperature + gumbel(np.uint64(seed), position, np.arange(5000))
-    assert Sampler(SamplingParams(temperature, seed=seed)).choose(logits, position) == int(noisy.argmax())
+@given(STOPS, IDS)
+@example(["ab"], [0, 1])
+@example(["bé"], [1, 5, 6])
+def test_the_scan_notices_the_first_id_that_completes_one(stops, ids):
+    scan = StopScan(stops, PIECES)
+    raw = b""
+    for token in ids:
+        raw += PIECES[token]
+        found = any(stop.encode() in raw for stop in stops)
+        assert scan.completes(token) == found
+        if found:
+            return
+
+
+@given(STOPS, IDS, st.data())
+@pytest.mark.fault("E7.83")
+def test_what_is_shown_is_the_text_before_it(stops, ids, data):
+    """However ids come, of which the last is the first that completes one. Told with it are exactly those whose text
+    begins before its end, all without a stop string; no id is told of which a stop string may be made alone."""
+    scan = StopScan(stops, PIECES)
+    ids = ids[: next((n for n, token in enumerate(ids, 1) if scan.completes(token)), len(ids))]
+    feed, told, shown, left = StopTextFilter(VOCABULARY, stops), [], "", list(ids)
+    whole = b"".join(PIECES[token] for token in ids).decode("utf-8", "replace")
+    end = min((at for stop in stops if (at := whole.find(stop)) >= 0), default=None)
+    expected = whole if end is None else whole[:end]
+    starts = [len(decoded_so_far(ids[:count])) for count in range(len(ids))]
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        passage, left = feed.feed(left[:count]), left[count:]
+        told, shown = [*told, *passage.begins], shown + passage.text
+        assert expected.startswith(shown)
+        assert not stops or all(start < len(shown) for start in told)
+    passage = feed.finish()
+    assert shown + passage.text == expected
+    assert [*told, *passage.begins] == [start for start in starts if start < len(expected) or end is None]
+
+
+@pytest.mark.parametrize("stops", [["x"] * 17, ["x" * 1025], ["a\ufffd"], ["\ud800"]])
+def test_stops_that_cannot_be(stops):
+    with pytest.raises(RequestError, match="stop") as refused:
+        stops_of(stops)
+    assert refused.value.param == "stop"
+
+
+def decoded_so_far(ids):
+    """The text of ids but for a character that is not complete."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(PIECES[token] for token in ids))

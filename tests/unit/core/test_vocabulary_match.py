@@ -125,8 +125,7 @@ def test_scatter_orders_logits_by_the_verifiers_ids():
     draft = Vocabulary((b"a", b"b", b"a", b"c"), frozenset())
     verifier = Vocabulary((b"c", b"x", b"a", b"b"), frozenset())
     remap = compare(draft, verifier, 0.1).remap
-    row = remap.scatter(np.array([1, 2, 3, 4, 99], np.float32))
-    assert row.tolist() == [4.0, -np.inf, 1.0, 2.0]
+    assert remap.scatter(np.array([1, 2, 3, 4, 99], np.float32)).tolist() == [4.0, -np.inf, 1.0, 2.0]
 
 
 def test_fingerprint_is_the_sha_256_of_the_framed_pieces():

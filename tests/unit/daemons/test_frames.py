@@ -1,8 +1,12 @@
-"""Requests, sampling options, drafts and prefixes as messages, and back."""
+"""Requests, sampling options, drafts and prefixes as messages, and back; prefixes name themselves by a CRC."""
 
+import struct
+from binascii import crc32
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specmesh.core.draft_buffer import TruthSender
 from specmesh.core.draft_length.controller import DraftLengthController
@@ -24,6 +28,10 @@ GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}')
 ORDER = m.Open(9, "hi", PARAMS.named())
 
 
+def decode_one(message):
+    return decode(encode(message))
+
+
 def test_what_is_asked_for():
     assert requested(ORDER) == Request("hi", None, PARAMS)
     more = replace(ORDER, options=replace(PARAMS, draft_n=3).named(), ids=[1, 2], messages=[{"role": "user"}])
@@ -38,26 +46,12 @@ def test_what_is_asked_for():
         requested(replace(ORDER, ids=[1], n_prompt=2))
 
 
-WRONG = {
-    "temperature": (-1.0, 1e308, "hot"),
-    "logit_bias": ([[1]], [[1, 2e9]], [[1, 1.0]] * 1025),
-    "seed": (-1,),
-    "logprobs": (21,),
-    "max_tokens": (2**32 - 1,),
-}
-GRAMMARS = ((GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema"))
-WRONG_OPTIONS = [{name: value} for name, values in WRONG.items() for value in values]
-WRONG_OPTIONS += [{"grammar": text, "grammar_kind": kind} for text, kind in GRAMMARS]
-
-
-@pytest.mark.parametrize("wrong", WRONG_OPTIONS, ids=str)
-def test_what_no_session_can_have(wrong):
+@pytest.mark.parametrize(
+    ("text", "kind"), [(GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema")]
+)
+def test_grammars_that_no_session_can_have(text, kind):
     with pytest.raises(RequestError):
-        requested(replace(ORDER, options=ORDER.options | wrong))
-
-
-def decode_one(message):
-    return decode(encode(message))
+        requested(replace(ORDER, options=ORDER.options | {"grammar": text, "grammar_kind": kind}))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +72,7 @@ def test_the_largest_distribution_fits_a_frame():
     """What a drafter may sample from is what a frame may say: as many tokens, as heavy."""
     assert m.MAX_SUPPORT == MAX_PROPOSAL
     proposal = Proposal(tuple(range(MAX_PROPOSAL)), (HEAVIEST,) * MAX_PROPOSAL)
-    drafts = decode(encode(m.DraftProbs(7, 3, 9, (5,) * 32, *flattened((proposal,) * 32))))
+    drafts = decode_one(m.DraftProbs(7, 3, 9, (5,) * 32, *flattened((proposal,) * 32)))
     assert unflattened((drafts.sizes, drafts.support, drafts.weights)) == (proposal,) * 32
 
 
@@ -91,9 +85,13 @@ def test_the_largest_session_fits_a_frame():
     assert wire_params(decode_one(m.Opened(3, 0, 12, params.named())).options) == params
 
 
+def sending(ids, draft_n):
+    prefix = Prefix(ids)
+    return TruthSender(7, prefix, DraftLengthController(draft_n, 24, StepCosts(), SessionTimes(0.0))), prefix
+
+
 def test_who_was_told_to_draft_hears_at_once_that_it_is_to_stop():
-    prefix = Prefix((1, 2, 3))
-    sender = TruthSender(7, prefix, DraftLengthController(4, 24, StepCosts(), SessionTimes(0.0)))
+    sender, prefix = sending((1, 2, 3), 4)
     assert [sync.draft_n for sync in sender.begin()] == [4]
     prefix.extend((4,))
     assert [truth.ids for truth in sender.grown(3, 0, 0.0, idle=True)] == [(4,)]
@@ -102,8 +100,7 @@ def test_who_was_told_to_draft_hears_at_once_that_it_is_to_stop():
 
 def test_who_is_off_hears_once_a_second_or_when_it_is_to_draft():
     """All of it, in frames that can be sent."""
-    prefix = Prefix((1, 2, 3))
-    sender = TruthSender(7, prefix, DraftLengthController(0, 24, StepCosts(), SessionTimes(0.0)))
+    sender, prefix = sending((1, 2, 3), 0)
     heard = [ids for sync in sender.begin() for ids in sync.ids]
     for step in range(2, 41):
         base = len(prefix)
@@ -128,8 +125,32 @@ def test_who_is_off_hears_once_a_second_or_when_it_is_to_draft():
 def test_a_long_prefix_is_synced_in_frames_that_place_themselves():
     """Every SYNC frame starts where the one before ended and carries the CRC of all ids before it."""
     ids = tuple(range(2 * m.MAX_TOKENS + 3))
-    prefix = Prefix(ids)
-    frames = TruthSender(7, prefix, DraftLengthController(4, 24, StepCosts(), SessionTimes(0.0))).begin()
+    sender, prefix = sending(ids, 4)
+    frames = sender.begin()
     assert [frame.base for frame in frames] == [0, m.MAX_TOKENS, 2 * m.MAX_TOKENS]
     assert [frame.prefix_crc for frame in frames] == [prefix.crc_at(frame.base) for frame in frames]
     assert [token for frame in frames for token in frame.ids] == list(ids)
+
+
+# --- prefixes name themselves by a CRC
+
+ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=30)
+
+
+def crc_of(tokens):
+    return crc32(struct.pack(f"<{len(tokens)}i", *tokens))
+
+
+@given(ids, ids, st.integers(0, 40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_every_prefix_has_the_crc_of_its_bytes_and_no_other(first, second, length, base, crc):
+    """Whatever was there before and was cut off."""
+    prefix = Prefix(first)
+    prefix.extend(second)
+    prefix.truncate(length)
+    prefix.extend(first)
+    tokens = [*(first + second)[:length], *first]
+    crcs = [crc_of(tokens[:n]) for n in range(len(tokens) + 1)]
+    assert (len(prefix), prefix[0 : len(prefix)], prefix.crc) == (len(tokens), tokens, crcs[-1])
+    assert [prefix.crc_at(n) for n in range(len(crcs))] == crcs
+    assert all(prefix.holds(n, one) for n, one in enumerate(crcs))
+    assert prefix.holds(base, crc) == (base <= len(tokens) and crcs[base] == crc)

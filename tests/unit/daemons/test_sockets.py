@@ -1,9 +1,11 @@
-"""The sockets: where they may listen, what they take, who is let go, and what becomes of a verifier that does not
-read."""
+"""The sockets: where they may listen, what they take, who is let go, and what becomes of a verifier that does not read;
+the limits that honest traffic passes and a flood does not, which is cut off where it goes on."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, repeat
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +13,7 @@ import zmq
 from harness import PATIENCE
 from harness.ports import free_address
 
-from specmesh.core.peer_limits import Cost, PeerGate, Rate
+from specmesh.core.peer_limits import Cost, FrameAction, PeerGate, PeerLimits, Rate
 from specmesh.daemons.link.dealer import Dealer, Route, close_dealer
 from specmesh.daemons.link.sockets import Router, bind_router
 from specmesh.errors import ConfigError
@@ -114,10 +116,8 @@ def test_bytes_of_json_count_more(ends: Ends):
     """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
     order = encode(m.Open(1, "x" * 200_000, {"max_tokens": 1, "temperature": 0, "seed": 1, "draft_n": 0}))
     fit = BYTES // (8 * len(order))  # as PROTOCOL.md says
-    objections = [ends.router.objection([ends.identity, order], 0.0) for _ in range(fit + 1)]
-    assert objections == [None] * fit + ["rate"]
-    ids = encode(m.Draft(1, 0, 0, (1,) * 512))
-    assert ends.router.objection([ends.identity, ids], 0.0) is None
+    assert [ends.router.objection([ends.identity, order], 0.0) for _ in range(fit + 1)] == [None] * fit + ["rate"]
+    assert ends.router.objection([ends.identity, encode(m.Draft(1, 0, 0, (1,) * 512))], 0.0) is None
 
 
 NO_ADDRESSES = (
@@ -169,3 +169,81 @@ def test_no_room_for_another_connection(room: int):
         dealer.reconnect()
         assert (dealer.cut, str(dealer.refusal)[-19:]) == (True, "Too many open files")
     context.destroy(linger=0)
+
+
+# --- limits of a peer
+
+FRAME = 36
+FEW = {cost: Rate(10, 20) for cost in Cost} | {Cost.BYTES: Rate(10**6, 10**6), Cost.IDS: Rate(10, 40, earned=30)}
+
+
+def test_an_honest_drafter_never_meets_limits():
+    """A chain of 32 and a step's 17 for each TRUTH, a draft a millisecond, for a minute: all is taken, however fast the
+    rounds are."""
+    for rounds in (3, 30, 300, 2000):
+        one, left = PeerLimits(), 0.0
+        for turn in range(60 * rounds):
+            now, left = turn / rounds, left + 1000 / rounds
+            one.earn()
+            assert one.frame(24, Cost.IDS, 0, now) is FrameAction.TAKE
+            for _ in range(min(int(left), 49)):
+                assert one.frame(24, Cost.IDS, 1, now) is FrameAction.TAKE
+            left -= int(left)
+
+
+def test_a_burst_is_slowed_and_forgiven():
+    one = PeerLimits(FEW)
+    for again in range(5):
+        told = [one.frame(FRAME, None, 1, again * 4.0) for _ in range(70)]
+        assert told == [FrameAction.TAKE] * 20 + [FrameAction.DROP] * 50
+
+
+@pytest.mark.fault("E2.28")
+def test_a_flood_is_bounded_and_then_cut():
+    one = PeerLimits(FEW)
+    told = [one.frame(FRAME, None, 1, n / 1000) for n in range(6000)]
+    assert told.count(FrameAction.TAKE) <= 20 + 6 * 10 + 1
+    first = told.index(FrameAction.DROP)
+    assert told.index(FrameAction.CUT) == pytest.approx(first + 3 * 1000, abs=2)
+
+
+@pytest.mark.parametrize("cost", [Cost.IDS, Cost.NACKS, Cost.HELLOS, Cost.VOCABS, Cost.PINGS])
+def test_each_cost_has_a_bound_of_its_own(cost: Cost):
+    one = PeerLimits(FEW | {Cost.FRAMES: Rate(10**6, 10**6)})
+    told = [one.frame(FRAME, cost, 1, n / 90) for n in range(900)]
+    assert told.count(FrameAction.TAKE) <= FEW[cost].burst + 10 * 10 + 1
+    assert FrameAction.CUT in told
+    assert one.frame(FRAME, None, 1, 10.0) is FrameAction.TAKE
+
+
+@pytest.mark.fault("E2.28")
+def test_frames_that_are_none():
+    one, other = PeerLimits(FEW), PeerLimits(FEW)
+    assert {one.bad(n / 10) for n in range(200)} == {FrameAction.DROP}
+    assert [other.bad(0.0) for _ in range(21)] == [FrameAction.DROP] * 20 + [FrameAction.CUT]
+
+
+def test_accounts_are_apart_and_bounded():
+    gate = PeerGate()
+    while gate.limits(b"flood", "").frame(1, None, 1, 0.0) is FrameAction.TAKE:
+        pass
+    assert gate.limits(b"flood", "good").frame(1, None, 1, 0.0) is FrameAction.TAKE
+    first = gate.limits(b"first")
+    for number in range(10_000):
+        assert gate.limits(b"%d" % number) is gate.limits(b"%d" % number)
+    assert gate.limits(b"first") is not first
+
+
+def test_the_protocol_tells_the_limits():
+    """At once, in a second, and what a TRUTH earns, which is no more than at once."""
+    text = (Path(__file__).parents[3] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
+    section = text.partition("### 7.5")[2].partition("## 8.")[0]
+    rows = re.findall(r"^\| [^|]+ \| (\d+)( MiB)? \| (\d+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", section, re.MULTILINE)
+    for cost, (rate, unit, burst, *more) in zip(Cost, rows, strict=True):
+        one, size, (earned, per_draft) = PeerLimits(), 2**20 if unit else 1, (int(number or 0) for number in more)
+        at_once, per_second = (0.0, 9, int(burst) * size), (1.0, None, int(rate) * size)
+        for now, drafts, most in (at_once, per_second, (1.0, 0, earned), (1.0, 2, earned + 2 * per_draft)):
+            if drafts is not None:
+                one.earn(drafts)
+            told = [one.frame(0, cost, amount, now) for amount in (most - (cost is Cost.FRAMES), 1)]
+            assert told == [FrameAction.TAKE, FrameAction.DROP], cost

@@ -1,4 +1,5 @@
-"""Grammars compiled for a vocabulary: masks, what is forced, what fits, and what is refused."""
+"""Grammars compiled for a vocabulary: masks, what is forced, what fits, and what is refused; GBNF for
+llguidance."""
 
 import json
 import random
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
+from specmesh.engines.grammar_source import answer, gbnf_to_lark
 from specmesh.errors import RequestError
 
+examples = pytest.importorskip("llama_cpp.llama_grammar")
 ENDS = {3, 300}
 PIECES = (
     *(bytes([byte]) if byte != 3 else b"" for byte in range(256)),
@@ -24,7 +28,6 @@ PIECES = (
 )
 VOCABULARY = Vocabulary(PIECES, frozenset(ENDS))
 GBNF, SCHEMA = GrammarKind.GBNF, GrammarKind.JSON_SCHEMA
-N = Grammar(GBNF, 'root ::= "abc" | "abca" | "abcab" | "b"')
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +51,8 @@ def common(texts: list[bytes]) -> bytes:
     return first[: next((n for n, byte in enumerate(first) if last[n] != byte), len(first))]
 
 
-TEXTS = st.sets(st.text("abcé", min_size=1, max_size=6), min_size=1, max_size=6)
-
-
 @settings(max_examples=settings().max_examples // 4)
-@given(TEXTS, st.data())
+@given(st.sets(st.text("abcé", min_size=1, max_size=6), min_size=1, max_size=6), st.data())
 def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], data: st.DataObject):
     """Every id whose bytes can go on, ends where the text is whole, and nothing else; where one text alone can follow,
     the next of the ids that spell it."""
@@ -119,15 +119,12 @@ def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars: Grammars, te
         assert constraint.count_allowed(resumed.forced()) == len(resumed.forced())
 
 
-WIDE = Grammar(GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')
-
-
 def test_a_lexers_states_are_each_texts_own():
     """A text that has taken all that it may ends alone: the next of the same grammar goes as far."""
     far = [0, 0]
     with closing(Grammars(Vocabulary((b"a", b"b", b"c", b""), frozenset({3})))) as narrow:
         for text in range(2):
-            constraint, luck = narrow.compile(WIDE), random.Random(1)
+            constraint, luck = narrow.compile(Grammar(GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')), random.Random(1)
             while constraint.allows(token := luck.randrange(2)):
                 constraint.accept(token)
                 far[text] += 1
@@ -136,11 +133,9 @@ def test_a_lexers_states_are_each_texts_own():
     assert far[0] == far[1] < 50_000
 
 
-AMBIGUOUS = Grammar(GBNF, 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""')
-
-
 def test_what_is_ambiguous_is_limited(grammars: Grammars):
-    text, drafted, other = (grammars.compile(one) for one in (AMBIGUOUS, AMBIGUOUS, N))
+    ambiguous = 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""'
+    text, drafted, other = (grammars.compile(Grammar(GBNF, one)) for one in (ambiguous, ambiguous, 'root ::= "b"'))
     while text.allows(97):
         text.accept(97)
     with pytest.raises(RequestError, match=r"takes too much to go on with: .*; ask for a simpler grammar"):
@@ -201,3 +196,100 @@ def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[st
     named, longer = ([*ids(begun + rest + "}" * begun.count("{")), 300] for rest in ("", ', "z": 2'))
     assert constraint.count_allowed(named) == len(named)
     assert constraint.count_allowed(longer) == (len(longer) if more else len(ids(begun)))
+
+
+# --- GBNF as the lexer and parser of llguidance take it: the same language
+
+BYTES = LLTokenizer("byte")
+MUNCH = """root ::= word tail
+word ::= [a-z]+
+tail ::= "b" tail2 | "c"
+tail2 ::= "(" root ")"
+"""
+DASH = """root ::= my-rule "\\u0041"
+my-rule ::= "x" | "y" my-rule
+"""
+
+BLANK = """
+root ::= (   # a comment with "::=" in it
+    "a"
+  | "b" # another
+) |
+  rest?
+rest ::= "c"{2} "d"{0,1} "e"{1,}
+"""
+ESCAPES = r"""root ::= "\x41\u00e9\U0001F600\"\\[\]" [\]\-x] [^a-c\n] [a-]"""
+
+CASES = {
+    "json": (
+        examples.JSON_GBNF,
+        ["{}", '{"a":1}', '{ "a": [1, 2.5e-3, null, true], "b\\n\\u00e9": {"c": ""}} ', '{"x":"é"}\n  '],
+        ["[1]", '{"a":01}', "{a:1}", '{"a":1,}', " {}"],
+    ),
+    "arithmetic": (examples.ARITHMETIC_GBNF, ["a=b\n", "(a +12)*c_1 = 3\n", "1+2=3\nx= y\n"], ["a", "a=b", "A=b\n"]),
+    "list": (examples.LIST_GBNF, ["- one\n", "- one\n- tŵo x\n"], ["-x\n", "- \n"]),
+    "other letters": ("root ::= ([ぁ-ゟ] | [一-鿿])+", ["こんにちは世界"], ["hello", "ア"]),
+    "a run and one more": ('root ::= [a-z]+ "b"', ["ab", "abb", "bb", "bbab"], ["b", "aba"]),
+    "a run before another rule": (MUNCH, ["ac", "bbb(xc)", "abcb(cc)"], ["a"]),
+    "any character": ('root ::= "a" . "b"', ["axb", "a\nb", "aéb", "a😀b"], ["ab", "axxb"]),
+    "nothing inside": ('root ::= "(" root ")" | ""', ["", "(())"], ["(()"]),
+    "names": (DASH, ["xA", "yyxA"], ["A", "yA"]),
+    "blanks": (BLANK, ["a", "b", "", "cce", "ccdeee"], ["c", "ce", "ccdd"]),
+    "escapes": (ESCAPES, ['Aé😀"\\[]]da', 'Aé😀"\\[]-é-', 'Aé😀"\\[]xx-'], ['Aé😀"\\[]xa-', 'Aé😀"\\[]xxb']),
+    "left recursion": ('root ::= root "a" | "b"', ["b", "baaa"], ["a", ""]),
+    "a rule that nobody uses": ('root ::= "a"\nother ::= "b" other | "c"', ["a"], ["b", "c"]),
+    "literals that begin alike": (
+        'root ::= "ab" root "cd" | "abc" "e" | ""',
+        ["abcd", "abce", "ababcecd", ""],
+        ["abc", "abcecd"],
+    ),
+}
+
+
+def accepts(grammar: str, text: str) -> bool:
+    matcher = LLMatcher(BYTES, str(answer({"kind": "gbnf", "text": grammar})["lark"]), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = list(text.encode())
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_language_is_the_same(name: str):
+    grammar, good, bad = CASES[name]
+    assert [text for text in good if not accepts(grammar, text)] == []
+    assert [text for text in bad if accepts(grammar, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        ('top ::= "a"', "no rule named root"),
+        ("root ::= \n  other", "line 2: there is no rule named other"),
+        ('root ::= "a"\n\nroot "b"', "line 3: expected .*::="),
+        ('"a"\nroot ::= "b"', "line 1: expected .*::="),
+        ('root ::= "a', "line 1: unexpected end"),
+        ('root ::= "a" |\n\n # of b\n b ::= "c"', "line 4: unexpected '::='"),
+        ('root ::=\n  b ::= "c"', "line 2: unexpected '::='"),
+        ('root ::= b b ::= "x"', "line 1: unexpected '::='"),
+        ('root ::= ("a" | "b"', r"line 1: expected \)"),
+        ('root ::= "a" )', "line 1: unexpected"),
+        (r'root ::= "\q"', "unknown escape"),
+        ('root ::= "a"\nunused ::= "\\q"', "line 2: unknown escape"),
+        (r'root ::= "\x4"', "unknown escape"),
+        ("root ::= []", "a class without characters"),
+        ("root ::= [z-a]", "from z to a"),
+        ('root ::= "a" | +', "follows nothing"),
+        ('root ::= "a"{x}', "unexpected '{'"),
+        ("root ::= <think> [a-z]", "line 1: unexpected '<'"),
+        ("root ::= " + "(" * 5000, "nested too deeply"),
+    ],
+)
+def test_what_is_none_is_refused_with_its_line(grammar: str, why: str):
+    with pytest.raises(RequestError, match=why):
+        gbnf_to_lark(grammar)
+
+
+def test_a_rule_that_nobody_uses_changes_nothing():
+    """A recursive one would put a grammar that is one lexeme on the parser, which takes far longer."""
+    line = 'root ::= line+\nline ::= [a-z ]+ [.]? [a-z ]* "\\n"?\n'
+    assert gbnf_to_lark(line + 'unused ::= "(" unused ")" | "x"') == gbnf_to_lark(line)

@@ -1,4 +1,5 @@
-"""llama.cpp: loading, its errors, files that are no models, its vocabulary, what it logs, and rows taken back."""
+"""llama.cpp: loading, its errors, files that are no models, its vocabulary, what it logs, rows taken back, and steps of
+a constant width."""
 
 import os
 import subprocess
@@ -18,6 +19,7 @@ from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama.model import LlamaModel
 from specmesh.engines.llama.rollback import Restore
 from specmesh.errors import ConfigError, EngineError, LocalProtocolError, RequestError
+from specmesh.paths import bundled
 
 pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.models
@@ -36,7 +38,7 @@ def verifier(tiny_gguf: Path) -> Iterator[LlamaVerifier]:
     engine.close()
 
 
-class TestSettings:
+class TestEngine:
     @pytest.mark.fault("E7.81")
     def test_refused(self, tiny_gguf: Path) -> None:
         with pytest.raises(ConfigError, match="fewer sequences"):
@@ -45,8 +47,7 @@ class TestSettings:
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault("E5.57")
     def test_no_memory_for_the_context(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int) -> None:
-        lib = llama_library.library()
-        monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
+        monkeypatch.setattr(llama_library.library(), "llama_init_from_model", lambda *_: None)
         with pytest.raises(ConfigError, match="choose a smaller context"):
             LlamaVerifier(settings(tiny_gguf, ctx=n_ctx))
 
@@ -57,12 +58,34 @@ class TestSettings:
             engine.decode([Span(0, 8, tuple(range(9)), logits=True)])
         engine.close()
 
+    @pytest.mark.parametrize(("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")])
+    @pytest.mark.parametrize("arch", ["llama", "mamba"])
+    def test_failed_step(
+        self, make_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, arch: str, code: int, named: str
+    ) -> None:
+        """Half-way through: its sequences are empty, whatever llama.cpp kept of it, and the others as they were."""
+        engine = LlamaVerifier(settings(make_gguf(f"tiny-{arch}", arch=arch)))
+        ids = tuple(range(40, 52))
+        (straight,) = engine.decode([Span(0, 0, ids, logits=True)])
+        assert straight is not None
+        expected = straight[8:].copy()
+        engine.trim(0, 0)
+        engine.decode([Span(seq, 0, ids[:8], logits=False) for seq in (0, 1)])
+        lib = llama_library.library()
+        decode = lib.llama_decode
+        with monkeypatch.context() as patch:
+            patch.setattr(lib, "llama_decode", lambda *arguments: (decode(*arguments), code)[1])
+            with pytest.raises(EngineError, match=named):
+                engine.decode([Span(0, 8, (90, 91), logits=True)])
+        for seq, held in ((0, 0), (1, 8)):
+            assert engine.trim(seq, 99) == held
+            (again,) = engine.decode([Span(seq, held, ids[held:], logits=True)])
+            assert again is not None
+            assert np.allclose(again[8 - held :], expected, atol=1e-3)
+        engine.close()
+
 
 class TestVocabulary:
-    def test_special_tokens_in_a_prompt(self, verifier: LlamaVerifier) -> None:
-        """Special tokens written in a raw prompt are those tokens, as in llama-server's /completion."""
-        assert verifier.tokenizer.encode("a<|end|>b<tool>") == [97, 260, 98, 261]
-
     @pytest.mark.fault("E7.83")
     @pytest.mark.parametrize("piece", ["\0", "a\0b\0", "the hell \U0001f600\u4e2d ", "x", "lorem ipsum ", " "])
     @pytest.mark.parametrize("length", [0, 1, 20, MEGABYTE])
@@ -81,34 +104,6 @@ class TestVocabulary:
         """With some vocabularies each letter of a run takes stack, of which a daemon's threads have too little."""
         engine = LlamaVerifier(settings(make_gguf("gpt-4o", pre="gpt-4o")))
         assert len(engine.tokenizer.encode("x" * MEGABYTE)) == MEGABYTE
-        engine.close()
-
-
-class TestModels:
-    @pytest.mark.parametrize(("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")])
-    @pytest.mark.parametrize("model", ["tiny_gguf", "tiny_recurrent_gguf"])
-    def test_failed_step(
-        self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, model: str, code: int, named: str
-    ) -> None:
-        """Half-way through: its sequences are empty, whatever llama.cpp kept of it, and the others as they were."""
-        engine = LlamaVerifier(settings(request.getfixturevalue(model)))
-        ids = tuple(range(40, 52))
-        (straight,) = engine.decode([Span(0, 0, ids, logits=True)])
-        assert straight is not None
-        expected = straight[8:].copy()
-        engine.trim(0, 0)
-        engine.decode([Span(seq, 0, ids[:8], logits=False) for seq in (0, 1)])
-        lib = llama_library.library()
-        decode = lib.llama_decode
-        with monkeypatch.context() as patch:
-            patch.setattr(lib, "llama_decode", lambda *arguments: (decode(*arguments), code)[1])
-            with pytest.raises(EngineError, match=named):
-                engine.decode([Span(0, 8, (90, 91), logits=True)])
-        for seq, held in ((0, 0), (1, 8)):
-            assert engine.trim(seq, 99) == held
-            (again,) = engine.decode([Span(seq, held, ids[held:], logits=True)])
-            assert again is not None
-            assert np.allclose(again[8 - held :], expected, atol=1e-3)
         engine.close()
 
 
@@ -157,8 +152,7 @@ def test_calls_after_the_end(tiny_gguf: Path) -> None:
 
 
 def test_pin_is_the_packages() -> None:
-    pyproject = Path(__file__).parents[3] / "pyproject.toml"
-    assert f"llama-cpp-python=={llama_library.PINNED}" in pyproject.read_text()
+    assert f"llama-cpp-python=={llama_library.PINNED}" in (Path(__file__).parents[3] / "pyproject.toml").read_text()
 
 
 def test_nothing_on_stderr(tiny_gguf: Path) -> None:
@@ -208,7 +202,6 @@ def test_no_file(tiny_gguf: Path, tmp_path: Path):
 
 # --- how rows are taken back by models with recurrent layers
 
-
 IDS = tuple(range(40, 100))
 RESTORING = ["mamba", "lfm2"]
 
@@ -227,7 +220,7 @@ def close_to(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
     return float(np.abs(left - right).max()) < 0.02
 
 
-class TestProbe:
+class TestRestore:
     @pytest.mark.fault("E7.79")
     def test_a_wrong_state_shows_in_the_logits(
         self, make_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
@@ -236,8 +229,6 @@ class TestProbe:
         with pytest.raises(ConfigError, match="cannot verify"):
             LlamaVerifier(restoring(make_gguf, "lfm2"), max_draft=8)
 
-
-class TestRestore:
     def test_a_wide_step_taken_back(self, make_gguf: Callable[..., Path]) -> None:
         """More ids to decode again than a step has rows are decoded in pieces."""
         engine = LlamaVerifier(restoring(make_gguf, "lfm2"), n_batch=12, max_draft=11)
@@ -281,3 +272,80 @@ class TestRestore:
         assert predict(engine, 0, IDS[50:51], GREEDY) == predict(straight, 0, IDS[:51], GREEDY)
         engine.close()
         straight.close()
+
+
+# --- steps of a constant width: the same bits with and without drafts, however they are cut, and beside any others
+
+WIDTH, N_CTX, PROMPT, STEPS = 4, 600, 250, 40
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LlamaVerifier]:
+    engine = LlamaVerifier(settings(Path(bundled("target.gguf")), ctx=N_CTX, max_sessions=3, reproducible=True))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty(target: LlamaVerifier) -> None:
+    for seq in range(3):
+        target.trim(seq, 0)
+
+
+@pytest.fixture(scope="module")
+def ids(target: LlamaVerifier) -> tuple[int, ...]:
+    return tuple(np.random.default_rng(3).integers(300, len(target.vocabulary) - 1, 600).tolist())
+
+
+def rows(target: LlamaVerifier, *spans: Span) -> NDArray[np.float32]:
+    found = target.decode(spans)[0]
+    assert found is not None
+    return found.copy()
+
+
+def plain(target: LlamaVerifier, ids: tuple[int, ...]) -> list[NDArray[np.float32]]:
+    """The row after each id from PROMPT on, one id per step."""
+    target.decode([Span(0, 0, ids[:PROMPT], logits=False)])
+    return [rows(target, Span(0, at, (ids[at],), logits=True))[0] for at in range(PROMPT, PROMPT + STEPS)]
+
+
+def test_drafts_change_no_bit(target, ids):
+    """Right and wrong drafts of every number, over a boundary of the blocks that attention is computed in."""
+    expected = plain(target, ids)
+    target.decode([Span(1, 0, ids[:PROMPT], logits=False)])
+    at, luck = PROMPT, np.random.default_rng(5)
+    while at < PROMPT + STEPS:
+        right = int(luck.integers(0, WIDTH))
+        wrong = int(luck.integers(0, WIDTH - right))
+        drafts = (*ids[at + 1 : at + 1 + right], *ids[:wrong])
+        found = rows(target, Span(1, at, (ids[at], *drafts), logits=True))
+        for row, shall in zip(found[: right + 1], expected[at - PROMPT :], strict=False):
+            assert np.array_equal(row, shall)
+        at += right + 1
+        target.trim(1, at)
+
+
+def test_other_sequences_change_no_bit(target, ids):
+    """A sequence that shares its steps with others, whose rows come and go, is computed as it is alone."""
+    expected = plain(target, ids)
+    target.decode([Span(2, 0, ids[100:130], logits=False), Span(1, 0, ids[:PROMPT], logits=False)])
+    for at in range(PROMPT, PROMPT + STEPS):
+        found = rows(target, Span(1, at, (ids[at],), logits=True), Span(2, 30, ids[at - 3 : at], logits=True))
+        target.trim(2, 30)
+        assert np.array_equal(found[0], expected[at - PROMPT])
+
+
+def test_the_whole_context(target, ids):
+    """A step at the very end of a sequence has room for what fills it up; a prompt may be longer than one decode."""
+    most = target.info.n_batch
+    target.decode([Span(0, 0, ids[:most], logits=False)])
+    target.decode([Span(0, most, ids[most : N_CTX - 1], logits=False)])
+    assert target.decode([Span(0, N_CTX - 1, (5,), logits=True)])[0] is not None
+    with pytest.raises(LocalProtocolError):
+        target.decode([Span(0, N_CTX, (5,), logits=True)])
+
+
+def test_models_that_cannot(make_gguf: Callable[..., Path]):
+    """Rows that fill a step up must be removed again, which a recurrent state does not allow."""
+    with pytest.raises(ConfigError, match="leave --reproducible out"):
+        LlamaVerifier(settings(make_gguf("tiny-mamba", arch="mamba"), reproducible=True))

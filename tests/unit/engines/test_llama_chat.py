@@ -1,6 +1,7 @@
 """Chat templates: a model's own, one from a file, none, and those that do not work."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -25,45 +26,27 @@ BEGUN = (*SAID, ChatMessage("assistant", " The sky  ", "bot"))
 EXPECTED = "system=be<|end|>user=hello<|end|>>"
 
 
-Make = Callable[..., LlamaVerifier]
+def opened(make_gguf: Callable[..., Path], template: str) -> AbstractContextManager[LlamaVerifier]:
+    path = str(make_gguf("chat", chat=template))
+    return closing(LlamaVerifier(ModelSettings("llama", path, ctx=64, max_sessions=1, threads=1)))
 
 
-@pytest.fixture
-def make(make_gguf: Callable[..., Path]) -> Iterator[Make]:
-    engines: list[LlamaVerifier] = []
-
-    def made(own: str) -> LlamaVerifier:
-        path = str(make_gguf("chat", chat=own))
-        engines.append(LlamaVerifier(ModelSettings("llama", path, ctx=64, max_sessions=1, threads=1)))
-        return engines[-1]
-
-    yield made
-    for engine in engines:
-        engine.close()
-
-
-def test_own_template(make: Make):
-    engine = make(PLAIN)
-    ids = engine.tokenizer.encode(engine.tokenizer.chat_text(SAID, {}))
-    assert ids == engine.tokenizer.encode(EXPECTED)
-    assert sum(token in engine.tokenizer.vocabulary.end_ids for token in ids) == 2
-    begun = "system=be<|end|>user=hello<|end|>assistant= The sky  "
-    written = engine.tokenizer.chat_text(BEGUN, {}, continued=True)
-    assert engine.tokenizer.encode(written) == engine.tokenizer.encode(begun)
-
-
-def test_special_tokens_and_texts(make: Make):
-    """Those at a text's ends are left out on demand, one that is written in it is read; /props tells `texts`."""
-    engine = make(PLAIN)
-    assert engine.tokenizer.encode("a<|end|>", special=False)[-1:] == engine.tokenizer.encode("a<|end|>")[-1:]
-    assert set(engine.tokenizer.texts.values()) >= {PLAIN, "<|end|>"}
-    assert engine.tokenizer.chat_text(SAID, {}) == EXPECTED
+def test_own_template(make_gguf: Callable[..., Path]):
+    """Special tokens at a text's ends are left out on demand, one written in it is read; /props tells `texts`."""
+    with opened(make_gguf, PLAIN) as engine:
+        told = engine.tokenizer
+        assert told.chat_text(SAID, {}) == EXPECTED
+        assert sum(token in told.vocabulary.end_ids for token in told.encode(EXPECTED)) == 2
+        begun = "system=be<|end|>user=hello<|end|>assistant= The sky  "
+        assert told.encode(told.chat_text(BEGUN, {}, continued=True)) == told.encode(begun)
+        assert told.encode("a<|end|>", special=False)[-1:] == told.encode("a<|end|>")[-1:]
+        assert set(told.texts.values()) >= {PLAIN, "<|end|>"}
 
 
 @pytest.mark.parametrize("template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"])
-def test_template_that_refuses(make: Make, template: str):
-    with pytest.raises(RequestError, match="template refuses"):
-        make(template).tokenizer.chat_text(SAID, {})
+def test_template_that_refuses(make_gguf: Callable[..., Path], template: str):
+    with opened(make_gguf, template) as engine, pytest.raises(RequestError, match="template refuses"):
+        engine.tokenizer.chat_text(SAID, {})
 
 
 def rendered(

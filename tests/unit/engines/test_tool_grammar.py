@@ -172,9 +172,8 @@ def test_a_constraint_forces_a_call():
     """Of a vocabulary where marks are tokens."""
     marks = [b"<tool_call>", b"</tool_call>", b'{"name": "', b'", "arguments": ']
     vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), *marks, b""), frozenset({260}))
-    grammar = check_grammar(Grammar(GrammarKind.TOOLS, request("hermes", tools=TOOLS[1:])))
     with closing(Grammars(vocabulary)) as grammars:
-        constraint = grammars.compile(grammar)
+        constraint = grammars.compile(check_grammar(Grammar(GrammarKind.TOOLS, request("hermes", tools=TOOLS[1:]))))
         assert constraint.allows(260)
         assert constraint.forced() == ()
         constraint.accept(256)

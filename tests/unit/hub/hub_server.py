@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from specmesh.cli import main
 
@@ -124,22 +124,13 @@ class Models:
     variables: dict[str, str]
     folder: Path
 
-    def __call__(self, *words: object) -> "Done":
+    def __call__(self, *words: object) -> Result:
+        command = ["models", *map(str, words)]
         with contextlib.chdir(self.folder):
-            done = CliRunner().invoke(main, ["models", *map(str, words)], env=self.variables)
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return Done(done.exit_code, done.stdout, done.stderr)
+            return CliRunner().invoke(main, command, env=self.variables, catch_exceptions=False)
 
     def start(self, *words: object, **variables: str) -> "subprocess.Popen[str]":
         ours = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SPECMESH_"))}
         program = [sys.executable, "-m", "specmesh", "models", *map(str, words)]
         env, pipe = ours | self.variables | variables, subprocess.PIPE
         return subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self.folder)
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str

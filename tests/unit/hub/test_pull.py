@@ -6,7 +6,9 @@ import fcntl
 import json
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -16,10 +18,39 @@ from specmesh.errors import ConfigError
 from specmesh.models import pull as model_transfer
 from specmesh.models import resolve
 
-pytest.importorskip("huggingface_hub")
-
+huggingface_hub = pytest.importorskip("huggingface_hub")
 RAW = bytes(range(256)) * 1200
 """A file of 307,200 bytes."""
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    """Repositories to fill: hub.repos["owner/name"] = Repo(...)."""
+    server = HubServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def models(hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Models]:
+    """The command, with the hub on loopback as its hub."""
+    # huggingface_hub reads these variables once, when it is imported; a process of its own gets them as variables.
+    told = {"ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}"}
+    told |= {"HF_HUB_OFFLINE": False, "DOWNLOAD_CHUNK_SIZE": 1000, "HF_TOKEN_PATH": str(tmp_path / "no token")}
+    for name, value in told.items():
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    no_pause = SimpleNamespace(sleep=lambda _: None)  # between two tries
+    monkeypatch.setattr("huggingface_hub.file_download.time", no_pause)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "SPECMESH_MODELS_DIR": str(root)}
+    yield Models(variables, tmp_path)
+    huggingface_hub.close_session()
 
 
 class TestGguf:
@@ -27,8 +58,8 @@ class TestGguf:
         """Without FILE the one GGUF model comes, alone; its path is all of stdout; nothing is on stderr."""
         hub.repos["me/tiny"] = Repo({"README.md": b"hello", "tiny.gguf": RAW, "mmproj-tiny.gguf": b"x" * 300})
         done = models("pull", "me/tiny")
-        assert (done.code, done.err) == (0, "")
-        assert done.out == f"{root / 'me/tiny/tiny.gguf'}\n"
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert done.stdout == f"{root / 'me/tiny/tiny.gguf'}\n"
         assert (root / "me/tiny/tiny.gguf").read_bytes() == RAW
         assert hub.served == [("tiny.gguf", None, len(RAW))]
         assert not [*(root / ".partial").iterdir()]
@@ -36,33 +67,33 @@ class TestGguf:
     def test_several_are_listed(self, hub: HubServer, models: Models) -> None:
         hub.repos["me/tiny"] = Repo({"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
         done = models("pull", "me/tiny")
-        assert (done.code, done.out, hub.served) == (2, "", [])
-        assert done.err.splitlines()[1:] == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
-        assert models("pull", "me/tiny", "sub/tiny-F16.gguf").out.endswith("me/tiny/sub/tiny-F16.gguf\n")
+        assert (done.exit_code, done.stdout, hub.served) == (2, "", [])
+        assert done.stderr.splitlines()[1:] == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
+        assert models("pull", "me/tiny", "sub/tiny-F16.gguf").stdout.endswith("me/tiny/sub/tiny-F16.gguf\n")
 
     @pytest.mark.fault("E7.77")
     def test_parts_come_together(self, hub: HubServer, models: Models, root: Path) -> None:
         parts = {f"big-0000{part}-of-00003.gguf": RAW + bytes([part]) for part in (1, 2, 3)}
         hub.repos["me/big"] = Repo(parts)
-        assert models("pull", "me/big").out == f"{root / 'me/big/big-00001-of-00003.gguf'}\n"
+        assert models("pull", "me/big").stdout == f"{root / 'me/big/big-00001-of-00003.gguf'}\n"
         assert {path.name: path.read_bytes() for path in (root / "me/big").glob("*.gguf")} == parts
         del parts["big-00002-of-00003.gguf"]
-        assert "lacks big-00002-of-00003.gguf" in models("pull", "me/big").err
+        assert "lacks big-00002-of-00003.gguf" in models("pull", "me/big").stderr
 
     def test_nothing_is_placed_before_all_is_there(self, hub: HubServer, models: Models, root: Path) -> None:
         """A model whose last part broke off does not exist yet, and what came of it is not fetched twice."""
         parts = {f"big-0000{part}-of-00002.gguf": RAW + bytes([part]) for part in (1, 2)}
         hub.repos["me/big"] = Repo(parts, cut={"big-00002-of-00002.gguf": 1})
-        assert models("pull", "me/big").code == 69
+        assert models("pull", "me/big").exit_code == 69
         assert not (root / "me/big").exists()
         before = len(hub.served)
         hub.repos["me/big"].cut.clear()
-        assert models("pull", "me/big").code == 0
+        assert models("pull", "me/big").exit_code == 0
         assert [name for name, _, _ in hub.served[before:]] == ["big-00002-of-00002.gguf"]
 
     def test_names_that_leave_the_folder(self, hub: HubServer, models: Models, root: Path) -> None:
         hub.repos["me/evil"] = Repo({"../../evil.gguf": RAW, "/evil.gguf": RAW, ".hidden/x.gguf": RAW})
-        assert models("pull", "me/evil").code == 2
+        assert models("pull", "me/evil").exit_code == 2
         assert not list(root.rglob("*.gguf"))
 
 
@@ -83,12 +114,12 @@ class TestInterrupted:
         """Or starts over where Range is not honoured, or the file is another one."""
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         broken = models("pull", "me/tiny")
-        assert (broken.code, broken.out, len(broken.err.splitlines())) == (69, "", 1)
-        assert "100000 bytes are kept" in broken.err
+        assert (broken.exit_code, broken.stdout, len(broken.stderr.splitlines())) == (69, "", 1)
+        assert "100000 bytes are kept" in broken.stderr
         assert not (root / "me/tiny").exists()
         hub.repos["me/tiny"] = now
         done = models("pull", "me/tiny")
-        assert (done.code, Path(done.out.strip()).read_bytes()) == (0, now.files["tiny.gguf"])
+        assert (done.exit_code, Path(done.stdout.strip()).read_bytes()) == (0, now.files["tiny.gguf"])
         assert hub.served[-1] == ("tiny.gguf", asked, came)
 
     def test_ctrl_c(self, hub: HubServer, models: Models, root: Path) -> None:
@@ -103,7 +134,7 @@ class TestInterrupted:
         over.set()
         assert (process.returncode, err) == (130, "")
         hub.repos["me/tiny"].cut.clear()
-        assert Path(models("pull", "me/tiny").out.strip()).read_bytes() == large
+        assert Path(models("pull", "me/tiny").stdout.strip()).read_bytes() == large
         assert hub.served[-1][1] is not None
 
 
@@ -112,9 +143,9 @@ class TestRefused:
     def test_wrong_checksum(self, hub: HubServer, models: Models, root: Path) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, lie={"tiny.gguf"})
         done = models("pull", "me/tiny")
-        assert (done.code, done.out, len(done.err.splitlines())) == (69, "", 1)
-        assert "tiny.gguf" in done.err
-        assert "checksum" in done.err
+        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (69, "", 1)
+        assert "tiny.gguf" in done.stderr
+        assert "checksum" in done.stderr
         assert not [path for path in root.rglob("*") if path.is_file()]
 
     @pytest.mark.parametrize(
@@ -131,22 +162,22 @@ class TestRefused:
     def test_status(self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, status=status, code=code)
         done = models("pull", "me/tiny")
-        assert (done.code, done.out, len(done.err.splitlines())) == (exit_code, "", 1), done.err
-        assert said in done.err
+        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (exit_code, "", 1), done.stderr
+        assert said in done.stderr
 
     @pytest.mark.fault("E7.85")
     def test_no_such_file_or_model(self, hub: HubServer, models: Models) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         done = models("pull", "me/tiny", "other.gguf")
-        assert (done.code, "tiny.gguf (307.2 kB)" in done.err) == (2, True)
-        assert models("pull", "me/nobody").code == 2
-        assert models("pull", "../me").code == 2
+        assert (done.exit_code, "tiny.gguf (307.2 kB)" in done.stderr) == (2, True)
+        assert models("pull", "me/nobody").exit_code == 2
+        assert models("pull", "../me").exit_code == 2
 
     def test_no_hub(self, hub: HubServer, models: Models) -> None:
         hub.close()
         done = models("pull", "me/tiny")
-        assert (done.code, len(done.err.splitlines())) == (69, 1)
-        assert hub.url in done.err
+        assert (done.exit_code, len(done.stderr.splitlines())) == (69, 1)
+        assert hub.url in done.stderr
 
     @pytest.mark.fault("E7.85")
     def test_offline(self, hub: HubServer, models: Models) -> None:
@@ -160,28 +191,27 @@ class TestRefused:
     @pytest.mark.fault("E5.54")
     def test_disk_full(self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
-        assert models("pull", "me/tiny").code == 69
+        assert models("pull", "me/tiny").exit_code == 69
         hub.repos["me/tiny"].cut.clear()
+        full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
         with monkeypatch.context() as patch:
-            patch.setattr(
-                model_transfer, "http_get", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-            )
+            patch.setattr(model_transfer, "http_get", full)
             done = models("pull", "me/tiny")
-        assert (done.code, len(done.err.splitlines())) == (69, 1), done.err
-        assert "is full" in done.err
-        assert models("pull", "me/tiny").code == 0
+        assert (done.exit_code, len(done.stderr.splitlines())) == (69, 1), done.stderr
+        assert "is full" in done.stderr
+        assert models("pull", "me/tiny").exit_code == 0
         assert hub.served[-1][1] == "bytes=100000-"
 
 
 def test_one_pull_at_a_time(hub: HubServer, models: Models, root: Path) -> None:
     hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 1000})
-    assert models("pull", "me/tiny").code == 69
+    assert models("pull", "me/tiny").exit_code == 69
     hub.repos["me/tiny"].cut.clear()
     [partial] = (root / ".partial").iterdir()
     with partial.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert models("pull", "me/tiny").code == 75
-    assert models("pull", "me/tiny").code == 0
+        assert models("pull", "me/tiny").exit_code == 75
+    assert models("pull", "me/tiny").exit_code == 0
 
 
 # --- models list, and names as --model
@@ -201,7 +231,7 @@ def filled(root: Path, tiny_gguf: Path) -> Path:
 
 
 def test_list(filled: Path, tiny_gguf: Path, models: Models) -> None:
-    told = json.loads(models("list", "--json").out)
+    told = json.loads(models("list", "--json").stdout)
     size = tiny_gguf.stat().st_size
     assert (told["schema_version"], told["folder"]) == (1, str(filled))
     rows = [(model["name"], model["size_bytes"]) for model in told["models"]]
@@ -211,9 +241,8 @@ def test_list(filled: Path, tiny_gguf: Path, models: Models) -> None:
 
 class TestResolve:
     def test_names(self, filled: Path) -> None:
-        path = str(filled / "me/tiny/tiny-F32.gguf")
         for name in ("me/tiny/tiny-F32.gguf", "tiny/tiny-F32.gguf", "tiny-F32.gguf", "tiny-F32"):
-            assert resolve(name, filled) == path
+            assert resolve(name, filled) == str(filled / "me/tiny/tiny-F32.gguf")
 
     def test_order(self, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A whole name comes before a path, a path before the end of a name."""

@@ -197,8 +197,7 @@ def test_a_name_means_one_thing():
                 named = [part.id for part in stored if isinstance(part.ctx, ast.Store) and part.id.isupper()]
             for name in named:
                 homes.setdefault(name, set()).add(str(path))
-    shared = {"T"}  # a type variable
-    assert {name for name, found in homes.items() if len(found) > 1 and name[0] != "_"} == shared
+    assert {name for name, found in homes.items() if len(found) > 1 and name[0] != "_"} == {"T"}  # a type variable
 
 
 def test_promises_are_shown_by_tests_that_exist():

@@ -93,12 +93,6 @@ def test_nothing_above_is_known(folder):
     assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_no_module_is_loaded_twice():
-    """Nobody imports top-level `wire` or `daemons`: they are specmesh.wire and specmesh.daemons."""
-    files = sources("specmesh", "wire", "daemons", "tests", "bench", "fuzz", "soak", "tools")
-    assert [named(path) for path in files if any(within(name, "wire", "daemons") for name in imports(path))] == []
-
-
 def module(path):
     """The name a file is imported by."""
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -162,10 +156,7 @@ def test_no_test_is_skipped_for_want_of_a_library(name):
 # --- bench/: each program can be imported, and says how it is used
 
 
-PROGRAMS = sorted((Path(__file__).parents[3] / "bench").glob("*.py"))
-
-
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
 def test_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("llama_cpp")
     monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])

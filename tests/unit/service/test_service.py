@@ -100,8 +100,7 @@ def test_the_system_unit_is_confined(tmp_path: Path):
 def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service.sys, "prefix", "/home/ada lovelace/venv")
     monkeypatch.setattr(service.sys, "base_prefix", "/usr")
-    text = unit("verifier", True, CONFIG)
-    assert 'ProtectHome=tmpfs\nBindReadOnlyPaths="/home/ada lovelace/venv"' in text
+    assert 'ProtectHome=tmpfs\nBindReadOnlyPaths="/home/ada lovelace/venv"' in unit("verifier", True, CONFIG)
     monkeypatch.setattr(service.sys, "prefix", "/opt/venv")
     monkeypatch.setattr(service.sys, "executable", "/opt/venv/bin/python")
     assert "ProtectHome=yes\n" in unit("verifier", True, CONFIG)
@@ -122,8 +121,7 @@ def test_what_a_unit_promises(system: bool):
 
 
 def parsed(role: str, system: bool, config: str = "/Users/ada/x.toml") -> dict[str, object]:
-    text = plist(role, system, Path(config), Path("/Users/ada/Library/Logs/specmesh"))
-    return dict(plistlib.loads(text.encode()))
+    return dict(plistlib.loads(plist(role, system, Path(config), Path("/Users/ada/Library/Logs/specmesh")).encode()))
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])

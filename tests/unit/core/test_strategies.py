@@ -1,4 +1,5 @@
-"""The distribution of whole texts, by each strategy that claims to keep the target's, enumerated exactly.
+"""Strategies: the distribution of whole texts, by each that claims to keep the target's, enumerated exactly; what each
+lets a step say, row by row; the accept rule against a brute-force oracle; what drafts are sampled from.
 
 Everything random is integrated out: what the drafter samples, by its proposals; the coins, by the heights that they are
 held against; the corrections, by their weights. What is left is a probability for each text, which must be the
@@ -7,15 +8,20 @@ target's. Real noise is held against it in tests/properties, and by `make distri
 
 import itertools
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
-from hashlib import blake2b
 from math import prod
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fuzz.oracle import row
+from specmesh.core.accept import Acceptance, VerifiedRows, accept, strategy_of, uses_proposals
+from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.block_verification import Block
-from specmesh.core.sampling.proposal import Proposal, SampledDraft, proposal_of
+from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, ProposalSampler, SampledDraft, proposal_of
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 
 PROMPT = (2, 1)
@@ -34,9 +40,8 @@ SAMPLING = {
 
 
 @cache
-def row(ids, salt, n_vocab):
-    digest = blake2b(repr((salt, ids)).encode(), digest_size=n_vocab).digest()
-    return np.frombuffer(digest, np.uint8).astype(np.float32) / np.float32(64)
+def logits_of(ids, salt, n_vocab):
+    return row(Prefix(ids).crc ^ salt, n_vocab, 0.0) / 2
 
 
 class Target:
@@ -45,7 +50,7 @@ class Target:
 
     def distribution(self, said):
         ids = (*PROMPT, *said)
-        return self.sampler.after(ids).distribution(row(ids, "target", self.n_vocab))
+        return self.sampler.after(ids).distribution(logits_of(ids, 0, self.n_vocab))
 
     def texts(self):
         for said in itertools.product(range(self.n_vocab), repeat=LENGTH):
@@ -61,7 +66,7 @@ class Drafter:
 
     def offers(self, said):
         """Each draft that it may make here, and how likely it makes it."""
-        logits = row((*PROMPT, *said), "drafter", self.n_vocab)
+        logits = logits_of((*PROMPT, *said), 1, self.n_vocab)
         ids, shares = self.sampler.likeliest(logits, 9)
         match self.form:
             case "fine":
@@ -195,3 +200,149 @@ def test_more_stands_than_draft_by_draft():
     one = sum(drawn * Block.of(first, chain).heights[0] for chain, drawn in drafter.chains((), (), 1))
     ids, shares = chain[0].shares()
     assert one == pytest.approx(np.minimum(target.distribution(())[ids], shares).sum(), abs=1e-12)
+
+
+# --- what a step may say, row by row
+
+HOT = SamplingParams(1.0, seed=3)
+LOGITS = np.array([[3.0, 2.0, 0.0, -9.0]] * 4, np.float32)
+LAW = Sampler(HOT).distribution(LOGITS[0])
+
+
+def judged(params):
+    """What is said first where a 1 was drafted."""
+    rows = VerifiedRows(10, 77, LOGITS, (SampledDraft(1),), lambda _: Sampler(params))
+    return accept([1], strategy_of(params)(rows), end_ids=(), room=9).committed[0]
+
+
+@pytest.mark.parametrize("strategy", ["deterministic", "greedy", "probabilistic at 0", "of a later version"])
+def test_others_say_the_targets_own_choice(strategy):
+    for seed in range(5):
+        params = replace(
+            HOT, seed=seed, strategy=strategy.removesuffix(" at 0"), temperature=0 if "0" in strategy else 1
+        )
+        assert not uses_proposals(params)
+        assert judged(params) == Sampler(params).choose(LOGITS[0], 10)
+
+
+@pytest.mark.parametrize("strategy", ["deterministic", "probabilistic", "threshold"])
+@given(st.lists(st.lists(st.integers(-1, 1), min_size=5, max_size=5), min_size=3, max_size=3))
+def test_greedy_is_what_the_sampler_chooses(strategy, logits):
+    """Row by row, of equal logits the lowest id, whatever was drafted."""
+    params, rows = SamplingParams(strategy=strategy, threshold=1.0), np.array(logits, np.float32)
+    offers = tuple(SampledDraft(token) for token in (1, 4, 0))
+    choose = strategy_of(params)(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
+    assert [choose(i) for i in range(3)] == [Sampler(params).choose(row, 3) for row in rows]
+
+
+@pytest.mark.parametrize(("least", "stands"), [(LAW[1] - 1e-9, True), (LAW[1] + 1e-9, False)])
+def test_threshold_is_the_least_probability(least, stands):
+    for seed in range(5):
+        params = replace(HOT, seed=seed, strategy="threshold", threshold=float(least))
+        assert judged(params) == (1 if stands else Sampler(params).choose(LOGITS[0], 10))
+
+
+@st.composite
+def offered(draw):
+    """A draft that a peer may send, honest or not: any token in any distribution, or in none."""
+    ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True))
+    weights = draw(st.lists(st.sampled_from([1, 2, 300, HEAVIEST]), min_size=len(ids), max_size=len(ids)))
+    proposal = draw(st.sampled_from([Proposal(tuple(ids), tuple(weights)), None]))
+    return SampledDraft(draw(st.sampled_from(ids)), proposal)
+
+
+@given(
+    st.lists(offered(), max_size=4),
+    st.lists(st.sampled_from([0.0, 1.0, -3.0, -60.0, -1e9, -np.inf]), min_size=5, max_size=5),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([{}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0.01}]),
+    st.booleans(),
+)
+def test_a_lying_drafter_brings_nothing_impossible(offers, logits, seed, filters, more):
+    """Whatever distributions a drafter claims: each token is one that the target's filters leave, what stands was
+    drafted, and what replaces a draft is not it."""
+    params = replace(HOT, seed=seed, strategy="probabilistic", **filters)
+    drafts = max(len(offers) - more, 0)
+    rows = np.array([[1.0, *logits]] * (drafts + 1), np.float32)
+    choose = strategy_of(params)(VerifiedRows(3, 9, rows, offers, lambda _: Sampler(params)))
+    tokens = [offer.token for offer in offers]
+    verdict = accept(tokens[:drafts], choose, end_ids=(), room=9)
+    assert list(verdict.committed[: verdict.accepted]) == tokens[: verdict.accepted]
+    probs = Sampler(params).distribution(rows[0])
+    assert all(probs[token] > 0 for token in verdict.committed)
+    if verdict.accepted < drafts:
+        assert verdict.committed[-1] != tokens[verdict.accepted]
+
+
+# --- the accept rule
+
+END = 0
+
+
+def one_by_one(drafts, target, room):
+    """What the target says alone, as far as the drafts carry it: (committed, accepted, tested)."""
+    said = []
+    while True:
+        said.append(target[len(said)])
+        if said != list(drafts[: len(said)]) or said[-1] == END or len(said) == room:
+            break
+    accepted = sum(1 for n in range(1, len(drafts) + 1) if said[:n] == list(drafts[:n]))
+    return tuple(said), accepted, min(len(said), len(drafts))
+
+
+def noting(asked, target):
+    return lambda i: asked.append(i) or target[i]
+
+
+def test_every_small_case():
+    for length in range(4):
+        for drafts in itertools.product(range(3), repeat=length):
+            for target in itertools.product(range(3), repeat=length + 1):
+                for room in (1, 2, 9):
+                    asked = []
+                    verdict = accept(drafts, noting(asked, target), end_ids={END}, room=room)
+                    committed, accepted, tested = one_by_one(drafts, target, room)
+                    assert verdict == Acceptance(committed, accepted, tested, committed[-1] == END)
+                    assert asked == [*range(len(committed))]
+
+
+# --- what drafts are sampled from: as little as carries the distribution, and exactly that
+
+scores = st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=200)
+
+
+@given(scores, st.sampled_from([0, 5]), st.sampled_from([0.5, 1.0, 3.0]))
+def test_a_proposal_is_the_likeliest_of_the_distribution(scores, top_k, temperature):
+    logits = np.array(scores, np.float32)
+    sampler = Sampler(SamplingParams(temperature, top_k))
+    proposing = ProposalSampler(sampler, 7)
+    token = proposing.choose(logits, 3)
+    made, probs = proposing.proposal, sampler.distribution(logits)
+    assert made.fits(token, len(logits))
+    assert made.weights[0] == HEAVIEST
+    ids, shares = made.shares()
+    carried = probs[ids].sum()
+    assert carried > 0.96 or len(ids) == MAX_PROPOSAL
+    assert carried - probs[ids[-1]] < 0.98, "less would have been enough"
+    assert np.abs(shares - probs[ids] / carried).max() < 2 / HEAVIEST
+
+
+@pytest.mark.parametrize(
+    ("proposal", "fits"),
+    [
+        (Proposal((1, 2), (3, 4)), True),
+        (Proposal((2,), (1,)), True),
+        (Proposal((), ()), False),
+        (Proposal((1, 3), (3, 4)), False),
+        (Proposal((2, 2), (3, 4)), False),
+        (Proposal((2, 1), (3, 0)), False),
+        (Proposal((2, 1), (3, HEAVIEST + 1)), False),
+        (Proposal((2, 10), (3, 4)), False),
+        (Proposal((2, -1), (3, 4)), False),
+        (Proposal((2, 1), (3,)), False),
+        (Proposal((2, *range(10, 10 + MAX_PROPOSAL)), (1,) * (MAX_PROPOSAL + 1)), False),
+    ],
+    ids=str,
+)
+def test_what_a_peer_may_say(proposal, fits):
+    assert proposal.fits(2, 10 if len(proposal.ids) < MAX_PROPOSAL else 1000) == fits

@@ -1,16 +1,20 @@
-"""Fuzz targets: every input of the corpora again, any bytes, and that each target notices what is broken."""
+"""Fuzz targets: every input of the corpora again, any bytes, and that each target notices what is broken; the soak's
+verdicts."""
 
 import importlib
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz import TARGETS, corpus
+from soak.truth import BAD, Text, Told, Verdict, judge
 from specmesh.core import session as core_verifier
 from specmesh.core.accept import Acceptance
 from specmesh.core.prefix import Prefix
+from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.wire import codec as wire_codec
 
 REACHED = {
@@ -82,3 +86,42 @@ BREAKS = [
 def test_teeth(target, broken, monkeypatch):
     monkeypatch.setattr(*broken)
     assert notices(target)
+
+
+# --- the soak: what a client got, compared with what the verifier alone says
+
+TEXT = Text("p", SamplingParams(), (112,), (65, 66, 67, 68), ended=False)
+ENDED = replace(TEXT, ended=True)
+
+
+def verdict(told, text=TEXT, max_tokens=4, *, excused=False):
+    return judge(told, text, max_tokens, bytes(told.ids).decode(), excused=excused, waits=False)
+
+
+@pytest.mark.parametrize(
+    ("told", "text", "max_tokens", "expected"),
+    [
+        (Told(ids=[65, 66, 67, 68], text="ABCD", finish="length"), TEXT, 4, Verdict.COMPLETE),
+        (Told(ids=[65, 66, 67, 68], text="ABCD", finish="stop"), ENDED, 9, Verdict.COMPLETE),
+        (Told(ids=[65, 66, 67, 68], text="ABCD", finish="length"), ENDED, 9, Verdict.INCOMPLETE),
+        (Told(ids=[65, 66], text="AB", finish="length"), TEXT, 4, Verdict.INCOMPLETE),
+        (Told(ids=[65, 66], text="AB", finish="cancelled"), TEXT, 2, Verdict.INCOMPLETE),
+        (Told(ids=[65, 66, 67, 68], text="ABC", finish="length"), TEXT, 4, Verdict.MISMATCH),
+        (Told(ids=[65, 66, 68], text="ABD", finish=None, error="x"), TEXT, 4, Verdict.MISMATCH),
+        (Told(ids=[65, 66, 67], text="ABC", finish="length"), TEXT, 2, Verdict.MISMATCH),
+        (Told(ids=[65], text="A", left=True), TEXT, 4, Verdict.EXCUSED),
+        (Told(ids=[65], text="A", error="x"), TEXT, 4, Verdict.INCOMPLETE),
+    ],
+    ids=repr,
+)
+def test_verdicts(told, text, max_tokens, expected):
+    assert verdict(told, text, max_tokens) is expected
+    assert (expected in BAD) == (expected not in (Verdict.COMPLETE, Verdict.EXCUSED))
+
+
+def test_faults_excuse_the_missing_rest_and_nothing_else():
+    """With a fault an answer may be cut; what came of it must be right all the same."""
+    assert verdict(Told(ids=[65], text="A", error="x", opened=True), excused=True) is Verdict.EXCUSED
+    assert verdict(Told(error="x"), excused=True) is Verdict.EXCUSED
+    assert verdict(Told(ids=[66], text="B", error="x"), excused=True) is Verdict.MISMATCH
+    assert verdict(Told(ids=[65], text="A", finish="length"), excused=True) is Verdict.INCOMPLETE
