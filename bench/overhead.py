@@ -6,8 +6,8 @@ A round is: step, TRUTH to the drafter, four drafts, DRAFT to the verifier, next
 all the time between two steps is overhead: scheduling, sockets, threads, sampling, the client's stream. Printed are
 percentiles of that gap, as the verifier's own `stats` measures it, for draft_n 4 (each round waits for its drafts and
 cannot begin before they come: the full loop), draft_n auto, and draft_n 0 (the verifier's own loop). SIM are settings
-of a simulated engine: with `--target step_ms=3.09,row_ms=0.25,n_vocab=128000` drafts of a drafter that is ahead are in
-hand when a step ends.
+of a simulated engine: with `--target step_ms=3.09,row_ms=0.25,n_vocab=128000 --drafter alpha=1,n_vocab=128000` drafts of
+a drafter that is ahead are in hand when a step ends.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
+from specmesh.bench import generate
 from specmesh.client import Client
 from specmesh.core.fields import number_at
 
@@ -26,8 +27,9 @@ from live import daemons, until
 
 def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
     """The engine's idle time between two steps, in milliseconds, over one generation of more than 1,024 rounds."""
-    for _ in client.complete({"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}):
-        pass
+    text = generate(client, {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n})
+    if draft_n == 4 and not number_at(text.report, "drafted", 0):
+        raise SystemExit("its drafter does not draft")
     until(lambda: number_at(client.get("/stats"), "sessions.live") == 0)
     return cast("dict[str, float]", client.get("/stats")["pause_ms"])
 
