@@ -248,11 +248,11 @@ class StepCosts:
         curve = self.curves[bucket]
         if alone is not None and rows not in curve.medians and (expected := self.seconds(rows, context)) > 0:
             curve.record(rows, expected)  # counts as much as the first measurement, which may have met a hiccup
-        if curve.record(rows, seconds):
-            self._dearer.clear()
-            self._expected.clear()
-            if alone is not None:
-                self._slower = min(median(self._ratios(alone)), self._most_slower)
+        curve.record(rows, seconds)
+        self._dearer.clear()
+        self._expected.clear()
+        if alone is not None:
+            self._slower = min(median(self._ratios(alone)), self._most_slower)
 
     def _ratios(self, alone: "StepCosts") -> Iterator[float]:
         """Times as long as alone that each width measured beside a drafter takes."""
@@ -298,29 +298,32 @@ class _Curve:
     neighbours. Not assumed monotone: kernels have cliffs."""
 
     def __init__(self) -> None:
-        self.medians: dict[int, float] = {}
         self._samples: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
+        self._new: set[int] = set()  # widths that were measured since somebody asked
         self._widths: list[int] = []
 
-    def record(self, rows: int, seconds: float) -> bool:
-        """Learn; return whether a median changed."""
-        samples = self._samples.get(rows)
-        if samples is None:
-            samples = self._samples[rows] = deque(maxlen=MAX_SAMPLES)
+    def record(self, rows: int, seconds: float) -> None:
+        if rows not in self._samples:
+            self._samples[rows] = deque(maxlen=MAX_SAMPLES)
             self._widths = sorted(self._samples)
-        samples.append(seconds)
-        new = median(samples)
-        if new == self.medians.get(rows):
-            return False
-        self.medians[rows] = new
-        return True
+        self._samples[rows].append(seconds)
+        self._new.add(rows)
+
+    @property
+    def medians(self) -> dict[int, float]:
+        """By width; made when somebody asks, which nobody does while nothing is drafted."""
+        while self._new:
+            rows = self._new.pop()
+            self._medians[rows] = median(self._samples[rows])
+        return self._medians
 
     def seconds(self, rows: int) -> float:
         """Beyond the widest one measured the line from half as many rows on goes on, which no single cliff bends, but
         never down: a cheaper step would be asked for at once."""
-        if rows in self.medians:
-            return self.medians[rows]
         widths, medians = self._widths, self.medians
+        if rows in medians:
+            return medians[rows]
         if len(widths) == 1 or rows < widths[0]:
             return medians[widths[0]]
         at = bisect_left(widths, rows)
