@@ -68,22 +68,24 @@ class DraftLengthController:
             self._sharing, self._share_until = sessions, 0
             self._ask()
 
-    @property
-    def gate(self) -> SpeculationGate | None:
-        """That of as many sessions; of a drafter, where this one has the steps to itself and draft_n adapts."""
+    def _gate(self, arrivals: Arrivals | None) -> SpeculationGate | None:
+        """That of as many sessions, or of a drafter where this one has the steps to itself; none for a client's own
+        draft_n."""
+        if self._fixed is not None:
+            return None
         if self._sharing > 1:
             return self._costs.gate(self._sharing)
-        return self.arrivals.gate if self.arrivals is not None and self._fixed is None else None
+        return arrivals.gate if arrivals is not None else None
 
     @property
     def lone(self) -> bool:
         """Whether draft_n adapts, and the steps are this session's alone."""
         return self._fixed is None and self._sharing <= 1
 
-    def refuses(self, arrivals: Arrivals) -> bool:
+    def refuses(self, arrivals: Arrivals | None) -> bool:
         """Whether drafts of such a drafter were found not to pay."""
-        gate = arrivals.gate if self._sharing <= 1 else self._costs.gate(self._sharing)
-        return self._fixed is None and gate.refuses
+        gate = self._gate(arrivals)
+        return gate is not None and gate.refuses
 
     # --- the decision
 
@@ -138,7 +140,7 @@ class DraftLengthController:
     @property
     def withheld(self) -> bool:
         """Whether a gate keeps drafts away: for good reason, or to measure steps without."""
-        gate = self.gate
+        gate = self._gate(self.arrivals)
         return gate is not None and not gate.drafts
 
     @property
@@ -164,7 +166,7 @@ class DraftLengthController:
         """What to solve a new policy from, outside the loop, for `policy`; None where the estimates have hardly
         moved, or none is used."""
         arrivals = self.arrivals
-        if arrivals is None or self._fixed is not None or self._sharing > 1 or self._refused:
+        if arrivals is None or self._fixed is not None or self._sharing > 1 or self.refuses(arrivals):
             return None
         interval = SOLVE_INTERVAL if self._news or not self.off else OFF_SOLVE_INTERVAL
         if now - arrivals.looked < interval:
@@ -184,12 +186,7 @@ class DraftLengthController:
     def off(self) -> bool:
         """Whether the drafter has been found not to pay for this session by itself."""
         unwanted = self.policy is not None and self.policy.wanted == 0
-        return self.lone and (self._refused or unwanted)
-
-    @property
-    def _refused(self) -> bool:
-        gate = self.gate
-        return gate is not None and gate.refuses
+        return self.lone and (self.refuses(self.arrivals) or unwanted)
 
     def inputs_with(
         self, rates: list[float], interval: float | None, restart: float | None, round_trip: float

@@ -170,9 +170,9 @@ class DrafterPool:
 
     def _look(self, live: SessionContext, present: RemoteDrafter, now: float) -> list[vev.Effect]:
         draft_length = live.session.draft_length
-        silent = draft_length.estimate.silent(now)
         if draft_length.withheld and not draft_length.lone:
             return []  # no drafter is asked, whoever it is
+        silent = draft_length.estimate.silent(now)
         if live.rounds % LOOK_ROUNDS and not silent:
             return []
         others = [one for one in self._fitting(live) if one is not present]

@@ -201,23 +201,25 @@ def test_where_drafts_pay_for_one_session_only_nobody_drafts_as_soon_as_another_
     assert opened(3) == ([0, 0], False)
 
 
-def test_no_drafter_is_left_while_none_is_asked():
-    """Steps that sessions share are measured without drafts first: no drafter shows anything then."""
+@pytest.mark.parametrize(("draft_n", "left"), [(None, set()), (2, {"drafter_changed"})])
+def test_no_drafter_is_left_while_none_is_asked(draft_n: int | None, left: set[str]):
+    """Steps that sessions share are measured without drafts first: no drafter shows anything then. Where a client has
+    chosen draft_n it is asked all the same."""
     (core, costs), noted = made(9000), set[str]()
     for rows in (1, 2, 4, 8):
         costs.record(rows, 0.01)
     for drafter in (DRAFTER, b"another"):
         core.handle(vev.DrafterJoined(drafter, 9000), 0.0)
-    opening = replace(OPENING, request=Request(None, PROMPT, SessionParams(SamplingParams(), 9000)))
-    for client in (1, 2):
-        core.handle(replace(opening, client=client), 0.0)
-    for number in range(20):
-        begun, step = number / 100, core.next_step(number / 100)
+    for chosen in (None, draft_n):
+        request = Request(None, PROMPT, SessionParams(SamplingParams(), 9000, draft_n=chosen))
+        core.handle(replace(OPENING, request=request), 0.0)
+    for begun in range(20):
+        step = core.next_step(begun)
         rows = [row(*[4] * len(span.ids)) if span.logits else None for span in step.spans]
-        effects = core.finish(step, rows, begun, begun + 0.01)
+        effects = core.finish(step, rows, begun, begun + 0.9)
         noted |= {effect.name for effect in effects if isinstance(effect, vev.Noted)}
     assert not costs.gate(2).drafts
-    assert noted == set()
+    assert noted == left
 
 
 def test_a_step_that_failed_is_no_pause():
