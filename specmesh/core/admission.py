@@ -35,6 +35,10 @@ class WaitingRequests:
     def withdraw(self, unwanted: Callable[[vev.Opening], bool]) -> None:
         self.openings = [opening for opening in self.openings if not unwanted(opening)]
 
+    def sharing(self, sessions: int) -> int:
+        """How many sessions there will be as soon as those that wait have joined these."""
+        return min(sessions + len(self.openings), self._max_sessions)
+
     def next(self, sessions: Iterable[SessionContext]) -> vev.Opening | None:
         """Return who is next beside these sessions, and let it wait no longer."""
         owners = [live.owner for live in sessions if live.client is not None]

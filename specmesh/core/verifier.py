@@ -57,7 +57,7 @@ class VerifierCore:
         self._stray_frames = 0
         self._over = RoundCounts()  # of sessions that have ended
         self._now = 0.0  # of the newest event
-        self._tokens, self._forced = 0, False  # of the newest step, and whether a grammar drafted any of them
+        self._tokens, self._had, self._forced = 0, False, False  # of the newest step, as `StepMeter.compare` has them
 
     def _tell(self, effect: vev.Effect) -> None:
         self._effects.append(effect)
@@ -126,7 +126,7 @@ class VerifierCore:
             self._stray_frames += 1
 
     def _report(self, now: float) -> vev.CoreReport:
-        lives, totals, costs = list(self.sessions.values()), RoundCounts(), self._costs
+        lives, totals, costs = list(self.sessions.values()), RoundCounts(), self._costs.alone
         for counts in (self._over, *(live.session.counts for live in lives)):
             totals.add(counts)
         return vev.CoreReport(
@@ -138,7 +138,7 @@ class VerifierCore:
             prefix_cache=self._slots.snapshot(),
             totals=totals,
             step_s=costs.seconds(1),
-            steps=costs.alone.tables(),
+            steps=costs.tables(),
         )
 
     # --- steps
@@ -171,7 +171,7 @@ class VerifierCore:
         """Take in what a step gave, per span its rows of logits; or why it failed, which ends its sessions."""
         if (batch := self._batch) is None:
             raise LocalProtocolError("a step ends that has not begun")
-        self._batch, self._now, self._tokens, self._forced = None, ended, 0, False
+        self._batch, self._now, self._tokens, self._had, self._forced = None, ended, 0, False, False
         if isinstance(result, SpecmeshError):
             self._failed(step, result)
         else:
@@ -199,7 +199,7 @@ class VerifierCore:
             refused = gate is not None and gate.refuses  # all that is done here costs every step then
             alone = 0.0 if refused or len(lives) > 1 else lives[0].session.draft_length.alone
             if gate is not None:
-                self._meter.compare(batch, self._tokens, gate, alone, asked=asked, forced=self._forced)
+                self._meter.compare(batch, self._tokens, gate, alone, asked=asked, had=self._had, forced=self._forced)
             for live in lives if not refused or len(self.drafters.drafters) > 1 else ():
                 self._effects += self.drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
@@ -242,9 +242,7 @@ class VerifierCore:
         )
         live = SessionContext(session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
         self.sessions[live.id] = live
-        sharing = len(self.sessions) + len(self.waiting.openings)
-        for other in self.sessions.values():
-            other.session.draft_length.share(sharing)
+        self.drafters.share(self.waiting.sharing(len(self.sessions)))
         self._tell(live.opened(opening.request.label))
         self._hand_over(live, opening, now)
         if session.finished is not None:
@@ -351,6 +349,7 @@ class VerifierCore:
             match effect:
                 case ev.Emit():
                     self._tokens, self._forced = self._tokens + len(effect.ids), self._forced or effect.forced > 0
+                    self._had = self._had or (session.params.drafts is None and len(effect.drafts) > effect.forced)
                     draft_n, first = session.draft_length.draft_n, session.counts.rounds == 1
                     self._effects.append(vev.Committed(session.id, live.client, effect, self._now, draft_n, first))
                 case m.Truth() | m.Sync() | m.Nack():

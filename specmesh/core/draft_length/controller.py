@@ -27,7 +27,7 @@ WAIT_SHARE = 0.01
 # seconds between two policies with a drafter, at least; where it is off, until a draft shows something new: to solve
 # takes milliseconds of a core that steps on the CPU want
 SOLVE_INTERVAL, OFF_SOLVE_INTERVAL = 0.1, 1.0
-SHARE_TOKENS = 8  # for which a share stays, unless drafts were judged: each of 16 sessions takes 27 us to find its own
+SHARE_TOKENS = 8  # for which a share stays, unless drafts were verified: each of 16 sessions takes 27 us to find one
 
 
 class DraftLengthController:
@@ -57,13 +57,14 @@ class DraftLengthController:
         self.arrivals, self.estimate = arrivals, ArrivalEstimate(arrivals)
         self.acceptance = RollingAcceptance(SESSION_MEMORY, acceptance)
         self.policy, arrivals.looked = arrivals.policy, float("-inf")
+        self._share_until = 0
         self._ask()
 
     def detach(self) -> None:
         self.arrivals, self.estimate.drafting = None, False
 
     def share(self, sessions: int) -> None:
-        """Note that so many sessions have the next step."""
+        """Note that so many sessions will have the next steps."""
         if sessions != self._sharing:
             self._sharing, self._share_until = sessions, 0
             self._ask()
@@ -145,8 +146,9 @@ class DraftLengthController:
 
     @property
     def asking(self) -> bool:
-        """Whether the drafter drafts for this text, or did not long ago: also to learn whether it is right."""
-        return self.arrivals is not None and self._frontier - self._asked_at < PROBE_INTERVAL
+        """Whether the drafter drafts for this text, or did not long ago, and no client's own draft_n has it do so: also
+        to learn whether it is right."""
+        return self._fixed is None and self.arrivals is not None and self._frontier - self._asked_at < PROBE_INTERVAL
 
     def chain_acceptance(self, drafts: int) -> tuple[float, ...]:
         """The probability that the first 1, 2, ... of so many drafts are all accepted."""

@@ -203,7 +203,8 @@ class StepCosts:
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
         self._alone: StepCosts | None = None
-        self._slower, self._most_slower = 1.0, 1.0  # times as long as alone that steps beside a drafter take
+        self._slower: float | None = 1.0  # times as long as alone that steps beside a drafter take, once somebody asks
+        self._most_slower = 1.0
         self.pause = 0.0  # mean seconds between two steps
 
     @property
@@ -220,8 +221,8 @@ class StepCosts:
         """Measure steps beside a drafter of this host apart: a width that was not measured so is taken to be as much
         slower than alone as those that were, at most `most_slower` times."""
         if self._alone is None:
-            self._alone = StepCosts(self.curves)
-        self.curves, self._slower, self._most_slower = {}, 1.0, most_slower
+            self._alone, self.curves = StepCosts(self.curves), {}
+        self._slower, self._most_slower = None, most_slower
 
     def join(self) -> None:
         """No longer measure them apart."""
@@ -248,17 +249,25 @@ class StepCosts:
         curve = self.curves[bucket]
         if alone is not None and rows not in curve.medians and (expected := self.seconds(rows, context)) > 0:
             curve.record(rows, expected)  # counts as much as the first measurement, which may have met a hiccup
+        before = curve.medians.get(rows) if self._expected else None
         curve.record(rows, seconds)
-        self._dearer.clear()
-        self._expected.clear()
-        if alone is not None:
-            self._slower = min(median(self._ratios(alone)), self._most_slower)
+        self._slower = None
+        if self._expected and curve.medians[rows] != before:
+            self._dearer.clear()
+            self._expected.clear()
+
+    def _beside(self, rows: int, context: int, alone: "StepCosts") -> float:
+        """Expected seconds of a step beside a drafter of this host, of a width that was not measured so."""
+        if self._slower is None:
+            self._slower = min(median(list(self._ratios(alone)) or [1.0]), self._most_slower)
+        return alone.seconds(rows, context) * self._slower
 
     def _ratios(self, alone: "StepCosts") -> Iterator[float]:
         """Times as long as alone that each width measured beside a drafter takes."""
         for bucket, curve in self.curves.items():
             for rows, seconds in curve.medians.items():
-                yield seconds / (alone.seconds(rows, _least(bucket)) or seconds)
+                expected = alone.seconds(rows, _least(bucket))
+                yield seconds / expected if expected else 1.0
 
     def seconds(self, rows: int, context: int = 0) -> float:
         """Expected seconds of a step of `rows` rows over so much context; 0 before the first measurement."""
@@ -266,7 +275,7 @@ class StepCosts:
         if self._alone is not None:
             curve = self.curves.get(key[0])
             measured = None if curve is None else curve.medians.get(rows)
-            return self._alone.seconds(rows, context) * self._slower if measured is None else measured
+            return self._beside(rows, context, self._alone) if measured is None else measured
         known = self._expected.get(key)
         if known is None:
             known = self._expected[key] = self._in(*key)

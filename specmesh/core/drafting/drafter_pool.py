@@ -232,6 +232,11 @@ class DrafterPool:
         drafter.rate = 1 / draft_length.alone if useless or out_of_room else drafting_rate(inputs)
         return drafter.rate
 
+    def share(self, sessions: int) -> None:
+        """Let all sessions know that so many will have the next steps."""
+        for live in self._sessions.values():
+            live.session.draft_length.share(sessions)
+
     def weigh(self) -> None:
         """Set each drafter's load, which its timing depends on."""
         for live in self._sessions.values():

@@ -149,22 +149,21 @@ class StepMeter:
             self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
 
     def compare(
-        self, batch: Batch, tokens: int, gate: SpeculationGate, alone: float, *, asked: bool, forced: bool
+        self, batch: Batch, tokens: int, gate: SpeculationGate, alone: float, *, asked: bool, had: bool, forced: bool
     ) -> None:
         """Hold what steps bring with drafts against what they bring without. tokens: that it committed. alone: seconds
-        that one session would take without drafts, 0 if unknown. asked: some session asked for drafts; forced: a
-        grammar had some of its own."""
+        that one session would take without drafts, 0 if unknown. asked, had: some session whose draft_n adapts asked
+        for drafts, and had some; forced: a grammar had some of its own."""
         if not batch.pure or self._spent is None or (gate.drafts and not asked):
             return
         sharing, rate, shared = len(batch.parts), 1 / alone if alone else 0.0, self._costs.shared
         if sharing > 1 or not forced:  # those make one session's steps faster, whoever drafts
-            gate.stepped(sharing, tokens, self._spent, asked=asked, had=batch.drafts, alone=rate, shared=shared)
+            gate.stepped(sharing, tokens, self._spent, asked=asked, had=had, alone=rate, shared=shared)
 
 
 class CpuThreads:
-    """CPU threads of the steps: fewer while a drafter of the same host drafts, all while it is off, or reads a prompt
-    as the target does, which takes that much longer. Steps beside one that drafts are measured in `costs`, the others
-    in `costs.alone`."""
+    """CPU threads of the steps: fewer while a drafter of the same host drafts for a session that generates, all while
+    it is off, and for prompts. Steps beside one that drafts are measured in `costs`, the others in `costs.alone`."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs

@@ -199,6 +199,32 @@ def test_where_drafts_pay_for_one_session_only_nobody_drafts_as_soon_as_another_
         gate.stepped(2, 2, 0.03 if gate.drafts else 0.01, asked=True, had=gate.drafts, alone=0.0)
     core.handle(vev.ClientLeft(2), 0.0)
     assert opened(3) == ([0, 0], False)
+    for client in range(4, 9):
+        assert opened(client) == ([0, 0], False)
+    begun = core.handle(vev.ClientLeft(3), 0.0)
+    assert any(isinstance(effect, vev.Began) for effect in begun)
+    assert not any(isinstance(effect, vev.ToDrafter) for effect in begun), "those that wait share no step"
+
+
+def test_drafts_that_a_client_has_chosen_do_not_keep_those_of_others_away():
+    (core, costs), length = made(9000), len(PROMPT)
+    for rows in (1, 2, 4, 8):
+        costs.record(rows, 0.01)
+    core.handle(vev.DrafterJoined(DRAFTER, 9000), 0.0)
+    for client, draft_n in ((1, None), (2, 2)):
+        request = Request(None, PROMPT, SessionParams(SamplingParams(), 9000, draft_n=draft_n))
+        core.handle(replace(OPENING, client=client, request=request), 0.0)
+    shut = 0
+    for begun in range(60):
+        drafts = m.Draft(SESSION + 1, length, Prefix((*PROMPT, *[4] * (length - 2))).crc, (4, 4))
+        core.handle(vev.FromDrafter(DRAFTER, drafts), begun)
+        step = core.next_step(begun)
+        rows = [row(*[4] * len(span.ids)) if span.logits else None for span in step.spans]
+        effects = core.finish(step, rows, begun, begun + 0.5)
+        length += sum(len(one.emit.ids) for one in effects if isinstance(one, vev.Committed) and one.client == 2)
+        shut += not costs.gate(2).drafts
+    assert length > 150
+    assert 16 < shut < 30, "it was measured without, and opened"
 
 
 @pytest.mark.parametrize(("draft_n", "left"), [(None, set()), (2, {"drafter_changed"})])

@@ -204,6 +204,8 @@ def test_steps_beside_a_drafter_are_as_much_slower_as_those_that_were_measured()
     costs.alone.record(4, 18.0)
     assert [costs.seconds(rows) for rows in (1, 4)] == [100.0, 2 * 17.0]
     assert costs.alone.tables() == {0: {1: 10.0, 4: 17.0}}
+    costs.split(1.5)
+    assert [costs.seconds(rows) for rows in (1, 4)] == [100.0, 1.5 * 17.0]
     costs.join()
     assert [costs.seconds(rows) for rows in (1, 4)] == [10.0, 17.0]
 
@@ -347,6 +349,17 @@ def test_beside_a_drafter_of_the_host_a_share_must_pay_for_the_threads_that_it_t
     draft_length.share(2)
     assert draft_length.draft_n == 0
     assert not costs.gate(4).drafts, "steps without drafts are measured before"
+
+
+def test_a_share_is_by_the_drafter_that_a_session_has():
+    costs, wrong = measured({2: 10.0, 16: 24.0}), RollingAcceptance()
+    draft_length = DraftLengthController(None, 8, costs, SessionTimes(0.0))
+    draft_length.share(2)
+    assert draft_length.draft_n > 0
+    for _ in range(200):
+        wrong.record(1, 0)
+    draft_length.attach(Arrivals(), wrong)
+    assert draft_length.draft_n == 0
 
 
 # --- how many drafts pay in a step that sessions share
