@@ -349,7 +349,7 @@ class VerifierCore:
             match effect:
                 case ev.Emit():
                     self._tokens, self._forced = self._tokens + len(effect.ids), self._forced or effect.forced > 0
-                    self._had = self._had or (session.params.drafts is None and len(effect.drafts) > effect.forced)
+                    self._had = self._had or (len(effect.drafts) > effect.forced and session.draft_length.adapts)
                     draft_n, first = session.draft_length.draft_n, session.counts.rounds == 1
                     self._effects.append(vev.Committed(session.id, live.client, effect, self._now, draft_n, first))
                 case m.Truth() | m.Sync() | m.Nack():

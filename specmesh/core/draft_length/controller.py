@@ -79,6 +79,11 @@ class DraftLengthController:
         return arrivals.gate if arrivals is not None else None
 
     @property
+    def adapts(self) -> bool:
+        """Whether no client has chosen draft_n."""
+        return self._fixed is None
+
+    @property
     def lone(self) -> bool:
         """Whether draft_n adapts, and the steps are this session's alone."""
         return self._fixed is None and self._sharing <= 1
