@@ -1,5 +1,4 @@
-"""Many at once: requests before the sessions, peers that flood, drafters that stand still, prompts that take their
-time."""
+"""Many at once: requests before the sessions, peers that flood, drafters that stand still, long prompts."""
 
 import threading
 from collections.abc import Sequence

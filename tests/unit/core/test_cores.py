@@ -198,23 +198,19 @@ def test_where_drafts_pay_for_one_session_only_nobody_drafts_as_soon_as_another_
     while not gate.refuses:
         gate.stepped(2, 2, 0.03 if gate.drafts else 0.01, asked=True, had=gate.drafts, alone=0.0)
     core.handle(vev.ClientLeft(2), 0.0)
-    assert opened(3) == ([0, 0], False)
-    for client in range(4, 9):
-        assert opened(client) == ([0, 0], False)
-    begun = core.handle(vev.ClientLeft(3), 0.0)
-    assert any(isinstance(effect, vev.Began) for effect in begun)
-    assert not any(isinstance(effect, vev.ToDrafter) for effect in begun), "those that wait share no step"
+    assert all(opened(client) == ([0, 0], False) for client in range(3, 9))
+    begun = [type(effect) for effect in core.handle(vev.ClientLeft(3), 0.0)]
+    assert (vev.Began in begun, vev.ToDrafter in begun) == (True, False), "those that wait share no step"
 
 
 def test_drafts_that_a_client_has_chosen_do_not_keep_those_of_others_away():
-    (core, costs), length = made(9000), len(PROMPT)
+    (core, costs), length, shut = made(9000), len(PROMPT), 0
     for rows in (1, 2, 4, 8):
         costs.record(rows, 0.01)
     core.handle(vev.DrafterJoined(DRAFTER, 9000), 0.0)
     for client, draft_n in ((1, None), (2, 2)):
         request = Request(None, PROMPT, SessionParams(SamplingParams(), 9000, draft_n=draft_n))
         core.handle(replace(OPENING, client=client, request=request), 0.0)
-    shut = 0
     for begun in range(60):
         drafts = m.Draft(SESSION + 1, length, Prefix((*PROMPT, *[4] * (length - 2))).crc, (4, 4))
         core.handle(vev.FromDrafter(DRAFTER, drafts), begun)
@@ -229,8 +225,7 @@ def test_drafts_that_a_client_has_chosen_do_not_keep_those_of_others_away():
 
 @pytest.mark.parametrize(("draft_n", "left"), [(None, set()), (2, {"drafter_changed"})])
 def test_no_drafter_is_left_while_none_is_asked(draft_n: int | None, left: set[str]):
-    """Steps that sessions share are measured without drafts first: no drafter shows anything then. Where a client has
-    chosen draft_n it is asked all the same."""
+    """Steps that sessions share are measured without drafts first, but for those that a client has chosen."""
     (core, costs), noted = made(9000), set[str]()
     for rows in (1, 2, 4, 8):
         costs.record(rows, 0.01)
@@ -244,8 +239,7 @@ def test_no_drafter_is_left_while_none_is_asked(draft_n: int | None, left: set[s
         rows = [row(*[4] * len(span.ids)) if span.logits else None for span in step.spans]
         effects = core.finish(step, rows, begun, begun + 0.9)
         noted |= {effect.name for effect in effects if isinstance(effect, vev.Noted)}
-    assert not costs.gate(2).drafts
-    assert noted == left
+    assert (costs.gate(2).drafts, noted) == (False, left)
 
 
 def test_a_step_that_failed_is_no_pause():

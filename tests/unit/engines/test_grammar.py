@@ -1,5 +1,4 @@
-"""Grammars compiled for a vocabulary: masks, what is forced, what fits, and what is refused; GBNF for
-llguidance."""
+"""Grammars compiled for a vocabulary: masks, what is forced, what fits, and what is refused; GBNF for llguidance."""
 
 import json
 import random
