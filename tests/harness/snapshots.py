@@ -31,7 +31,8 @@ def peer(name="mac:7"):
 
 
 def verifier(sessions=1, drafters=1, now=152.0, ended=()):
-    """A verifier with so many drafters, and so many sessions that all have said the same; others ended so."""
+    """A verifier with so many drafters, and so many sessions that all have said the same; others ended for these
+    reasons."""
     stats, traffic = VerifierStats(0.0), WireSection()
     for reason in ended:
         stats.ended(vev.SessionEnded(1, 1, reason, None, (), {}, 2.0))

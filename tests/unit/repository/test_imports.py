@@ -13,8 +13,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-IMPURE = {"asyncio", "datetime", "os", "random", "select", "socket", "subprocess", "threading", "time", "zmq"}
-PURE_STDLIB = sys.stdlib_module_names - IMPURE - {"secrets", "tempfile", "uuid"}
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "os",
+    "random",
+    "secrets",
+    "select",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+    "zmq",
+}
+PURE_STDLIB = sys.stdlib_module_names - IMPURE
 MODEL = {"llama_cpp", "mlx", "mlx_lm"}
 UPPER = ("specmesh.daemons", "specmesh.api", "specmesh.cli", "specmesh.client")
 
