@@ -234,7 +234,7 @@ class StepCosts:
     def gate(self, sessions: int) -> SpeculationGate:
         """That of steps which so many sessions share: 2 or 3, 4 to 7, and so on."""
         if (size := sessions.bit_length()) not in self._gates:
-            self._gates[size] = SpeculationGate(drafts=not self.shared)
+            self._gates[size] = SpeculationGate()
         return self._gates[size]
 
     def record_pause(self, seconds: float) -> None:

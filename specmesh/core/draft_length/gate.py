@@ -89,8 +89,8 @@ class SpeculationGate:
     and a small share of those that run without it. While that is spent it is suspended: its cost is bounded, also where
     it pays for some texts only."""
 
-    def __init__(self, *, drafts: bool = True) -> None:
-        self.drafts = drafts
+    def __init__(self) -> None:
+        self.drafts = True
         self.verdict: bool | None = None
         self._budget = 0.0
         self._rest, self._rest_seconds = SETTLE_STEPS, 0.0  # that count for no rate
