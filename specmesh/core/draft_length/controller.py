@@ -151,8 +151,8 @@ class DraftLengthController:
 
     @property
     def asking(self) -> bool:
-        """Whether the drafter drafts for this text, or did not long ago, and no client's own draft_n has it do so: also
-        to learn whether it is right."""
+        """Whether the drafter is asked for drafts, or was not long ago, if only to learn whether it is right: by what
+        adapts, not by a client."""
         return self._fixed is None and self.arrivals is not None and self._frontier - self._asked_at < PROBE_INTERVAL
 
     def chain_acceptance(self, drafts: int) -> tuple[float, ...]:

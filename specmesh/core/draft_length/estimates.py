@@ -203,7 +203,7 @@ class StepCosts:
         self._dearer: dict[int, float] = {}
         self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
         self._alone: StepCosts | None = None
-        self._slower: float | None = 1.0  # times as long as alone that steps beside a drafter take, once somebody asks
+        self._slower: float | None = None  # times as long as alone that steps beside a drafter take; None: to be found
         self._most_slower = 1.0
         self.pause = 0.0  # mean seconds between two steps
 
@@ -219,7 +219,8 @@ class StepCosts:
 
     def split(self, most_slower: float) -> None:
         """Measure steps beside a drafter of this host apart: a width that was not measured so is taken to be as much
-        slower than alone as those that were, at most `most_slower` times."""
+        slower than alone as those that were, at most `most_slower` times: after one hiccup nothing would be drafted
+        again, and nothing measured."""
         if self._alone is None:
             self._alone, self.curves = StepCosts(self.curves), {}
         self._slower, self._most_slower = None, most_slower
@@ -249,7 +250,7 @@ class StepCosts:
         curve = self.curves[bucket]
         if alone is not None and rows not in curve.medians and (expected := self.seconds(rows, context)) > 0:
             curve.record(rows, expected)  # counts as much as the first measurement, which may have met a hiccup
-        before = curve.medians.get(rows) if self._expected else None
+        before = curve.medians.get(rows) if self._expected else None  # nobody asks: no median is made
         curve.record(rows, seconds)
         self._slower = None
         if self._expected and curve.medians[rows] != before:
