@@ -1,7 +1,8 @@
 """Many clients at once: specmesh beside llama-server's parallel slots, on the same files, slots and cores.
 
     python bench/load.py --llama-server PATH [--target FILE] [--drafter FILE] [--sessions 1,4,16] [--slots 16]
-                         [--tokens N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...] [--json]
+                         [--tokens N] [--characters N] [--repeats N] [--threads N] [--cores 0,1] [--only NAME,...]
+                         [--json]
 
 All servers may use the same cores, with as many threads for the target each; those not asked wait on a socket. The
 contenders take turns at each count of clients: who begins moves on by one each time. The clients (specmesh.bench.load)
@@ -137,15 +138,16 @@ def _up(server: Server) -> bool:
         return False
 
 
-def measure(contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int) -> Runs:
-    """Every contender at every count, `repeats` times, after a text of each that is not counted."""
+def measure(contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int, characters: int) -> Runs:
+    """Every contender at every count, `repeats` times, after a text of each that is not counted. characters: of each
+    prompt."""
     names = list(contenders)
     runs: Runs = {name: [] for name in names}
     fresh = prompts(10**6)
 
     def texts(name: str, count: int) -> Texts:
         one = contenders[name]
-        bodies = [one.body | {"prompt": prompt} for prompt in islice(fresh, count)]
+        bodies = [one.body | {"prompt": prompt[:characters]} for prompt in islice(fresh, count)]
         return run_clients(one.source, bodies, 1, count, lambda: None)
 
     for name in names:
@@ -193,6 +195,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sessions", type=_counts, default=(1, 4, 16), help="clients at once")
     parser.add_argument("--slots", type=int, default=16, help="sessions that each server holds")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--characters", type=int, default=300, help="of each prompt, at most 300")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="of the target; 0: what each takes by itself")
     parser.add_argument("--cores", type=lambda text: set(_counts(text)), default={0, 1})
@@ -218,7 +221,7 @@ def main() -> None:
             contenders |= stack.enter_context(llama_server(args, folder, body, drafts))
         if args.only:
             contenders = {name: one for name, one in contenders.items() if name.startswith(tuple(args.only))}
-        runs = measure(contenders, args.sessions, args.repeats)
+        runs = measure(contenders, args.sessions, args.repeats, args.characters)
     found = {name: [level(one) for one in run] for name, run in runs.items()}
     machine = {"foreign_cores": foreign.cores(), "load_before": round(before, 2)}
     if args.json:
