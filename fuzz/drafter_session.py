@@ -6,7 +6,7 @@ from collections import Counter
 from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
-from specmesh.core.draft_session import MAX_CREDIT, DrafterSession, DraftLimits
+from specmesh.core.draft_session import MAX_LEAD, DrafterSession, DraftLimits
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -131,8 +131,8 @@ class _World:
             self.seen["Trim"] += 1
             self.memory.trim(session.held if self.can_trim else 0)
             session.cut_to(len(self.memory.held))
-        assert len(session.known) - session.n_truth <= MAX_CREDIT
-        assert 0 <= session.draft_n <= MAX_CREDIT
+        assert len(session.known) - session.n_truth <= MAX_LEAD
+        assert 0 <= session.draft_n <= MAX_LEAD
         assert self.memory.held[0 : len(self.memory.held)] == session.known[0 : len(self.memory.held)]
         if self.honest:
             assert session.known[0 : session.n_truth] == list(TEXT[: session.n_truth]), "not the verifier's text"
@@ -168,6 +168,6 @@ class _World:
         self.now += 1.0
         self.handle(m.Sync(SESSION, 0, 0, TEXT, 4))
         assert tuple(self.learned) == TEXT
-        for _ in range(len(TEXT) + 2 * MAX_CREDIT):
+        for _ in range(len(TEXT) + 2 * MAX_LEAD):
             self.work()
         assert self.session.plan() is None, "it drafts without end"

@@ -107,7 +107,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 there = [(one, peer) for one in self._links if (peer := one.peer) is not None]
                 order.sent(peer for _, peer in there)
                 for one, peer in there:
-                    one.probe(order, peer, now)
+                    one.ping_for(order, peer, now)
             case AskStats(tell):
                 tell(self.snapshot(now))
             case _:

@@ -186,7 +186,7 @@ class UpstreamLink:
         self.introduction.look(now, there=self.upstream.info is not None)
         self._tell_vocabulary(now)
 
-    def probe(self, order: PingPeers, peer: Peer, now: float) -> None:
+    def ping_for(self, order: PingPeers, peer: Peer, now: float) -> None:
         self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.busy.share(now)))
 
     def leave(self, error: SpecmeshError, now: float) -> None:

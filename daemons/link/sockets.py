@@ -14,7 +14,7 @@ import structlog
 import zmq
 
 from specmesh.core.link import Departure
-from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, PeerGate, Throttle
+from specmesh.core.peer_limits import BODY_WEIGHT, Cost, FrameAction, PeerAccounts, Throttle
 from specmesh.core.snapshot import WireSection
 from specmesh.errors import ConfigError, FrameError
 from specmesh.security import check_bind
@@ -175,13 +175,13 @@ class Router:
     let go, and gets nothing more: a lost DONE is for ever. gone: who went away, or is to, and why, since the last
     `take_gone`."""
 
-    def __init__(self, socket: Socket, guard: ZapGuard | None = None, gate: PeerGate | None = None) -> None:
+    def __init__(self, socket: Socket, guard: ZapGuard | None = None, accounts: PeerAccounts | None = None) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
         self.traffic = WireSection(handshake_failures=Counter() if guard is None else guard.failures)
         self.traffic.handshake_failures["hello"] = 0  # scrapers see a counter from the start
         self.encrypted, self._guard = guard is not None, guard
-        self.gate, self.gone = gate or PeerGate(), dict[bytes, Departure]()
+        self.accounts, self.gone = accounts or PeerAccounts(), dict[bytes, Departure]()
         self.paused_until = 0.0
         self._cut, self._logged = Throttle(CUT_INTERVAL), Throttle(LOG_INTERVAL)
 
@@ -195,7 +195,7 @@ class Router:
         if identity in self.gone:
             return 0
         if isinstance(message, m.Truth | m.Sync):
-            self.gate.limits(identity).earn(message.draft_n)
+            self.accounts.limits(identity).earn(message.draft_n)
         frame = encode(message)
         unsent = hand_over(self.socket, self.traffic, frame, identity)
         if unsent is not None:
@@ -208,7 +208,7 @@ class Router:
         gone, self.gone = self.gone, {}
         if self._guard is not None and self._guard.reread():
             allowed = self._guard.allowed
-            gone |= {identity: Departure.REVOKED for identity, key in self.gate.keys.items() if key not in allowed}
+            gone |= {identity: Departure.REVOKED for identity, key in self.accounts.keys.items() if key not in allowed}
         return gone
 
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
@@ -246,7 +246,7 @@ class Router:
         if self._guard is not None and not self._guard.admits(key, now):
             self._end_connection(identity, now)
             return "key"
-        if self.gate.keys.get(identity, key) != key:  # it calls itself as a drafter does that has another
+        if self.accounts.keys.get(identity, key) != key:  # it calls itself as a drafter does that has another
             return "key"
         if len(parts) != 2:
             self.bad(identity, now)
@@ -256,14 +256,14 @@ class Router:
         cost = _COSTS.get(kind)
         amount = max(int.from_bytes(frame[IDS_COUNT], "little"), 1) if cost is Cost.IDS else 1
         size = len(frame) * (BODY_WEIGHT if kind >= Kind.HELLO else 1)
-        action = self.gate.limits(identity, key).frame(size, cost, amount, now)
+        action = self.accounts.limits(identity, key).frame(size, cost, amount, now)
         if action is FrameAction.CUT:
             self._cut_off(identity, now)
         return None if action is FrameAction.TAKE else "rate"
 
     def bad(self, identity: bytes, now: float) -> None:
         """Count a sender's last message, which was no frame, or none for a verifier."""
-        if self.gate.limits(identity, self.proved_key()).bad(now) is FrameAction.CUT:
+        if self.accounts.limits(identity, self.proved_key()).bad(now) is FrameAction.CUT:
             self._cut_off(identity, now)
 
     def sender(self) -> str:

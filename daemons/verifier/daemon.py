@@ -21,7 +21,7 @@ from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.draft_length.policy import Policy, solve
 from specmesh.core.link import Link
-from specmesh.core.peer_limits import PeerGate
+from specmesh.core.peer_limits import PeerAccounts
 from specmesh.core.requests import Reply
 from specmesh.core.scheduling.batch import PREFILL_ROWS
 from specmesh.core.scheduling.kv_slots import KVSlots
@@ -58,13 +58,13 @@ class VerifierLoop(DaemonLoop[Order]):
         guard: ZapGuard | None = None,
         thread: ModelThread | None = None,
         model_hash: str = "",
-        gate: PeerGate | None = None,
+        accounts: PeerAccounts | None = None,
         link: Callable[[float], Link] = Link,
         closing: float = CLOSING,
     ) -> None:
         stopping = Busy("the verifier is stopping", "try again when it is back")
         super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
-        self._router, self._engine, self._model_hash = Router(socket, guard, gate), engine, model_hash
+        self._router, self._engine, self._model_hash = Router(socket, guard, accounts), engine, model_hash
         self._prompts = PromptEncoder(
             engine.tokenizer, lambda client: client in self._clients.requests, self.mailbox.put
         )
@@ -143,7 +143,7 @@ class VerifierLoop(DaemonLoop[Order]):
             case Cancel(client):
                 self._act(self._clients.cancel(lambda entry: entry.client is client))
             case PingPeers():
-                self._drafters.probe(order, now)
+                self._drafters.ping_for(order, now)
             case AskStats():
                 self._stats_orders.append((now + REPORT_PATIENCE, order))
                 self._core.put(vev.Signal.REPORT_WANTED, now)

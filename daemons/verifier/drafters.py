@@ -118,7 +118,7 @@ class Drafters:
         for identity in self.peers:
             self._router.send(identity, m.Bye())
 
-    def probe(self, order: PingPeers, now: float) -> None:
+    def ping_for(self, order: PingPeers, now: float) -> None:
         order.sent(peer.end for peer in self.peers.values())
         for peer in self.peers.values():
             self._ping(peer, now, partial(order.answered, peer.end))
@@ -154,8 +154,7 @@ class Drafters:
             case m.Open():
                 self._open_for(peer, message, now)
             case m.Close(ref=ref) if ref:  # its client did not wait for a session
-                whose = peer.identity, ref
-                self._act(self._clients.cancel(lambda one: (one.owner, one.ref) == whose and not one.session))
+                self._act(self._clients.withdraw(peer.identity, ref))
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
             case m.Vocab(start):
@@ -188,7 +187,7 @@ class Drafters:
         self._peer_gone(identity, Departure.HELLO_AGAIN, now)
         key = self._router.proved_key()
         try:
-            self._router.gate.attach(identity, key)
+            self._router.accounts.attach(identity, key)
         except Busy as error:
             self._router.send(identity, m.Error("busy", str(error)))
             return
@@ -232,7 +231,7 @@ class Drafters:
         peer = self.peers.pop(identity, None)
         if peer is None:
             return
-        self._router.gate.keys.pop(identity, None)
+        self._router.accounts.keys.pop(identity, None)
         if reason.cuts and peer.connection is not None:
             peer.connection.cut()
         self._stats.peer_lost()
@@ -245,12 +244,12 @@ class Drafters:
         identity = peer.identity
         client = RemoteClient(lambda message: self._router.send(identity, message), order)
         try:
-            self._router.gate.limits(identity).check_open(now)
+            self._router.accounts.limits(identity).check_open(now)
             request = requested(order)
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._act(self._clients.open(request, client, identity, order.ref, self._router.gate.keys[identity]))
+        self._act(self._clients.open(request, client, identity, order.ref, self._router.accounts.keys[identity]))
 
 
 class RemoteClient:

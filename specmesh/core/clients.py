@@ -131,6 +131,10 @@ class Clients:
                 del self.requests[entry.number]
         return [vev.ClientLeft(entry.number) for entry in gone]
 
+    def withdraw(self, owner: bytes, ref: int) -> Sequence[ClientsEffect]:
+        """Forget the request that a drafter sent with `ref`, unless a session has come of it."""
+        return self.cancel(lambda one: (one.owner, one.ref) == (owner, ref) and not one.session)
+
     def abandon(self, owner: bytes) -> None:
         """Forget what a drafter's clients asked for: it is gone, and the core keeps or ends their sessions."""
         for entry in [one for one in self.requests.values() if one.owner == owner]:

@@ -17,7 +17,7 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
-MAX_CREDIT = 48  # most drafts beyond the truth, whatever the verifier asks for
+MAX_LEAD = 48  # most drafts beyond the truth, whatever the verifier asks for
 # Seconds that one step may go on drafting, and hear nothing. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3
 # made texts 8 % slower, 6e-4 8 % faster, with more calls and frames.
 BURST = 1e-3
@@ -141,7 +141,7 @@ class DrafterSession:
             return self._nack(now)  # two truths about one position: one was damaged on its way
         if end < self.n_truth and agreed == end:
             return []  # old news
-        self.draft_n = min(truth.draft_n, MAX_CREDIT)
+        self.draft_n = min(truth.draft_n, MAX_LEAD)
         right = max(min(agreed, end - 1) - self.n_truth, 0)
         if not sync:
             self._judge(right, corrected=self.n_truth <= agreed < min(end, len(known)))
@@ -188,13 +188,13 @@ class DrafterSession:
 
     def _set_most(self) -> None:
         drafts = self.draft_n > 0 and self.n_truth > 0
-        self._most = min(self.n_truth + self._credit(), self._limits.n_ctx) if drafts else 0
+        self._most = min(self.n_truth + self._wanted_lead(), self._limits.n_ctx) if drafts else 0
 
-    def _credit(self) -> int:
+    def _wanted_lead(self) -> int:
         """Drafts worth having beyond the truth: this step's, those of the next, and those that a round trip hides."""
         interval = self._interval or self._round_trip
         hidden = ceil(self._round_trip / interval) if interval > 0 else 0
-        return max(min(2 * self.draft_n + 1 + hidden, MAX_CREDIT, self._reach), self.draft_n)
+        return max(min(2 * self.draft_n + 1 + hidden, MAX_LEAD, self._reach), self.draft_n)
 
     def _judge(self, accepted: int, *, corrected: bool) -> None:
         """Note how many drafts were accepted, and how long a chain may be while its last draft has a chance to."""

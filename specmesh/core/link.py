@@ -37,8 +37,8 @@ class Departure(StrEnum):
 
 @dataclass(slots=True)
 class Link:
-    """Liveness and round trip of one connection. A probe is a PING that somebody asked for. It counts nowhere:
-    measuring must not move what drafting is decided by."""
+    """Liveness and round trip of one connection. A PING that a client asked for counts nowhere: measuring must not
+    move what drafting is decided by."""
 
     last_heard: float
     silence: float = SILENCE
@@ -54,7 +54,8 @@ class Link:
         self.busy = min(max(0.0, busy), 1.0)  # its own word
 
     def ping(self, now: float, answer: Callable[[float], None] | None = None) -> int:
-        """Return the number of a PING to be sent now; `answer`, of a probe, gets the seconds until its PONG."""
+        """Return the number of a PING to be sent now; `answer`, if a client asked for it, gets the seconds until its
+        PONG."""
         if answer is None:
             self.next_ping = now + PING_INTERVAL
             self._sent = {number: one for number, one in self._sent.items() if one[1] and now - one[0] <= self.silence}
@@ -63,7 +64,7 @@ class Link:
         return number
 
     def pong(self, number: int, busy: float, now: float) -> float | None:
-        """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a probe."""
+        """Return the round trip in seconds; None for a PONG that answers no PING of ours, or a client's."""
         self.heard_busy(busy)
         if number not in self._sent:
             return None

@@ -120,7 +120,7 @@ class PeerLimits:
             self._levels[cost] = min(self._levels[cost] + rate.earned + rate.per_draft * drafts, rate.burst)
 
 
-class PeerGate:
+class PeerAccounts:
     """The limits of a verifier's peers, and the attached drafters' `keys`, by the identity of their connection.
     Identities are the peers' own choice. A key is empty where keys are not used."""
 

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 QUARTERS = 4  # grid points per draft interval
-MAX_LEAD = 50  # largest lead that has a state of its own: a little more than a drafter may be ahead
+LARGEST_LEAD = 50  # that has a state of its own: a little more than a drafter may be ahead
 MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
 EXACT = 3e-4  # error of values (tokens) and rates (relative): acceptance is known to a few percent at best
 BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01  # times the target's own rate that drafting must promise to begin, and to go on
@@ -97,7 +97,7 @@ class _Grid:
         self._seconds = np.where(dearer & (np.arange(len(steps)) > 0), np.inf, steps)
         behind = min(inputs.restart / inputs.interval - 1.0, MAX_BEHIND)
         self.lowest = -float(ceil(max(behind, 1.0) * QUARTERS)) / QUARTERS
-        size = round((MAX_LEAD - self.lowest) * QUARTERS) + 1
+        size = round((LARGEST_LEAD - self.lowest) * QUARTERS) + 1
         self._interval, self._tick = inputs.interval, inputs.interval / QUARTERS
         self._leads = self.lowest + np.arange(size) / QUARTERS
         self._start = 0 if behind >= 1.0 else round((-behind - self.lowest) * QUARTERS)

@@ -8,7 +8,7 @@ import pytest
 from harness.loops import PATIENCE, PROMPT, Bench, Flaky, ask_for, request, until
 
 from specmesh.core.link import Link
-from specmesh.core.peer_limits import Cost, PeerGate, Rate
+from specmesh.core.peer_limits import Cost, PeerAccounts, Rate
 from specmesh.core.requests import Failed, Request, Started
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
@@ -47,7 +47,7 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
 
 def test_requests_that_come_too_fast(bench: Bench):
     rates = {cost: Rate(10**6, 10**6) for cost in Cost} | {Cost.OPENS: Rate(0.1, 50)}  # a busy machine reads slowly
-    bench.verifier(Flaky(SimSettings(max_sessions=1)), gate=PeerGate(rates))
+    bench.verifier(Flaky(SimSettings(max_sessions=1)), accounts=PeerAccounts(rates))
     peer = bench.dealer()
     count = 150
     for ref in range(1, count + 1):

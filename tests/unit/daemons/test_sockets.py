@@ -13,7 +13,7 @@ import zmq
 from harness import PATIENCE
 from harness.ports import free_address
 
-from specmesh.core.peer_limits import Cost, FrameAction, PeerGate, PeerLimits, Rate
+from specmesh.core.peer_limits import Cost, FrameAction, PeerAccounts, PeerLimits, Rate
 from specmesh.daemons.link.dealer import Dealer, Route, close_dealer
 from specmesh.daemons.link.sockets import Router, bind_router
 from specmesh.errors import ConfigError
@@ -31,14 +31,14 @@ class Ends:
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.now = 0.0
         self.address = free_address()
-        self.router = Router(bind_router(self.context, self.address, insecure=False), gate=PeerGate(RATES))
+        self.router = Router(bind_router(self.context, self.address, insecure=False), accounts=PeerAccounts(RATES))
         self.dealer = self.another()
         assert self.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
         self.dealer.send(encode(m.Ping(1)))
         assert self.router.socket.poll(int(PATIENCE * 1000))
         [(self.identity, _, _)] = list(self.router.receive(0.0))
         assert self.router.inlet.known("User-Id") == "", "nobody was asked about its key"
-        self.router.gate.attach(self.identity, "")
+        self.router.accounts.attach(self.identity, "")
 
     def another(self) -> "zmq.Socket[bytes]":
         return Route(self.context, self.address).open()
@@ -224,14 +224,14 @@ def test_frames_that_are_none():
 
 
 def test_accounts_are_apart_and_bounded():
-    gate = PeerGate()
-    while gate.limits(b"flood", "").frame(1, None, 1, 0.0) is FrameAction.TAKE:
+    accounts = PeerAccounts()
+    while accounts.limits(b"flood", "").frame(1, None, 1, 0.0) is FrameAction.TAKE:
         pass
-    assert gate.limits(b"flood", "good").frame(1, None, 1, 0.0) is FrameAction.TAKE
-    first = gate.limits(b"first")
+    assert accounts.limits(b"flood", "good").frame(1, None, 1, 0.0) is FrameAction.TAKE
+    first = accounts.limits(b"first")
     for number in range(10_000):
-        assert gate.limits(b"%d" % number) is gate.limits(b"%d" % number)
-    assert gate.limits(b"first") is not first
+        assert accounts.limits(b"%d" % number) is accounts.limits(b"%d" % number)
+    assert accounts.limits(b"first") is not first
 
 
 def test_the_protocol_tells_the_limits():

@@ -21,7 +21,8 @@ ASKS = {
         link/dealer.py Route.open Route.changed Dealer.__init__ Dealer.reconnect
         link/sockets.py bind_router Inlet.close Router.__init__ Router.guarded Router.proved_key Router.name_of
         link/vocabulary_handshake.py VocabularyHandshake.hello
-        runtime/loops.py EngineLoop._stepped DaemonLoop.serve
+        runtime/loops.py ModelThread.run EngineLoop._stepped EngineLoop._heard DaemonLoop.serve
+        runtime/loops.py Mailbox.take Mailbox.end
         runtime/process.py Notifier.heartbeat Notifier._send watchdog DaemonProcess.on_stop DaemonProcess.name note
         serve.py LoopBackend.models LoopBackend.not_ready LoopBackend.stats serve_verifier _serve
         verifier/daemon.py VerifierLoop.snapshot PromptEncoder._encoded
@@ -30,13 +31,14 @@ ASKS = {
     "whether it is time, or over": """
         link/sockets.py Router._end_connection
         runtime/loops.py EngineLoop._wait DaemonLoop.stop DaemonLoop._turn
-        runtime/process.py DaemonProcess.watched
+        runtime/process.py DaemonProcess.watched DaemonProcess.wait
         verifier/daemon.py VerifierLoop._settle VerifierLoop._solved
     """,
     "what a library, the system or the settings said": """
         drafter/upstream_link.py UpstreamLink._ask
         link/dealer.py Dealer._newest_handshake
-        link/sockets.py hand_over Inlet.check Inlet.receive Router.sender
+        link/sockets.py zmq_errors hand_over Inlet.known Inlet.check Inlet.receive Router.sender
+        runtime/loops.py ModelThread.do.settle EngineLoop._serve
         runtime/process.py Notifier.__init__
         serve.py _keys model_hash
     """,
@@ -60,6 +62,8 @@ CHOOSES = {
     "drafter/daemon.py DrafterLoop._attempt": "an unusable verifier is given up; without any the daemon is of no use",
     "drafter/upstream_link.py UpstreamLink._has_room": "bytes that wait for a core in a step: only the loop sees them",
     "drafter/upstream_link.py UpstreamLink._message": f"what came; {STUCK}",
+    "drafter/upstream_link.py UpstreamLink._opened": "a session with options that none can have is left: its body "
+    "is the verifier's fault",
     "drafter/upstream_link.py UpstreamLink.tick": f"a refusal says more than a cut, a cut than silence; {STUCK}",
     "drafter/upstream_link.py UpstreamLink._greet": "a refusal was logged and connects anew itself: no doubt is left",
     "drafter/upstream_link.py UpstreamLink._error": "`hello` wants another HELLO; with another version nobody can talk",
@@ -99,20 +103,23 @@ CHOOSES = {
     "nobody waits any more for a prompt of a request that is gone",
     "verifier/drafters.py Drafters.look": f"what is due; {STUCK}",
     "verifier/drafters.py Drafters.receive": "nothing of a peer counts before its HELLO",
-    "verifier/drafters.py Drafters._message": f"what came; bytes count for who was given the session; {STUCK}",
-    "verifier/drafters.py Drafters._hello": f"the same HELLO came while nobody listened, another begins anew; {STUCK}",
+    "verifier/drafters.py Drafters._message": "what came; bytes count for who was given the session; a CLOSE with "
+    f"`ref` withdraws; {STUCK}",
+    "verifier/drafters.py Drafters._hello": "the same HELLO came while nobody listened, another begins anew; where the "
+    f"pool is full it hears so; {STUCK}",
+    "verifier/drafters.py Drafters._open_for": "a request that the core refuses is refused to who sent it",
     "verifier/drafters.py Drafters._welcome": "a host's name is for who knows it: its holder may claim cores",
 }
 """Functions that choose, and why they do so here."""
 
 
 def branching(node: ast.AST, within: str = "") -> Iterator[str]:
-    """The functions of a module with if, case, and, or, as Class.method."""
+    """The functions of a module with if, case, while, except, and, or, as Class.method."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from branching(child, f"{within}.{child.name}".removeprefix("."))
             continue
-        if isinstance(child, ast.If | ast.IfExp | ast.match_case | ast.BoolOp):
+        if isinstance(child, ast.If | ast.IfExp | ast.match_case | ast.While | ast.ExceptHandler | ast.BoolOp):
             yield within
         if isinstance(child, ast.comprehension) and child.ifs:
             yield within
