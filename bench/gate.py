@@ -55,7 +55,7 @@ def speed(case: Case, steps: int, seed: int) -> float:
         most = 4 * case.sessions
         stood = sum(luck.random() < (case.tokens[kind] - 1) / 4 for _ in range(most))
         noise, stands = luck.choice((0.95, 1.0, 1.0, 1.05)), luck.random() < 0.001
-        drafts = gate.drafts
+        drafts = gate.open
         spent = (case.cost if drafts else 1.0) * (20.0 if stands else noise)
         tokens = case.sessions + (stood if drafts else 0)
         gate.stepped(case.sessions, tokens, spent, asked=drafts, had=drafts, alone=case.estimate)

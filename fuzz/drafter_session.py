@@ -6,7 +6,8 @@ from collections import Counter
 from fuzz.frames import Tape, decoded, frame_of
 from fuzz.oracle import N_VOCAB, Memory, alone
 from specmesh.core import events as ev
-from specmesh.core.draft_session import MAX_LEAD, DrafterSession, DraftLimits
+from specmesh.core.draft_length import MAX_LEAD
+from specmesh.core.draft_session import DrafterSession, DraftLimits
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, unflattened
 from specmesh.core.sampling.sampler import Sampler, SamplingParams
@@ -92,7 +93,7 @@ class _World:
         assert list(plan.ids) == self.session.known[held : held + len(plan.ids)], "not where the memory ends"
         self.memory.append(plan.ids)
         began, guesses = self.now, list[int]()
-        while plan.sampler is not None and len(guesses) < plan.drafts and (guess := self.guess()) is not None:
+        while plan.sampler is not None and len(guesses) < plan.draft_n and (guess := self.guess()) is not None:
             self.memory.append(guesses[-1:])
             guesses.append(guess)
         sampler = ProposalSampler(Sampler(SamplingParams()), 0)

@@ -146,7 +146,7 @@ class _World:
         self.perform(effects)
         committed = self.session.prefix
         assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
-        assert len(self.session.drafts.tokens) <= MOST_HELD
+        assert len(self.session.draft_buffer.tokens) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
     def perform(self, effects: Sequence[ev.VerifierEffect]) -> None:

@@ -20,6 +20,7 @@ TIDY = [
     "env",
     "PYTHONMALLOC=malloc",
     "MALLOC_ARENA_MAX=1",
+    "MALLOC_MMAP_THRESHOLD_=65536",
     *edited(
         "import ctypes, gc, threading, time",
         "trim = getattr(ctypes.CDLL(None), 'malloc_trim', lambda _: None)",

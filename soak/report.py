@@ -25,8 +25,8 @@ WRITTEN = ("Anonymous:", "Pss_Shmem:", "Swap:")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A process at a time in seconds: bytes of memory that it has written to, and open descriptors but for
-    those of clients that are asking it."""
+    """A process at a time in seconds: bytes of memory that it has written to but for offloaded sequences, and open
+    descriptors but for those of clients that are asking it."""
 
     at: float
     memory: int
@@ -43,12 +43,12 @@ class Growth:
     seconds: float
 
 
-def sampled(pid: int, now: float, asking: int) -> Sample:
+def sampled(pid: int, now: float, asking: int, offloaded: int) -> Sample:
     """A process of Linux: memory that it has written to, shared and swapped too. Pages of files that it has only read
     count as its own or not as others come and go."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     memory = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(WRITTEN))
-    return Sample(now, memory, len([*Path(f"/proc/{pid}/fd").iterdir()]) - asking)
+    return Sample(now, memory - offloaded, len([*Path(f"/proc/{pid}/fd").iterdir()]) - asking)
 
 
 def growth(samples: Sequence[Sample]) -> Growth | None:

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -13,6 +13,7 @@ from soak.pair import MODELS, Models, Pair
 from soak.report import PairReport, Sample, growth, sampled
 from soak.schedule import KILLS, NO_KILLS, Fault, Lane, Order, excused, faults, orders
 from soak.truth import BAD, Alone, Text, first_difference, judge
+from specmesh.client import Client
 from specmesh.config import ModelSettings
 from specmesh.core.fields import number_at
 from specmesh.core.sampling.sampler import SamplingParams
@@ -26,6 +27,7 @@ LENGTHS = (3, 40, 40, 300, 1500)
 """Characters of the prompts, in turn."""
 
 SAMPLE_S = 1.0
+ANSWER_S = 1.0
 RECOVERY_S = 10.0
 """Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
 
@@ -133,9 +135,17 @@ class _Running:
         for recorded in self.pair.proxy.captured:
             recorded.clear()
         if self._watched and self.clock() >= self._warm_up:
-            for lane, samples in self._samples.items():
-                self.pair.look(lane)
-                samples.append(sampled(self.pair.daemons[lane].pid, self.clock(), self.clients.at.count(lane)))
+            for lane in self._samples.keys() - {fault.lane for fault in self._begun}:  # the others do not answer
+                self._sample(lane)
+
+    def _sample(self, lane: Lane) -> None:
+        """But for offloaded sequences: they come and go by megabytes, and may take as much as the KV cache."""
+        self.pair.look(lane)
+        daemon = self.pair.daemons[lane]
+        with suppress(SpecmeshError):
+            offloaded = int(number_at(Client(daemon.socket, ANSWER_S).get("/stats"), "offloaded_bytes"))
+            asking = self.clients.at.count(lane)
+            self._samples[lane].append(sampled(daemon.pid, self.clock(), asking, offloaded))
 
     def finish(self) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""
@@ -181,6 +191,8 @@ class _Running:
         report.wrong += self.pair.died
         report.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
         report.growth = {lane: found for lane, samples in self._samples.items() if (found := growth(samples))}
+        if self._watched and report.growth.keys() != self._samples.keys():
+            self._failed("nobody could watch its memory")
         for order, told in self.clients.heard:
             text, hit = self._known[order.text], excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S)
             verdict = judge(told, text, order.max_tokens, alone.shown(told.ids), excused=hit, waits=order.waits)

@@ -44,7 +44,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     ) -> None:
         super().__init__(settings.drain, WentAway("the drafter is stopping"))
         self._engine = engine
-        self._cores = thread_share(engine, drafts=True, explicit=settings.model.threads is not None)
+        self._cores = thread_share(engine, drafter=True, explicit=settings.model.threads is not None)
         self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
@@ -166,5 +166,5 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             now,
             [one.describe() for one in self._links],
             len(self._router.in_state(RequestState.WAITING)),
-            **facts(info.named(), first.upstream.address, encrypted=first.dealer.encrypted),
+            **facts(self._engine, info.named(), first.upstream.address, encrypted=first.dealer.encrypted),
         )

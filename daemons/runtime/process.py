@@ -25,7 +25,7 @@ from specmesh.core.daemon_statistics import DaemonFacts
 from specmesh.core.events import Noted
 from specmesh.core.fields import Json
 from specmesh.core.scheduling.batch import ThreadShare
-from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, physical_cores
+from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, offloaded_by, physical_cores
 from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
@@ -126,9 +126,16 @@ def leave_within(seconds: float) -> None:
     timer.start()
 
 
-def facts(model: Json, address: str, *, encrypted: bool) -> DaemonFacts:
+def facts(engine: VerifyEngine | DraftEngine, model: Json, address: str, *, encrypted: bool) -> DaemonFacts:
     """Return what stats tell of this process."""
-    return DaemonFacts(version=__version__, pid=os.getpid(), model=model, address=address, encrypted=encrypted)
+    return DaemonFacts(
+        version=__version__,
+        pid=os.getpid(),
+        model=model,
+        address=address,
+        encrypted=encrypted,
+        offloaded_bytes=offloaded_by(engine),
+    )
 
 
 class DaemonProcess:
@@ -203,12 +210,12 @@ class DaemonProcess:
                     leave_within(ENDING)
 
 
-def thread_share(engine: VerifyEngine | DraftEngine, *, drafts: bool, explicit: bool) -> ThreadShare:
+def thread_share(engine: VerifyEngine | DraftEngine, *, drafter: bool, explicit: bool) -> ThreadShare:
     """Return what this process's engine takes of its host's cores; 0 off the CPU. `explicit` threads stay, and a
     reproducible target's, since some kernels' sums depend on them."""
     info = engine.info
     follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
-    return ThreadShare(info.threads, physical_cores(), host_id(), drafts=drafts, follows=follows)
+    return ThreadShare(info.threads, physical_cores(), host_id(), drafter=drafter, follows=follows)
 
 
 def note(noted: Noted | None) -> None:

@@ -76,7 +76,7 @@ class VerifierLoop(DaemonLoop[Order]):
         self._core = CoreLoop(core, run, vev.Signal.TIME_UP, self._deliver, thread or ModelThread())
         self._policies = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._clients = Clients(limits, engine.info.max_sessions, settings.max_queue)
-        cores = thread_share(engine, drafts=False, explicit=settings.model.threads is not None)
+        cores = thread_share(engine, drafter=False, explicit=settings.model.threads is not None)
         self._drafters = Drafters(
             name, engine, limits, self._router, self._clients, self._act, self.stats, self._core,
             model_hash, cores, link,
@@ -171,7 +171,7 @@ class VerifierLoop(DaemonLoop[Order]):
             now,
             self._clients.live,
             len(self._clients.waiting),
-            **facts(model, self._router.address, encrypted=self._router.encrypted),
+            **facts(self._engine, model, self._router.address, encrypted=self._router.encrypted),
         )
 
     # --- what the core says

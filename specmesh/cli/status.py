@@ -22,7 +22,7 @@ ANSWER_TIMEOUT_S = 2.0
 _ROWS = {
     "model": "{model.name} on {model.backend}",
     "prefix cache": "{prefix_cache.hits} sessions took {prefix_cache.tokens_saved} tokens from it, it has "
-    "{prefix_cache.kept_tokens}",
+    "{prefix_cache.kept_tokens}, {offloaded_bytes} bytes offloaded",
     "draft_n": "{draft_n}",
     "busy": "{busy} of the last minute",
 }

@@ -23,6 +23,7 @@ class DaemonFacts(TypedDict):
     model: Json
     address: str
     encrypted: bool
+    offloaded_bytes: int
 
 
 class DaemonStats:
@@ -142,13 +143,13 @@ class DrafterStats(DaemonStats):
     def worked(self, work: ev.Worked) -> None:
         """Count steps and their drafts, which share their time, and the rounds that were heard of."""
         self.busy.record(work.ended, work.seconds)
-        self._totals.draft_tokens += work.drafts
+        self._totals.draft_tokens += work.drafted
         self._totals.rounds += work.rounds
         self._totals.accepted += work.accepted
         self._totals.committed += work.committed
-        if work.drafts:
-            self._draft_seconds.record(work.draft_seconds / work.drafts)
-            self._drafts.record(work.draft_seconds / work.drafts, work.drafts)
+        if work.drafted:
+            self._draft_seconds.record(work.draft_seconds / work.drafted)
+            self._drafts.record(work.draft_seconds / work.drafted, work.drafted)
         self.prefix_cache = work.prefix_cache or self.prefix_cache
 
     def snapshot(

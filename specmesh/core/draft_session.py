@@ -10,6 +10,7 @@ from math import ceil, log
 
 from specmesh.core import events as ev
 from specmesh.core.accept import uses_proposals
+from specmesh.core.draft_length import MAX_LEAD
 from specmesh.core.prefix import Prefix, common_length
 from specmesh.core.sampling.constraint import DraftConstraint
 from specmesh.core.sampling.proposal import Proposal, ProposalSampler, flattened
@@ -17,7 +18,6 @@ from specmesh.core.sampling.sampler import Sampler
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
 
-MAX_LEAD = 48  # most drafts beyond the truth, whatever the verifier asks for
 # Seconds that one step may go on drafting, and hear nothing. Simulated with drafts of 0.3 ms and steps of 3 ms, 1.5e-3
 # made texts 8 % slower, 6e-4 8 % faster, with more calls and frames.
 BURST = 1e-3
@@ -213,7 +213,7 @@ class DrafterSession:
         if row.position != self.fed:
             return []  # the memory could not be cut there, and was not fed
         made = (*row.ids, *tokens)
-        self.fed += len(made) - (len(tokens) == row.drafts)  # the last draft is fed next time, unless none followed it
+        self.fed += len(made) - (len(tokens) == row.draft_n)  # the last draft is fed next time, unless none followed it
         if row.position != self.held:
             return []  # what it follows was cut meanwhile
         known = self._ids[self.held : self.held + len(made)]
@@ -232,7 +232,7 @@ class DrafterSession:
         if new and isinstance(row.sampler, ProposalSampler) and row.sampler.proposal is not None:
             self._proposals[len(self._ids)] = row.sampler.proposal
         self.known.extend(new)
-        self._stuck = len(tokens) < row.drafts
+        self._stuck = len(tokens) < row.draft_n
         return self._send(now)
 
     def _send(self, now: float) -> list[ev.DrafterEffect]:

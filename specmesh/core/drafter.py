@@ -144,7 +144,7 @@ class DrafterCore:
             return self._failed(step, result)
         for seq, held in result.held.items():
             self._kept(seq, held)
-        effects, work, drafts = list[ev.CoreEffect](), self._work, 0
+        effects, work, drafted = list[ev.CoreEffect](), self._work, 0
         for row, tokens in zip(step.rows, result.tokens, strict=True):
             session = self.sessions.get(row.key)
             if session is None:
@@ -152,10 +152,10 @@ class DrafterCore:
             session.alone = session.alone and not tokens
             for effect in session.predicted(row, tokens, started, ended):
                 effects.append((row.key, effect))
-            drafts += len(tokens)
+            drafted += len(tokens)
         work.ended, work.seconds = ended, work.seconds + ended - started
-        if drafts:
-            work.drafts, work.draft_seconds = work.drafts + drafts, work.draft_seconds + ended - started
+        if drafted:
+            work.drafted, work.draft_seconds = work.drafted + drafted, work.draft_seconds + ended - started
         if self._slots_changed or ended - self._reported_at > REPORT_INTERVAL:
             effects += self._worked(ended)
         return effects

@@ -198,14 +198,14 @@ CoreEvent = DraftFor | Heard | FollowUp | Dropped | CompiledGrammar | UpstreamCh
 @dataclass(frozen=True, slots=True)
 class DraftRow:
     """Append `ids` at `position` of a session's sequence and, with a sampler, draft what follows, one after the other
-    at most `drafts` ids."""
+    at most `draft_n` ids."""
 
     key: int
     seq: int
     position: int
     ids: tuple[int, ...]
     sampler: Sampler | None
-    drafts: int = 1
+    draft_n: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class Worked:
     ended: float = 0.0
     seconds: float = 0.0
     draft_seconds: float = 0.0
-    drafts: int = 0
+    drafted: int = 0
     rounds: int = 0
     accepted: int = 0
     committed: int = 0

@@ -85,16 +85,18 @@ class VerifierSession:
         begin = 1 if self._scored else len(self.prefix)
         self.logprobs = None if params.logprobs is None else LogprobRecorder(params.logprobs, begin)
         self.constraint = constraint
-        self.may_draft = params.drafts != 0 and limits.max_drafts > 0  # its client and the target allow it
+        self.may_draft = params.allowed_draft_n != 0 and limits.max_drafts > 0  # its client and the target allow it
         self._stoppable = bool(params.stop) or constraint is not None
         self.counts = RoundCounts(prompt_tokens=self.n_prompt)
         self.times = SessionTimes(now)
         self.finished: m.FinishReason | None = None
         self.followed = False  # somebody at the drafter reads along, and every round is sent at once
         self._limits = limits
-        self.draft_length = DraftLengthController(params.drafts, limits.max_drafts, costs, self.times)
+        self.draft_length = DraftLengthController(params.allowed_draft_n, limits.max_drafts, costs, self.times)
         self.truth = TruthSender(session, self.prefix, self.draft_length)
-        self.drafts = DraftBuffer(session, self.prefix, limits.n_vocab, constraint, self.draft_length, self.counts)
+        self.draft_buffer = DraftBuffer(
+            session, self.prefix, limits.n_vocab, constraint, self.draft_length, self.counts
+        )
         self._strategy = strategy_of(params.sampling)
         self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
         self._held = held  # ids in the target's memory
@@ -135,7 +137,7 @@ class VerifierSession:
         if isinstance(said, m.Nack):
             return [*self.truth.nacked(said, now)]
         if self.draft_length.arrivals is not None:
-            return self.drafts.take(said, now)
+            return self.draft_buffer.take(said, now)
         self.counts.stale_drafts += len(said.ids)
         return []
 
@@ -146,7 +148,7 @@ class VerifierSession:
         """Hand the session to a drafter, which is sent all of it. `acceptance` is where its rounds are recorded. Where
         drafts come with proposals those of the drafter before go: the same drafts may come of other distributions."""
         if uses_proposals(self.params.sampling):
-            self.drafts.forget()
+            self.draft_buffer.forget()
         self.draft_length.attach(arrivals, acceptance)
         return self.truth.begin()
 
@@ -185,10 +187,10 @@ class VerifierSession:
         if self.state is SessionState.PREFILLING:
             return self._missing()
         idle = self.draft_length.arrivals is None or not self.draft_length.draft_n
-        if idle and not self.drafts.tokens and self.constraint is None:
+        if idle and not self.draft_buffer.tokens and self.constraint is None:
             return ev.Verify(length - 1, self.prefix.ids[-1], ())
-        wanted, until = self.draft_length.plan(length, len(self.drafts.tokens), self._max_drafts(), now)
-        if until is None or self.drafts.cut or (self.constraint is not None and self._forced(self.constraint)):
+        wanted, until = self.draft_length.plan(length, len(self.draft_buffer.tokens), self._max_drafts(), now)
+        if until is None or self.draft_buffer.cut or (self.constraint is not None and self._forced(self.constraint)):
             return self.verify(wanted)
         return ev.Wait(until)
 
@@ -205,7 +207,7 @@ class VerifierSession:
 
     def verify(self, wanted: int | None = None) -> ev.Verify:
         ids = self.prefix.ids
-        drafts = tuple(self.drafts.tokens[: self._max_drafts() if wanted is None else wanted])
+        drafts = tuple(self.draft_buffer.tokens[: self._max_drafts() if wanted is None else wanted])
         if self.constraint is not None:
             forced = self._forced(self.constraint)
             if common_length(drafts, forced) < len(forced):
@@ -216,11 +218,12 @@ class VerifierSession:
         """What its drafts offer to a step: those of the grammar's own are accepted for certain."""
         forced = self._count_forced(verify.drafts)
         acceptance = (1.0,) * forced + self.draft_length.chain_acceptance(len(verify.drafts) - forced)
-        return DraftBid(acceptance, chosen=self.params.drafts is not None)
+        return DraftBid(acceptance, chosen=self.params.allowed_draft_n is not None)
 
     def _forced(self, constraint: Constraint) -> tuple[int, ...]:
         """Drafts of the grammar's own for the next step, which are all accepted."""
-        most = self._max_drafts() if self.params.drafts is None else min(self.params.drafts, self._max_drafts())
+        chosen = self.params.allowed_draft_n
+        most = self._max_drafts() if chosen is None else min(chosen, self._max_drafts())
         return constraint.forced()[:most] if most else ()
 
     def _count_forced(self, drafts: Sequence[int]) -> int:
@@ -308,7 +311,7 @@ class VerifierSession:
         sampler, ids, base = self.sampler, self.prefix.ids, len(self.prefix.ids)
         if (constraint := self.constraint) is not None:
             return lambda i: choose_allowed(constraint, sampler.after(ids, drafts[:i]), logits[i], base + i)
-        offers = self.drafts.offers(drafts) if self._weighs else ()
+        offers = self.draft_buffer.offers(drafts) if self._weighs else ()
         rows = VerifiedRows(base, self.prefix.crc, logits, offers, lambda i: sampler.after(ids, drafts[:i]))
         return self._strategy(rows)
 
@@ -318,7 +321,7 @@ class VerifierSession:
         tested, accepted = verdict.tested, verdict.accepted
         self._held = len(self.prefix.ids) + len(drafts)
         self.prefix.extend(verdict.committed)
-        self.drafts.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
+        self.draft_buffer.moved(verdict.committed, tested, over=verdict.ended or verdict.stopped)
         generated = len(verdict.committed) - verdict.ended
         self.counts.record(len(drafts), tested, accepted, generated, forced)
         self.times.verify += seconds
@@ -329,7 +332,7 @@ class VerifierSession:
             len(self.prefix.ids),
             max(tested - forced, 0),
             max(accepted - forced, 0),
-            flushed=not self.drafts.tokens,
+            flushed=not self.draft_buffer.tokens,
             now=now,
             sessions=sessions,
         )

@@ -149,7 +149,7 @@ def session_row(live: SessionContext, drafter: str | None, now: float) -> Json:
         "drafter": drafter,
         "acceptance_rate": round(counts.acceptance_rate, 4),
         "draft_n": session.draft_n,
-        "lead": len(session.drafts.tokens),
+        "lead": len(session.draft_buffer.tokens),
         "strategy": str(session.params.sampling.strategy),
         "exact": is_exact(session.params.sampling.strategy),
         "stale_drafts": counts.stale_drafts,

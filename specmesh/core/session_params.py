@@ -81,7 +81,7 @@ class SessionParams:
         return self.echo and self.logprobs is not None
 
     @property
-    def drafts(self) -> int | None:
+    def allowed_draft_n(self) -> int | None:
         """draft_n, as the strategy allows it."""
         return 0 if self.sampling.strategy == Strategy.GREEDY else self.draft_n
 

@@ -238,7 +238,7 @@ class Simulation:
             return
         while isinstance(step := drafter.core.next_step(now), ev.DraftStep):
             if any(row.sampler is not None for row in step.rows):
-                drafter.busy, seconds = True, self._site.draft * max(row.drafts for row in step.rows)
+                drafter.busy, seconds = True, self._site.draft * max(row.draft_n for row in step.rows)
                 self._at(now + seconds, partial(self._drafted, drafter, step, now))
                 return
             self._send(drafter, self._drafted_rows(drafter, step, now, now), now)
@@ -254,7 +254,7 @@ class Simulation:
         tokens = list[list[int]]()
         for row in step.rows:
             end = row.position + len(row.ids)
-            positions = range(end, end + row.drafts) if row.sampler is not None else ()
+            positions = range(end, end + row.draft_n) if row.sampler is not None else ()
             tokens.append([RIGHT if self._right(position) else WRONG for position in positions])
         return drafter.core.finish(step, ev.DraftedRows(held, tokens), started, now)
 

@@ -113,6 +113,7 @@ class RunningSnapshot(Snapshot):
     reconnects: Annotated[int, counter("drafter_reconnects", "Connections of drafter and verifier after one was lost.")]
     wire: WireSection
     prefix_cache: PrefixCacheSection
+    offloaded_bytes: Annotated[int, gauge("offloaded_bytes", "Memory of the host that offloaded sequences take.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,6 +119,10 @@ class OffloadEngine(Protocol):
     def offload(self, seq: int) -> None:
         """Keep what a sequence holds elsewhere, where that pays, until it is used. Nobody else sees a difference."""
 
+    @property
+    def offloaded_bytes(self) -> int:
+        """What sequences hold elsewhere; any thread may ask."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -210,6 +214,11 @@ def host_id() -> str:
     return hashlib.sha256(f"specmesh {boot.strip()}".encode()).hexdigest()[:32]
 
 
+def offloaded_by(engine: Engine) -> int:
+    """Return the bytes that sequences of an engine hold elsewhere."""
+    return engine.offloaded_bytes if isinstance(engine, OffloadEngine) else 0
+
+
 def limits_of(engine: VerifyEngine) -> TargetLimits:
     info, vocabulary = engine.info, engine.tokenizer.vocabulary
     drafts = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
@@ -255,7 +264,7 @@ def run_draft_step(engine: DraftEngine, speaking: Mapping[int, DraftEngine], ste
             if draft is not None:
                 made = tokens[ask.seq]
                 made.append(draft)
-                if len(made) < rows[ask.seq].drafts:
+                if len(made) < rows[ask.seq].draft_n:
                     following.append(Ask(ask.seq, (draft,), ask.sampler))
         asks = following
     return DraftedRows(held, list(tokens.values()))

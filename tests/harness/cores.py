@@ -131,7 +131,7 @@ class Verifier:
         live = self._core.sessions.get(number)
         identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
         effects = self._effects(self._core.handle(vev.FromDrafter(identity, message), now), now)
-        assert session is None or len(session.machine.drafts.tokens) <= MOST_HELD
+        assert session is None or len(session.machine.draft_buffer.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
             session.given_up = False
         return effects
@@ -209,7 +209,7 @@ class Verifier:
 
     def in_hand(self, number: int, drafts: tuple[int, ...]) -> tuple[SampledDraft, ...]:
         """The drafts in hand that begin with those of a step, each with its token and what it was sampled from."""
-        return self._sessions[number].machine.drafts.offers(drafts)
+        return self._sessions[number].machine.draft_buffer.offers(drafts)
 
     def room(self, number: int) -> int:
         machine = self._sessions[number].machine

@@ -15,9 +15,11 @@ from specmesh.core.snapshot import LoadingSnapshot, PrefixCacheSection, WireSect
 from specmesh.daemons.runtime.process import facts
 from specmesh.daemons.verifier.drafters import DrafterPeer
 from specmesh.engines.base import EngineInfo
+from specmesh.engines.sim import SimSettings, SimVerifier
 from specmesh.wire.messages import Hello
 
 INFO = EngineInfo("big.gguf", 4096, 512, 32, trimming="removal", backend="CPU, 1 thread")
+ENGINE = SimVerifier(SimSettings())
 PREFIX_CACHE = PrefixCacheSection(2, 70, 1, 40)
 ADDRESS = "tcp://127.0.0.1:7071"
 LOADING = LoadingSnapshot(role="verifier", version="0", pid=1, uptime_s=3.0, loading=0.43)
@@ -47,7 +49,7 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
     drafting = dict.fromkeys(peers, measured)
     report = vev.CoreReport(rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}})
     known = {identity: one.describe() for identity, one in peers.items()}
-    told = facts(INFO.named() | {"reproducible": False, "model_hash": None}, ADDRESS, encrypted=False)
+    told = facts(ENGINE, INFO.named() | {"reproducible": False, "model_hash": None}, ADDRESS, encrypted=False)
     return stats.snapshot(INFO.max_sessions, report, known, traffic, now, sessions, queued=3, **told)
 
 
@@ -56,4 +58,6 @@ def drafter(now=152.0):
     traffic.rejected["magic"] += 1
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.prefix_cache = PREFIX_CACHE
-    return stats.snapshot(INFO.max_sessions, [0], traffic, now, [], **facts(INFO.named(), ADDRESS, encrypted=False))
+    return stats.snapshot(
+        INFO.max_sessions, [0], traffic, now, [], **facts(ENGINE, INFO.named(), ADDRESS, encrypted=False)
+    )

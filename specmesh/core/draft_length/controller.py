@@ -147,7 +147,7 @@ class DraftLengthController:
     def withheld(self) -> bool:
         """Whether a gate keeps drafts away: for good reason, or to measure steps without."""
         gate = self._gate(self.arrivals)
-        return gate is not None and not gate.drafts
+        return gate is not None and not gate.open
 
     @property
     def asking(self) -> bool:

@@ -84,13 +84,13 @@ class _Rate:
 
 
 class SpeculationGate:
-    """`drafts` is what to do with batches of one size; `verdict` whether drafting pays, None before it was measured.
+    """`open`: batches of one size draft; `verdict`: whether drafting pays, None before it was measured.
     Its budget is what drafting may lose, in steps that could have run without it in the same time: what it has gained,
     and a small share of those that run without it. While that is spent it is suspended: its cost is bounded, also where
     it pays for some texts only."""
 
     def __init__(self) -> None:
-        self.drafts = True
+        self.open = True
         self.verdict: bool | None = None
         self._budget = 0.0
         self._rest, self._rest_seconds = SETTLE_STEPS, 0.0  # that count for no rate
@@ -101,7 +101,7 @@ class SpeculationGate:
     @property
     def refuses(self) -> bool:
         """Whether drafting was found not to pay, and may not be tried again yet."""
-        return self.verdict is False and not self.drafts
+        return self.verdict is False and not self.open
 
     def stepped(
         self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float, shared: bool = False
@@ -115,7 +115,7 @@ class SpeculationGate:
             self._alone = max(self._alone, alone)
         gained = (tokens - seconds * self._alone) / sessions
         stalled = self._stalled = gained <= -DEBT and not self._stalled  # that says nothing
-        if not self.drafts:
+        if not self.open:
             if settled and not (had or stalled):  # had: some of before were in hand still
                 self._withheld(sessions, tokens, seconds)
         elif asked and (not self._alone or (shared and not self._without.enough)):
@@ -136,7 +136,7 @@ class SpeculationGate:
             self._withhold()
 
     def _withhold(self) -> None:
-        self.drafts, self._rest, self._rest_seconds = False, SETTLE_STEPS, SETTLE_SECONDS
+        self.open, self._rest, self._rest_seconds = False, SETTLE_STEPS, SETTLE_SECONDS
         self._without = _Rate()
 
     def _withheld(self, sessions: int, tokens: int, seconds: float) -> None:
@@ -151,7 +151,7 @@ class SpeculationGate:
         if not known and (measured or self._budget < 0):
             self._decide(sessions, pays=measured and self._with.per_second >= LEAST_GAIN * self._alone)
         if self._budget >= 0:
-            self.drafts, self._rest, self._rest_seconds = True, SETTLE_STEPS, 0.0
+            self.open, self._rest, self._rest_seconds = True, SETTLE_STEPS, 0.0
 
     def _decide(self, sessions: int, *, pays: bool) -> None:
         """Reckon anew what drafting has gained: the rate without it may have been another."""

@@ -20,11 +20,13 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from specmesh.core.draft_length import MAX_LEAD
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 QUARTERS = 4  # grid points per draft interval
-LARGEST_LEAD = 50  # that has a state of its own: a little more than a drafter may be ahead
+LARGEST_LEAD = MAX_LEAD + 2  # that has a state of its own
 MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
 EXACT = 3e-4  # error of values (tokens) and rates (relative): acceptance is known to a few percent at best
 BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01  # times the target's own rate that drafting must promise to begin, and to go on

@@ -19,27 +19,27 @@ PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step does, by session id. context: ids that its sequences hold before it. pure: all verify. drafts: some
-    bring any."""
+    """What one step does, by session id. context: ids that its sequences hold before it. pure: all verify.
+    has_drafts: of some."""
 
     parts: tuple[tuple[int, Part], ...]
     rows: int
     context: int
     pure: bool
-    drafts: bool
+    has_drafts: bool
 
     @classmethod
     def of(cls, parts: tuple[tuple[int, Part], ...]) -> "Batch":
-        rows, context, pure, drafts = 0, 0, True, False
+        rows, context, pure, has_drafts = 0, 0, True, False
         for _, part in parts:
             context += part.position
             if isinstance(part, ev.Verify):
                 rows += 1 + len(part.drafts)
-                drafts = drafts or bool(part.drafts)
+                has_drafts = has_drafts or bool(part.drafts)
             else:
                 rows += len(part.ids)
                 pure = False
-        return cls(parts, rows, context, pure, drafts)
+        return cls(parts, rows, context, pure, has_drafts)
 
 
 class Scheduler:
@@ -143,7 +143,7 @@ class StepMeter:
             self._spent = ended - before
             if not self._waited:
                 self._costs.record_pause(started - before)
-        if batch.pure and (batch.drafts or not cut):
+        if batch.pure and (batch.has_drafts or not cut):
             # With a constant width each part was a decode of its own.
             rows, decodes = (batch.rows, 1) if self._width is None else (self._width, len(batch.parts))
             self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
@@ -154,7 +154,7 @@ class StepMeter:
         """Hold what steps bring with drafts against what they bring without. tokens: that it committed. alone: seconds
         that one session would take without drafts, 0 if unknown. asked, had: some session whose draft_n adapts asked
         for drafts, and had some; forced: a grammar had some of its own."""
-        if not batch.pure or self._spent is None or (gate.drafts and not asked):
+        if not batch.pure or self._spent is None or (gate.open and not asked):
             return
         sharing, rate, shared = len(batch.parts), 1 / alone if alone else 0.0, self._costs.shared
         if sharing > 1 or not forced:  # those make one session's steps faster, whoever drafts
@@ -198,13 +198,13 @@ HostPeer = m.Hello | m.Welcome  # they tell of their host and the threads that t
 class ThreadShare:
     """An engine's CPU threads beside those of the other daemon of its host: more than cores stall at every barrier. How
     many of `cores` it takes: `threads` now, and `alone` while nobody else computes on `host`. Unless it `follows` who
-    does, they stay. drafts: the engine is a drafter's, which beside others takes a quarter of the cores: a draft model
+    does, they stay. drafter: the engine is one's, which beside others takes a quarter of the cores: a draft model
     is small, and loses less by that than a target. A verifier takes what drafters leave."""
 
-    def __init__(self, threads: int, cores: int, host: str, *, drafts: bool, follows: bool) -> None:
+    def __init__(self, threads: int, cores: int, host: str, *, drafter: bool, follows: bool) -> None:
         self.alone = self.threads = threads
         self.host = host
-        self._cores, self._drafts, self._follows = cores, drafts, follows
+        self._cores, self._drafter, self._follows = cores, drafter, follows
         self._warned = False
 
     def shared_with(self, peer: HostPeer) -> bool:
@@ -213,7 +213,7 @@ class ThreadShare:
     def share(self, others: int) -> int:
         if not others or not self._follows:
             return self.alone
-        return max(self._cores // 4 if self._drafts else self._cores - others, 1)
+        return max(self._cores // 4 if self._drafter else self._cores - others, 1)
 
     def beside(self, peers: Iterable[HostPeer]) -> ev.Noted | None:
         """Take the threads that are right beside these peers; return what the log is to say."""

@@ -151,6 +151,10 @@ class LlamaEngine:
             self._cache.clear(seq)
             del self._idle[seq]
 
+    @property
+    def offloaded_bytes(self) -> int:
+        return sum(map(len, list(self._offloaded.values())))
+
     def _fetch(self, seq: int) -> None:
         """Bring back what a sequence holds, cut to the length that it has by now."""
         state = self._offloaded.pop(seq, None)

@@ -217,7 +217,7 @@ def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone:
     """Steps of so many seconds with drafts, of `alone` without; return the share of steps with drafts."""
     luck, drafting = random.Random(2), 0
     for _ in range(steps):
-        with_drafts = gate.drafts
+        with_drafts = gate.open
         drafting += with_drafts
         stood = sum(luck.random() < (tokens - 1) / 4 for _ in range(4 * sessions)) if with_drafts else 0
         spent = seconds if with_drafts else alone
@@ -250,7 +250,7 @@ def test_what_a_drafter_needs_to_begin_is_paid_for():
     """It may read the text on the cores of the verifier's steps: for as long as many of these take."""
     gate, now, before = SpeculationGate(), 0.0, False
     for _ in range(50_000):
-        drafts = gate.drafts
+        drafts = gate.open
         spent, before = 60.0 if drafts and not before else 1.0, drafts
         gate.stepped(1, 1, spent, asked=drafts, had=drafts, alone=1.0)
         now += spent
@@ -264,9 +264,9 @@ def test_texts_for_which_drafts_pay_and_others_in_turn():
         luck = random.Random(3)
         for step in range(20_000):
             mean = tokens[step // 100 % 2]
-            stood = sum(luck.random() < (mean - 1) / 4 for _ in range(4)) if gate.drafts else 0
-            spent = 1.9 if gate.drafts else 1.0
-            gate.stepped(1, 1 + stood, spent, asked=gate.drafts, had=gate.drafts, alone=1.0)
+            stood = sum(luck.random() < (mean - 1) / 4 for _ in range(4)) if gate.open else 0
+            spent = 1.9 if gate.open else 1.0
+            gate.stepped(1, 1 + stood, spent, asked=gate.open, had=gate.open, alone=1.0)
             now, said = now + spent, said + 1 + stood
         assert said > least * now
 
@@ -276,7 +276,7 @@ def test_a_machine_that_stood_still_says_nothing_of_drafts():
     gate = SpeculationGate()
     run(gate, 1.5, 2.5, 600, 1.0)
     for seconds in (10.0, 100.0, 1000.0):
-        gate.stepped(1, 2, seconds, asked=gate.drafts, had=gate.drafts, alone=1.0)
+        gate.stepped(1, 2, seconds, asked=gate.open, had=gate.open, alone=1.0)
         assert run(gate, 1.5, 2.5, 600, 1.0) > 0.9
     fresh = SpeculationGate()
     fresh.stepped(1, 1, 1.0, asked=True, had=True, alone=0.0)  # nothing is known of steps without drafts
@@ -287,10 +287,10 @@ def test_a_measurement_beside_a_drafter_that_goes_on_is_not_believed_for_long():
     """The first steps without drafts take eight times as long: the drafter has not heard yet that it shall stop."""
     gate, lost, withheld = SpeculationGate(), 0.0, 0
     for _ in range(6000):
-        withheld = 0 if gate.drafts else withheld + 1
-        spent = 2.5 if gate.drafts else 8.0 if 0 < withheld < 30 and lost < 400 else 1.0
-        lost += spent - (2 if gate.drafts else 1)
-        gate.stepped(1, 1 + gate.drafts, spent, asked=gate.drafts, had=gate.drafts, alone=1.0)
+        withheld = 0 if gate.open else withheld + 1
+        spent = 2.5 if gate.open else 8.0 if 0 < withheld < 30 and lost < 400 else 1.0
+        lost += spent - (2 if gate.open else 1)
+        gate.stepped(1, 1 + gate.open, spent, asked=gate.open, had=gate.open, alone=1.0)
     assert gate.verdict is False
     assert lost < 700
 
@@ -305,9 +305,9 @@ def test_a_first_estimate_that_is_too_low_promises_nothing(host: bool, estimate:
     same one, where it is not expected but measured."""
     gate, lost = SpeculationGate(), 0.0
     for _ in range(1000):
-        spent = 2.5 if gate.drafts else 1.0
-        lost += spent - (2 if gate.drafts else 1)
-        gate.stepped(1, 1 + gate.drafts, spent, asked=gate.drafts, had=gate.drafts, alone=estimate, shared=host)
+        spent = 2.5 if gate.open else 1.0
+        lost += spent - (2 if gate.open else 1)
+        gate.stepped(1, 1 + gate.open, spent, asked=gate.open, had=gate.open, alone=estimate, shared=host)
     assert lost < most
 
 
@@ -316,7 +316,7 @@ def test_no_drafts_no_verdict():
     gate = SpeculationGate()
     for _ in range(3000):
         gate.stepped(1, 1, 1.0, asked=False, had=False, alone=1.0)
-    assert gate.drafts
+    assert gate.open
     assert gate.verdict is None
 
 
@@ -326,10 +326,10 @@ def test_who_did_not_pay_is_believed_once_it_may_be_tried_again():
     arrivals = Arrivals()
     draft_length.attach(arrivals, RollingAcceptance())
     run(arrivals.gate, 5.0, 1.0, 40, 1.0)
-    assert (arrivals.gate.drafts, arrivals.gate.verdict) == (False, False)
+    assert (arrivals.gate.open, arrivals.gate.verdict) == (False, False)
     draft_length.judged(right=True)
     assert not draft_length.acceptance.known
-    while not arrivals.gate.drafts:
+    while not arrivals.gate.open:
         run(arrivals.gate, 5.0, 1.0, 1, 1.0)
     draft_length.judged(right=True)
     assert draft_length.acceptance.known

@@ -39,7 +39,7 @@ def finish(core, step, *tokens, at=0.0, whole=True):
     """A step of 0.2 ms; tokens: of each row its guess, its guesses, or None. whole: so many were asked for."""
     rows = [one if isinstance(one, tuple) else () if one is None else (one,) for one in tokens]
     if whole:
-        asked = [replace(row, drafts=max(len(said), 1)) for row, said in zip(step.rows, rows, strict=True)]
+        asked = [replace(row, draft_n=max(len(said), 1)) for row, said in zip(step.rows, rows, strict=True)]
         step = replace(step, rows=tuple(asked))
     effects = core.finish(step, ev.DraftedRows({cut.seq: cut.length for cut in step.cuts}, rows), at, at + 2e-4)
     return [effect for effect in effects if not isinstance(effect, ev.Worked)]
@@ -120,12 +120,12 @@ def test_drafts_in_a_row():
     [(_, first)] = finish(core, core.next_step(0.0), 8)
     step = core.next_step(0.0)
     [row] = step.rows
-    assert (first.ids, row.ids, row.drafts) == ((8,), (8,), 3)
+    assert (first.ids, row.ids, row.draft_n) == ((8,), (8,), 3)
     [(_, sent)] = finish(core, step, (9, 10, 11))
     assert (sent.base, sent.ids) == (4, (9, 10, 11))
     step = core.next_step(0.0)
     [row] = step.rows
-    assert (row.position, row.ids, row.drafts) == (6, (11,), 5)
+    assert (row.position, row.ids, row.draft_n) == (6, (11,), 5)
     told(core, 1, 8, 9, 10, 11, 12, after=TEXT)
     [(_, sent)] = finish(core, step, (12, 13, 14), at=0.1)
     assert (sent.base, sent.ids) == (8, (13, 14))
@@ -143,7 +143,7 @@ def test_guesses_in_a_row_that_end():
     opened(core, 1)
     finish(core, core.next_step(0.0), 8)
     step = core.next_step(0.0)
-    assert step.rows[0].drafts == 3
+    assert step.rows[0].draft_n == 3
     [(_, sent)] = finish(core, step, (9,), whole=False)
     assert (sent.base, sent.ids) == (4, (9,))
     assert isinstance(core.next_step(0.0), ev.Wait)
@@ -184,7 +184,7 @@ def test_what_others_drafted_is_not_its_own():
     [(_, learned)] = core.handle(ev.Heard(1, m.Truth(1, len(TEXT), crc(*TEXT), (8, 9, 10), 0, accepted=2)), 0.0)
     assert (learned.accepted, learned.own) == (2, 0)
     [worked] = core.handle(ev.Dropped(1), 0.0)
-    assert (worked.drafts, worked.accepted, worked.committed) == (0, 0, 3)
+    assert (worked.drafted, worked.accepted, worked.committed) == (0, 0, 3)
 
 
 def test_a_drafters_session_from_its_opening_to_its_end():

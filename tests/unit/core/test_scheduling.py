@@ -119,7 +119,7 @@ ELSEWHERE = SimpleNamespace(host="other", cpu_threads=8)
 
 
 def test_default_threads_follow_who_computes_here():
-    share = ThreadShare(8, 8, "h", drafts=False, follows=True)
+    share = ThreadShare(8, 8, "h", drafter=False, follows=True)
     assert share.beside([ELSEWHERE]) is None
     assert share.threads == 8
     assert share.beside([HERE, ELSEWHERE]).name == "cpu_threads"

@@ -192,7 +192,7 @@ def test_where_drafts_pay_for_one_session_only_nobody_drafts_as_soon_as_another_
     assert opened(2) == ([0, 0], True)
     gate = costs.gate(2)
     while not gate.refuses:
-        gate.stepped(2, 2, 0.03 if gate.drafts else 0.01, asked=True, had=gate.drafts, alone=0.0)
+        gate.stepped(2, 2, 0.03 if gate.open else 0.01, asked=True, had=gate.open, alone=0.0)
     core.handle(vev.ClientLeft(2), 0.0)
     assert all(opened(client) == ([0, 0], False) for client in range(3, 9))
     begun = [type(effect) for effect in core.handle(vev.ClientLeft(3), 0.0)]
@@ -215,7 +215,7 @@ def test_drafts_that_a_client_has_chosen_do_not_keep_those_of_others_away():
         rows = [row(*[4] * len(span.ids)) if span.logits else None for span in step.spans]
         effects = core.finish(step, rows, begun, begun + 0.5)
         length += sum(len(one.emit.ids) for one in effects if isinstance(one, vev.Committed) and one.client == 2)
-        shut += not costs.gate(2).drafts
+        shut += not costs.gate(2).open
     assert length > 150
     assert 16 < shut < 30, "it was measured without, and opened"
 
@@ -236,7 +236,7 @@ def test_no_drafter_is_left_while_none_is_asked(draft_n: int | None, left: set[s
         rows = [row(*[4] * len(span.ids)) if span.logits else None for span in step.spans]
         effects = core.finish(step, rows, begun, begun + 0.9)
         noted |= {effect.name for effect in effects if isinstance(effect, vev.Noted)}
-    assert not costs.gate(2).drafts
+    assert not costs.gate(2).open
     assert noted == left
 
 

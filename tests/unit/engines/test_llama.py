@@ -124,6 +124,7 @@ def test_what_is_offloaded_has_no_cells(tiny_gguf: Path, monkeypatch: pytest.Mon
         for steps in range(most):
             engine.offload(0)
             if lib.llama_memory_seq_pos_max(made[-1], 0) < 0:
+                assert engine.offloaded_bytes > 0
                 return steps
             engine.trim(1, 0)
             engine.decode([Span(1, 0, (40,), logits=False)])
