@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import PATIENCE
 from harness.engine_contract import GREEDY, predict
 from numpy.typing import NDArray
 
@@ -163,7 +164,7 @@ def test_nothing_on_stderr(tiny_gguf: Path) -> None:
         "LlamaVerifier(ModelSettings('llama', sys.argv[1], 64, 1, threads=1))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tiny_gguf)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, str(tiny_gguf)], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert (done.stdout, done.stderr) == ("", "")
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from harness import PATIENCE
 from hub_server import HubServer, Models, Repo
 
 from specmesh.errors import ConfigError
@@ -130,7 +131,7 @@ class TestInterrupted:
                 assert not over.wait(0.01)
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=PATIENCE)
         over.set()
         assert (process.returncode, err) == (130, "")
         hub.repos["me/tiny"].cut.clear()
@@ -183,7 +184,7 @@ class TestRefused:
     def test_offline(self, hub: HubServer, models: Models) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW})
         with models.start("pull", "me/tiny", HF_HUB_OFFLINE="1") as process:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, len(err.splitlines()), hub.asked) == (69, 1, 0)
         assert "HF_HUB_OFFLINE" in err
 
