@@ -32,8 +32,9 @@ TIDY = [
         "threading.Thread(target=tidy, daemon=True).start()",
     ),
 ]
-"""`specmesh` that gives back every five seconds what it does not need. CPython keeps up to 2,000 freed tuples of each
-length, 2 MB that some 16,000 generations fill, and asks for memory by the megabyte: both hide what a daemon leaks."""
+"""`specmesh` that gives back large blocks at once, and every five seconds what else it does not need. CPython keeps up
+to 2,000 freed tuples of each length, 2 MB that some 16,000 generations fill, and asks for memory by the megabyte: both
+hide what a daemon leaks."""
 
 DELAY = 0.005
 """Seconds that each way takes, for each second that a fault of this kind lasts: up to a twentieth of a second."""
