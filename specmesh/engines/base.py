@@ -122,6 +122,7 @@ class OffloadEngine(Protocol):
     @property
     def offloaded_bytes(self) -> int:
         """What sequences hold elsewhere; any thread may ask."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
