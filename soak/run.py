@@ -26,8 +26,9 @@ README = Path(__file__).parents[1] / "README.md"
 LENGTHS = (3, 40, 40, 300, 1500)
 """Characters of the prompts, in turn."""
 
-SAMPLE_S = 1.0
-ANSWER_S = 1.0
+SAMPLE_S, ANSWER_S = 1.0, 1.0
+"""Seconds between two samples, and that a daemon has to tell its statistics: else it has none this time."""
+
 RECOVERY_S = 10.0
 """Seconds after a fault within which a client may still be refused: a process starts, the other side finds it."""
 
@@ -144,8 +145,7 @@ class _Running:
         daemon = self.pair.daemons[lane]
         with suppress(SpecmeshError):
             offloaded = int(number_at(Client(daemon.socket, ANSWER_S).get("/stats"), "offloaded_bytes"))
-            asking = self.clients.at.count(lane)
-            self._samples[lane].append(sampled(daemon.pid, self.clock(), asking, offloaded))
+            self._samples[lane].append(sampled(daemon.pid, self.clock(), self.clients.at.count(lane), offloaded))
 
     def finish(self) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""

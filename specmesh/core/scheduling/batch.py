@@ -20,7 +20,7 @@ PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What one step does, by session id. context: ids that its sequences hold before it. pure: all verify.
-    has_drafts: of some."""
+    has_drafts: some bring drafts."""
 
     parts: tuple[tuple[int, Part], ...]
     rows: int
@@ -198,8 +198,8 @@ HostPeer = m.Hello | m.Welcome  # they tell of their host and the threads that t
 class ThreadShare:
     """An engine's CPU threads beside those of the other daemon of its host: more than cores stall at every barrier. How
     many of `cores` it takes: `threads` now, and `alone` while nobody else computes on `host`. Unless it `follows` who
-    does, they stay. drafter: the engine is one's, which beside others takes a quarter of the cores: a draft model
-    is small, and loses less by that than a target. A verifier takes what drafters leave."""
+    does, they stay. drafter: it is a draft model's engine, which beside others takes a quarter of the cores: it is
+    small, and loses less by that than a target. A verifier takes what drafters leave."""
 
     def __init__(self, threads: int, cores: int, host: str, *, drafter: bool, follows: bool) -> None:
         self.alone = self.threads = threads
