@@ -132,7 +132,7 @@ def test_chats_that_take_turns(mesh: Mesh, options: tuple[str, ...]):
     """Each goes on from the prefix cache, at the drafter too, with the log-probabilities of a text computed anew: to
     the last bit with steps of a constant width, else up to a near tie."""
     verifier = mesh.verifier("bundled", "--ctx", 1024, "--max-sessions", 8, *options, engine="llama")
-    mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
+    drafter = mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
 
     def asked(prompt: str, draft_n: int, *, cached: bool) -> tuple[list[Any], int]:
         more = {"draft_n": draft_n, "logprobs": 3, "cache_prompt": cached}
@@ -151,6 +151,7 @@ def test_chats_that_take_turns(mesh: Mesh, options: tuple[str, ...]):
                     assert margin(other) < 2 * KERNELS
                     break
                 assert one["logprob"] == pytest.approx(other["logprob"], abs=KERNELS)
+    assert drafter.stats()["offloaded_bytes"] > 0
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 3, 64])

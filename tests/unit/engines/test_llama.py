@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from specmesh.config import ModelSettings
 from specmesh.core.events import Span
+from specmesh.engines.base import offloaded_by
 from specmesh.engines.llama import LlamaDrafter, LlamaVerifier
 from specmesh.engines.llama import library as llama_library
 from specmesh.engines.llama.model import LlamaModel
@@ -121,11 +122,11 @@ def test_what_is_offloaded_has_no_cells(tiny_gguf: Path, monkeypatch: pytest.Mon
     def idles(position: int, most: int = 10_000) -> int:
         """Steps of another one from a use of it until it has no cells, at most so many."""
         engine.decode([Span(0, position, (40,), logits=False)])
-        assert lib.llama_memory_seq_pos_max(made[-1], 0) == position
+        assert (lib.llama_memory_seq_pos_max(made[-1], 0), offloaded_by(engine)) == (position, 0)
         for steps in range(most):
             engine.offload(0)
             if lib.llama_memory_seq_pos_max(made[-1], 0) < 0:
-                assert engine.offloaded_bytes > 0
+                assert offloaded_by(engine) > 0
                 return steps
             engine.trim(1, 0)
             engine.decode([Span(1, 0, (40,), logits=False)])
