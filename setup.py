@@ -2,4 +2,10 @@
 
 from setuptools import find_namespace_packages, setup
 
-setup(packages=[*find_namespace_packages(include=["specmesh*"]), "specmesh.systemd", "specmesh.launchd"])
+setup(
+    packages=[
+        *find_namespace_packages(include=["specmesh*"]),
+        "specmesh.systemd",
+        "specmesh.launchd",
+    ]
+)

@@ -68,7 +68,11 @@ def distributions(
     ids, held = target.tokenizer.encode(prompt), 0
     for _ in range(tokens):
         truth, guess = rows(target, ids, held), rows(drafter, ids, held)
-        yield sampler.distribution(truth), sampler.distribution(guess), *sampler.likeliest(guess, MAX_PROPOSAL)
+        yield (
+            sampler.distribution(truth),
+            sampler.distribution(guess),
+            *sampler.likeliest(guess, MAX_PROPOSAL),
+        )
         held = len(ids)
         ids.append(sampler.choose(truth, len(ids)))
     target.trim(0, 0)
@@ -79,7 +83,9 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
     """The means."""
     found: dict[str, list[float]] = {}
     target, drafter = (
-        LlamaVerifier(ModelSettings("llama", str(path), ctx=1024, max_sessions=1, threads=1, gpu_layers=-1))
+        LlamaVerifier(
+            ModelSettings("llama", str(path), ctx=1024, max_sessions=1, threads=1, gpu_layers=-1)
+        )
         for path in (args.target, args.drafter)
     )
     for number, prompt in enumerate(prompts(args.prompts)):
@@ -106,7 +112,9 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Print the means."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top-k", type=int, default=0)
     parser.add_argument("--top-p", type=float, default=1.0)

@@ -55,7 +55,8 @@ class Place:
 
 
 def timed(
-    events: Iterable[tuple[list[int], dict[str, Any]]], counts: Callable[[dict[str, Any]], tuple[int, int]]
+    events: Iterable[tuple[list[int], dict[str, Any]]],
+    counts: Callable[[dict[str, Any]], tuple[int, int]],
 ) -> Run:
     """A run from its stream: per event the ids it brings and the rest; `counts`: (drafted, accepted) of its end."""
     ids: list[int] = []
@@ -99,17 +100,35 @@ def _specmesh_events(
 
 def server_options(place: Place, n_max: int | str | None) -> list[str]:
     """llama-server's options: None: no drafts; "default": its own number of them; else --spec-draft-n-max."""
-    options = ["--model", place.target, "--threads", "1", "--threads-batch", "1", "--ctx-size", str(CTX)]
+    options = [
+        "--model",
+        place.target,
+        "--threads",
+        "1",
+        "--threads-batch",
+        "1",
+        "--ctx-size",
+        str(CTX),
+    ]
     options += ["--parallel", "1", "--gpu-layers", "0", "--host", "127.0.0.1"]
     if n_max is None:
         return options
     options += ["--spec-draft-model", place.drafter, "--spec-type", "draft-simple"]
-    options += ["--spec-draft-threads", "1", "--spec-draft-threads-batch", "1", "--spec-draft-ngl", "0"]
+    options += [
+        "--spec-draft-threads",
+        "1",
+        "--spec-draft-threads-batch",
+        "1",
+        "--spec-draft-ngl",
+        "0",
+    ]
     return options if n_max == "default" else [*options, "--spec-draft-n-max", str(n_max)]
 
 
 @contextmanager
-def llama_servers(place: Place, program: Path, settings: list[int | str | None]) -> Iterator[dict[str, Contender]]:
+def llama_servers(
+    place: Place, program: Path, settings: list[int | str | None]
+) -> Iterator[dict[str, Contender]]:
     """One llama-server per setting, all up at once: those not asked wait on a socket, and share the mapped weights."""
     with ExitStack() as stack:
         ports = {_named(setting): PORT + index for index, setting in enumerate(settings)}
@@ -119,11 +138,15 @@ def llama_servers(place: Place, program: Path, settings: list[int | str | None])
 
 
 def _named(setting: int | str | None) -> str:
-    return "llama-server " + ("alone" if setting is None else "default" if setting == "default" else f"n={setting}")
+    return "llama-server " + (
+        "alone" if setting is None else "default" if setting == "default" else f"n={setting}"
+    )
 
 
 @contextmanager
-def _llama_server(place: Place, program: Path, setting: int | str | None, port: int) -> Iterator[None]:
+def _llama_server(
+    place: Place, program: Path, setting: int | str | None, port: int
+) -> Iterator[None]:
     command = [str(program), *server_options(place, setting), "--port", str(port)]
     log = place.folder / f"llama-server-{port}.log"
     process = start(command, {place.verifier_core, place.drafter_core}, log)
@@ -151,19 +174,32 @@ def _healthy(port: int) -> bool:
 def _server_contender(port: int) -> Contender:
     return lambda prompt, tokens: timed(
         _server_events(port, prompt, tokens),
-        lambda rest: (int(rest["timings"].get("draft_n", 0)), int(rest["timings"].get("draft_n_accepted", 0))),
+        lambda rest: (
+            int(rest["timings"].get("draft_n", 0)),
+            int(rest["timings"].get("draft_n_accepted", 0)),
+        ),
     )
 
 
-def _server_events(port: int, prompt: list[int], tokens: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
-    body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "stream": True, "return_tokens": True}
+def _server_events(
+    port: int, prompt: list[int], tokens: int
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    body = {
+        "prompt": prompt,
+        "n_predict": tokens,
+        "temperature": 0,
+        "stream": True,
+        "return_tokens": True,
+    }
     connection = http.client.HTTPConnection("127.0.0.1", port)
     try:
         text = json.dumps(body | {"cache_prompt": False})
         connection.request("POST", "/completion", text, {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:
-            raise DaemonUnreachable(f"llama-server answers {response.status}: {response.read()[:200]!r}")
+            raise DaemonUnreachable(
+                f"llama-server answers {response.status}: {response.read()[:200]!r}"
+            )
         for line in response:
             if line.startswith(b"data: {"):
                 event = json.loads(line[6:])

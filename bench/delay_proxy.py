@@ -58,7 +58,9 @@ def _join(near: socket.socket, far: socket.socket, delay: float, jitter: float) 
         threading.Thread(target=_deliver, args=(queue, sink), daemon=True).start()
 
 
-def _fetch(source: socket.socket, queue: "SimpleQueue[tuple[float, bytes]]", delay: float, jitter: float) -> None:
+def _fetch(
+    source: socket.socket, queue: "SimpleQueue[tuple[float, bytes]]", delay: float, jitter: float
+) -> None:
     data = b"more"
     while data:
         try:

@@ -24,7 +24,18 @@ from specmesh.engines.load import WIDTHS
 ROWS = 25
 Q8_0 = (1, 2.54, 2.97, 3.33, 4.59, 5.29, 4.4, 3.5, 3.7, 3.9, 4.1, 4.46, 5, 5.4, 5.8, 6.14, 6.5)
 H100_8B = {1: 3.09, 2: 3.61, 4: 4.25, 8: 5.90, 16: 6.81, 32: 7.99}
-H100_70B = {1: 18.9, 2: 19.7, 3: 21.9, 4: 25.2, 6: 32.3, 8: 38.8, 9: 36.9, 16: 37.5, 17: 43.7, 32: 48.7}
+H100_70B = {
+    1: 18.9,
+    2: 19.7,
+    3: 21.9,
+    4: 25.2,
+    6: 32.3,
+    8: 38.8,
+    9: 36.9,
+    16: 37.5,
+    17: 43.7,
+    32: 48.7,
+}
 
 
 def linear(first: float, each: float) -> dict[int, float]:
@@ -59,9 +70,14 @@ class Case:
         return self.alphas[position // self.period % len(self.alphas)]
 
     def __str__(self) -> str:
-        alphas, also = "/".join(map(str, self.alphas)), f" users {self.users}" if self.users > 1 else ""
+        alphas, also = (
+            "/".join(map(str, self.alphas)),
+            f" users {self.users}" if self.users > 1 else "",
+        )
         also += f" burden {self.burden:g}" if self.burden else ""
-        return f"{self.name} draft {self.draft:g} alpha {alphas} round_trip {self.round_trip:g}{also}"
+        return (
+            f"{self.name} draft {self.draft:g} alpha {alphas} round_trip {self.round_trip:g}{also}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +107,9 @@ def cases() -> Iterator[Case]:
         yield Case("7B-like", 5.2, (0.9, 0.2), round_trip)
     for alpha in (0.75, 0.9):
         yield Case("cliffs", 10, (alpha,), 0.3)
-    for name, alpha, draft, round_trip in product(("H100 8B", "H100 70B"), (0.65, 0.85), (1.5, 2.5, 5.0), (0.3, 5)):
+    for name, alpha, draft, round_trip in product(
+        ("H100 8B", "H100 70B"), (0.65, 0.85), (1.5, 2.5, 5.0), (0.3, 5)
+    ):
         yield Case(name, draft, (alpha,), round_trip)
     for users in (2, 4, 16):
         yield Case("7B-like", 5.2, (0.75,), 0.3, users=users)
@@ -109,7 +127,9 @@ def run(case: Case, tokens: int, seeds: int) -> Found:
     for rows in WIDTHS:
         for _ in range(3):
             known.record(rows, costs.seconds(rows))
-    site = Deployment(costs, case.draft / 1e3, case.round_trip / 1e3, known=known, burden=case.burden / 1e3)
+    site = Deployment(
+        costs, case.draft / 1e3, case.round_trip / 1e3, known=known, burden=case.burden / 1e3
+    )
     told = {alpha: best(case, costs, alpha) for alpha in case.alphas}
 
     def rate(draft_n: int | None, policy: Callable[[int], Policy] | None = None) -> float:
@@ -118,12 +138,20 @@ def run(case: Case, tokens: int, seeds: int) -> Found:
     def one_rate(seed: int, draft_n: int | None, policy: Callable[[int], Policy] | None) -> float:
         chance = Random(seed)
         texts = Workload(1, tokens // case.users, draft_n)
-        luck = [chance.random() for _ in range(tokens + 99)]  # by position, so that all ways have the same
-        return Simulation(site, texts, case.users, lambda at: luck[at] < case.alpha(at), policy).run().total
+        luck = [
+            chance.random() for _ in range(tokens + 99)
+        ]  # by position, so that all ways have the same
+        return (
+            Simulation(site, texts, case.users, lambda at: luck[at] < case.alpha(at), policy)
+            .run()
+            .total
+        )
 
     alone, auto = rate(0), rate(None)
     ideal = auto if case.users > 1 or case.burden else rate(None, lambda at: told[case.alpha(at)])
-    return Found(str(case), alone, auto, max(ideal, alone), fmean(one.rate for one in told.values()))
+    return Found(
+        str(case), alone, auto, max(ideal, alone), fmean(one.rate for one in told.values())
+    )
 
 
 def best(case: Case, costs: StepCosts, alpha: float) -> Policy:
@@ -139,10 +167,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="cases whose names hold this")
-    parser.add_argument("--against", type=Path, help="what --json printed before: print auto over that")
+    parser.add_argument(
+        "--against", type=Path, help="what --json printed before: print auto over that"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    before = {one["case"]: one for one in json.loads(args.against.read_text())} if args.against else {}
+    before = (
+        {one["case"]: one for one in json.loads(args.against.read_text())} if args.against else {}
+    )
     chosen = [case for case in cases() if args.only in str(case)]
     if not args.json:
         print(f"{'':<58}{'alone':>8}{'auto':>8}{'ideal':>8}{'promise':>8}{'effic':>7}{'/alone':>7}")

@@ -30,7 +30,9 @@ Rows = NDArray[np.float32]
 
 def engine(path: str) -> LlamaVerifier:
     """A model that gives the logits of ROWS rows at once."""
-    return LlamaVerifier(ModelSettings("llama", path, ctx=1024, max_sessions=1, threads=1), max_draft=ROWS - 1)
+    return LlamaVerifier(
+        ModelSettings("llama", path, ctx=1024, max_sessions=1, threads=1), max_draft=ROWS - 1
+    )
 
 
 def sampled(target: LlamaVerifier, ids: list[int], sampler: Sampler, tokens: int) -> Iterator[int]:
@@ -86,9 +88,16 @@ def main() -> None:
             ids += sampled(target, ids, own, args.tokens)
             if len(ids) == begin:
                 continue
-            true, guessed = rows_of(target, ids[:-1])[begin - 1 :], rows_of(drafter, ids[:-1])[begin - 1 :]
-            samplers = [Sampler(SamplingParams(temperature * factor, seed=seed)) for factor in FACTORS]
-            chosen = [[one.choose(row, begin + at) for at, row in enumerate(guessed)] for one in samplers]
+            true, guessed = (
+                rows_of(target, ids[:-1])[begin - 1 :],
+                rows_of(drafter, ids[:-1])[begin - 1 :],
+            )
+            samplers = [
+                Sampler(SamplingParams(temperature * factor, seed=seed)) for factor in FACTORS
+            ]
+            chosen = [
+                [one.choose(row, begin + at) for at, row in enumerate(guessed)] for one in samplers
+            ]
             stood.append(np.array(chosen) == np.array(ids[begin:]))
             common.append((shared(true, guessed, temperature), len(ids) - begin))
         all_stood = np.concatenate(stood, axis=1)
@@ -97,7 +106,9 @@ def main() -> None:
         print(f"temperature {temperature:g}, {all_stood.shape[1]} positions, 1-TV {limit:.3f}")
         for factor, row in zip(FACTORS, all_stood, strict=True):
             error = (row - base).std() / np.sqrt(len(base))
-            print(f"  {factor:4g} x: {row.mean():.3f}  {row.mean() - base.mean():+.3f} +- {error:.3f}")
+            print(
+                f"  {factor:4g} x: {row.mean():.3f}  {row.mean() - base.mean():+.3f} +- {error:.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -69,7 +69,12 @@ class Bare:
     def __init__(self, model: Any, sequences: int, rows: int) -> None:
         self._sequences, self._rows, self._held = sequences, rows, 0
         params = lib.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.n_batch, params.n_ubatch = N_CTX * N_SEQ, N_SEQ, 512, 512
+        params.n_ctx, params.n_seq_max, params.n_batch, params.n_ubatch = (
+            N_CTX * N_SEQ,
+            N_SEQ,
+            512,
+            512,
+        )
         params.n_threads = params.n_threads_batch = 1
         params.kv_unified = params.swa_full = params.no_perf = True
         self._context = lib.llama_init_from_model(model, params)
@@ -121,7 +126,9 @@ def core_turn(engine: LlamaVerifier, sequences: int) -> Turn:
     """Sessions that nobody drafts for."""
     for seq in range(N_SEQ):
         engine.trim(seq, 0)
-    limits = TargetLimits(N_CTX, len(engine.vocabulary), frozenset(), pieces=engine.vocabulary.pieces)
+    limits = TargetLimits(
+        N_CTX, len(engine.vocabulary), frozenset(), pieces=engine.vocabulary.pieces
+    )
     core = VerifierCore(limits, StepCosts(), KVSlots(N_SEQ, "copied", 0), 512, max_sessions=N_SEQ)
     params = SessionParams(SamplingParams(), max_tokens=FULL, cache_prompt=False)
 
@@ -194,19 +201,30 @@ def report(shape: str, taken: dict[str, list[tuple[float, float, float]]]) -> No
     """Median and 90th percentile in milliseconds."""
     for name, seconds in taken.items():
         whole, decoding, choosing = (np.array(seconds) * 1e3).T
-        columns = {"llama_decode": decoding, "around": whole - decoding - choosing, "choose": choosing}
-        told = (f"{key} {np.median(ms):7.3f} p90 {np.percentile(ms, 90):7.3f}" for key, ms in columns.items())
+        columns = {
+            "llama_decode": decoding,
+            "around": whole - decoding - choosing,
+            "choose": choosing,
+        }
+        told = (
+            f"{key} {np.median(ms):7.3f} p90 {np.percentile(ms, 90):7.3f}"
+            for key, ms in columns.items()
+        )
         print(f"{shape:<12} {name:<7}", "  ".join(told))
 
 
 def main() -> None:
     """Measure each shape and print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path)
     parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--gpu-layers", type=int, default=0)
     parser.add_argument("--busy", action="store_true")
-    parser.add_argument("--switch", type=float, default=2e-4, help="sys.setswitchinterval, in seconds")
+    parser.add_argument(
+        "--switch", type=float, default=2e-4, help="sys.setswitchinterval, in seconds"
+    )
     args = parser.parse_args()
     sys.setswitchinterval(args.switch)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
@@ -219,7 +237,11 @@ def main() -> None:
         )
         for name in ("llama_decode", "llama_synchronize"):
             setattr(lib.llama_cpp, name, timed(getattr(lib, name)))
-        engine, second, drafter = LlamaVerifier(settings), LlamaVerifier(settings), LlamaDrafter(settings)
+        engine, second, drafter = (
+            LlamaVerifier(settings),
+            LlamaVerifier(settings),
+            LlamaDrafter(settings),
+        )
         params = lib.llama_model_default_params()
         params.n_gpu_layers = args.gpu_layers
         model = lib.llama_model_load_from_file(bytes(path), params)

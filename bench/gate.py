@@ -70,13 +70,18 @@ def measure(steps: int) -> dict[Case, float]:
 
 def summary(speeds: dict[Case, float]) -> dict[str, float]:
     """Mean and worst of all cases."""
-    return {"mean": round(geometric_mean(speeds.values()), 4), "worst": round(min(speeds.values()), 4)}
+    return {
+        "mean": round(geometric_mean(speeds.values()), 4),
+        "worst": round(min(speeds.values()), 4),
+    }
 
 
 def main() -> None:
     """Measure with the gate's constants, and with others where these are named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--set", type=_constants, default={}, help="constants of specmesh/core/draft_length/gate.py")
+    parser.add_argument(
+        "--set", type=_constants, default={}, help="constants of specmesh/core/draft_length/gate.py"
+    )
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -88,7 +93,10 @@ def main() -> None:
         changed = measure(args.steps)
         told["changed"] = summary(changed)
         most = sorted(as_it_is, key=lambda case: -abs(changed[case] / as_it_is[case] - 1))
-        told["cases"] = {str(case): [round(as_it_is[case], 3), round(changed[case], 3)] for case in most[:MOST_TOLD]}
+        told["cases"] = {
+            str(case): [round(as_it_is[case], 3), round(changed[case], 3)]
+            for case in most[:MOST_TOLD]
+        }
     if args.json:
         print(json.dumps(told))
         return

@@ -9,7 +9,18 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-HELD_OUT = ("textwrap", "heapq", "shelve", "fractions", "csv", "queue", "sched", "bisect", "calendar", "cmd")
+HELD_OUT = (
+    "textwrap",
+    "heapq",
+    "shelve",
+    "fractions",
+    "csv",
+    "queue",
+    "sched",
+    "bisect",
+    "calendar",
+    "cmd",
+)
 
 
 def prompts(count: int) -> Iterator[str]:

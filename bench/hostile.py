@@ -41,7 +41,14 @@ FLOODS: dict[str, list[m.Message]] = {
     "nacks": [m.Nack(0, 0, 0)],
     "hellos": [HELLO, m.Bye()],
     "vocab": [m.Vocab(0)],
-    "opens": [m.Open(1, "", {"max_tokens": 1, "temperature": 1.0, "seed": 1, "draft_n": 0}, ids=[2**31] * 1000)],
+    "opens": [
+        m.Open(
+            1,
+            "",
+            {"max_tokens": 1, "temperature": 1.0, "seed": 1, "draft_n": 0},
+            ids=[2**31] * 1000,
+        )
+    ],
 }
 """Frames sent as fast as the connection takes them; a session's number is filled in. What OPEN asks for cannot be: to
 be served is no flood."""
@@ -60,7 +67,9 @@ def peer(kind: str, keys: KeyFolder | None) -> None:
     dealer = Route(zmq.Context(), ADDRESS, keys=keys).open()
     name, within, _ = kind.partition(" within")
     session, interval = 0, 1 / WITHIN[name] if within else 0.0
-    frames = itertools.cycle([b"junk"] if name == "junk" else [encode(message) for message in FLOODS[name]])
+    frames = itertools.cycle(
+        [b"junk"] if name == "junk" else [encode(message) for message in FLOODS[name]]
+    )
     dealer.poll(10_000, zmq.POLLOUT)
     dealer.send(encode(HELLO))
     due = time.monotonic()
@@ -69,7 +78,9 @@ def peer(kind: str, keys: KeyFolder | None) -> None:
             message = decode(dealer.recv())
             if isinstance(message, m.Opened):
                 session = message.session
-            answer: m.Message | None = m.Pong(message.number) if isinstance(message, m.Ping) else None
+            answer: m.Message | None = (
+                m.Pong(message.number) if isinstance(message, m.Ping) else None
+            )
             answer = HELLO if isinstance(message, m.Error) and message.code == "hello" else answer
             if answer is not None:
                 with contextlib.suppress(zmq.Again):
@@ -86,7 +97,9 @@ def peer(kind: str, keys: KeyFolder | None) -> None:
 
 def speed(client: Client, tokens: int) -> float:
     """Tokens per second of one text."""
-    for chunk in client.complete({"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}):
+    for chunk in client.complete(
+        {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": "auto"}
+    ):
         told = chunk["specmesh"]
         if isinstance(told, dict) and "report" in told:
             return float(told["report"]["tokens_per_second"])
@@ -94,15 +107,35 @@ def speed(client: Client, tokens: int) -> float:
 
 
 @contextlib.contextmanager
-def beside(kind: str | None, client: Client, folder: Path, keys: "Iterator[list[str]]") -> Iterator[None]:
+def beside(
+    kind: str | None, client: Client, folder: Path, keys: "Iterator[list[str]]"
+) -> Iterator[None]:
     """While such a peer is there, with a key of its own if any."""
     if kind is None:
         yield
         return
     own = next(keys)
     before = number_at(client.get("/stats"), "wire.frames_received")
-    run = [sys.executable, "-m", "specmesh", "drafter", "--engine", "sim", "--model", "alpha=0,draft_ms=1"]
-    wrong = [*run, "--connect", ADDRESS, "--socket", str(folder / "d.sock"), "--log-level", "error", *own]
+    run = [
+        sys.executable,
+        "-m",
+        "specmesh",
+        "drafter",
+        "--engine",
+        "sim",
+        "--model",
+        "alpha=0,draft_ms=1",
+    ]
+    wrong = [
+        *run,
+        "--connect",
+        ADDRESS,
+        "--socket",
+        str(folder / "d.sock"),
+        "--log-level",
+        "error",
+        *own,
+    ]
     process = start(wrong if kind == "wrong" else [sys.executable, __file__, "--peer", kind, *own])
     try:
         until(lambda: number_at(client.get("/stats"), "wire.frames_received") > before)
@@ -119,7 +152,9 @@ def busy(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(client: Client, process: int, args: argparse.Namespace, folder: Path, keys: Iterator[list[str]]) -> Table:
+def measure(
+    client: Client, process: int, args: argparse.Namespace, folder: Path, keys: Iterator[list[str]]
+) -> Table:
     """The numbers, by the kind of peer."""
     kinds: tuple[str | None, ...] = (None, *KINDS)
     ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -139,7 +174,12 @@ def measure(client: Client, process: int, args: argparse.Namespace, folder: Path
         speeds.append(found[None])
         for kind in KINDS:
             ratios[kind].append(found[kind] / found[None])
-    told: Table = {"alone": {"tokens_per_second": round(median(speeds), 2), "cores": round(median(used[None]), 3)}}
+    told: Table = {
+        "alone": {
+            "tokens_per_second": round(median(speeds), 2),
+            "cores": round(median(used[None]), 3),
+        }
+    }
     for kind in KINDS:
         told[kind] = {
             "ratio": round(median(ratios[kind]), 4),
@@ -182,9 +222,30 @@ def main() -> None:
         peer(args.peer, KeyFolder(Path(args.keys)) if args.keys else None)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        own, keys = allowed(folder, args.repeats * len(KINDS)) if args.keys is not None else ([], itertools.repeat([]))
-        command = [sys.executable, "-m", "specmesh", "verifier", "--engine", "sim", "--bind", ADDRESS, *own]
-        settings = ["--model", f"step_ms={args.step_ms}", "--socket", str(folder / "v.sock"), "--log-level", "error"]
+        own, keys = (
+            allowed(folder, args.repeats * len(KINDS))
+            if args.keys is not None
+            else ([], itertools.repeat([]))
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "specmesh",
+            "verifier",
+            "--engine",
+            "sim",
+            "--bind",
+            ADDRESS,
+            *own,
+        ]
+        settings = [
+            "--model",
+            f"step_ms={args.step_ms}",
+            "--socket",
+            str(folder / "v.sock"),
+            "--log-level",
+            "error",
+        ]
         process = start([*command, *settings])
         try:
             client = Client(folder / "v.sock")
@@ -197,11 +258,15 @@ def main() -> None:
         print(json.dumps(told))
         return
     alone = told["alone"]
-    print(f"alone {alone['tokens_per_second']} tokens/s with {alone['cores']} cores of {os.cpu_count()}")
+    print(
+        f"alone {alone['tokens_per_second']} tokens/s with {alone['cores']} cores of {os.cpu_count()}"
+    )
     for kind in KINDS:
         row = told[kind]
         drops = f"frames dropped {row['frames_dropped']}"
-        print(f"{kind:22} {row['ratio']:7.3f} lowest {row['lowest']:6.3f} with {row['cores']:.3f} cores, {drops}")
+        print(
+            f"{kind:22} {row['ratio']:7.3f} lowest {row['lowest']:6.3f} with {row['cores']:.3f} cores, {drops}"
+        )
 
 
 if __name__ == "__main__":

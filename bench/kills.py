@@ -37,7 +37,10 @@ ADDRESS = "tcp://127.0.0.1:7398"
 GRACE = 3.0
 RUN = [sys.executable, "-m", "specmesh"]
 SIM = {"verifier": ("sim", "step_ms=8"), "drafter": ("sim", "draft_ms=0.5,alpha=0.9")}
-BUNDLED = {"verifier": ("llama", bundled("target.gguf")), "drafter": ("llama", bundled("drafter.gguf"))}
+BUNDLED = {
+    "verifier": ("llama", bundled("target.gguf")),
+    "drafter": ("llama", bundled("drafter.gguf")),
+}
 TEMPERATURE = 0.8
 
 
@@ -52,8 +55,21 @@ class Pair:
     def start(self, role: str) -> None:
         """Start a daemon; its log goes on where that of the one before ended."""
         engine, model = self.models[role]
-        where = ["--bind", ADDRESS, "--grace", str(GRACE)] if role == "verifier" else ["--connect", ADDRESS]
-        shared = ["--threads", "1", "--ctx", "1024", "--max-sessions", "4", "--socket", str(self.socket(role))]
+        where = (
+            ["--bind", ADDRESS, "--grace", str(GRACE)]
+            if role == "verifier"
+            else ["--connect", ADDRESS]
+        )
+        shared = [
+            "--threads",
+            "1",
+            "--ctx",
+            "1024",
+            "--max-sessions",
+            "4",
+            "--socket",
+            str(self.socket(role)),
+        ]
         with (self.folder / f"{role}.log").open("ab") as file:
             words = [*RUN, role, "--engine", engine, "--model", model, *where, *shared]
             self.processes[role] = subprocess.Popen(words, stdout=file, stderr=file)
@@ -98,14 +114,27 @@ class Text:
 
     def command(self, pair: Pair, tokens: int, *more: str) -> list[str]:
         """The command that generates it."""
-        sampled = [] if self.seed is None else ["--temperature", str(TEMPERATURE), "--seed", str(self.seed)]
-        words = ["--socket", str(pair.socket(self.at)), "--max-tokens", str(tokens), *sampled, *more]
+        sampled = (
+            []
+            if self.seed is None
+            else ["--temperature", str(TEMPERATURE), "--seed", str(self.seed)]
+        )
+        words = [
+            "--socket",
+            str(pair.socket(self.at)),
+            "--max-tokens",
+            str(tokens),
+            *sampled,
+            *more,
+        ]
         return [*RUN, "generate", self.prompt, *words]
 
 
 def alone(text: Text, pair: Pair, tokens: int) -> Json:
     """The undisturbed text, by the verifier alone."""
-    words = Text(text.prompt, "verifier", text.seed).command(pair, tokens, "--draft-n", "0", "--json")
+    words = Text(text.prompt, "verifier", text.seed).command(
+        pair, tokens, "--draft-n", "0", "--json"
+    )
     told: Json = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
     return told
 
@@ -121,7 +150,9 @@ class Disturbed:
     midway: bool
 
 
-def disturbed(text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], count: int, *, rounds: bool) -> Disturbed:
+def disturbed(
+    text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], count: int, *, rounds: bool
+) -> Disturbed:
     """A generation in which these are killed after `count` characters, or rounds: with these its ids are known."""
     words = text.command(pair, tokens, *(("--json", "--verbose") if rounds else ()))
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
@@ -137,9 +168,13 @@ def disturbed(text: Text, pair: Pair, tokens: int, roles: tuple[str, ...], count
         pair.kill(role)
     out, err = process.communicate(timeout=120)
     if not rounds:
-        return Disturbed(process.returncode, (sign + out).decode().removesuffix("\n"), [], err.decode(), midway)
+        return Disturbed(
+            process.returncode, (sign + out).decode().removesuffix("\n"), [], err.decode(), midway
+        )
     told = json.loads(out or b"{}")
-    return Disturbed(process.returncode, told.get("text", ""), told.get("token_ids", []), err.decode(), midway)
+    return Disturbed(
+        process.returncode, told.get("text", ""), told.get("token_ids", []), err.decode(), midway
+    )
 
 
 def same(text: Text, expected: Json, got: Disturbed, target: LlamaVerifier | None) -> str:
@@ -180,16 +215,24 @@ def main() -> None:
         for number, prompt in enumerate(prompts(args.kills)):
             pair.ready()
             roles = rng.choice([("verifier",), ("drafter",), ("verifier", "drafter")])
-            text = Text(prompt, rng.choice(["verifier", "drafter"]), number if number % 3 == 2 else None)
+            text = Text(
+                prompt, rng.choice(["verifier", "drafter"]), number if number % 3 == 2 else None
+            )
             expected = alone(text, pair, args.tokens)
-            whole = args.tokens // 4 if real else len(str(expected["text"]))  # most rounds have up to 4 ids
-            got = disturbed(text, pair, args.tokens, roles, 1 + int(rng.random() * whole * 0.95), rounds=real)
+            whole = (
+                args.tokens // 4 if real else len(str(expected["text"]))
+            )  # most rounds have up to 4 ids
+            got = disturbed(
+                text, pair, args.tokens, roles, 1 + int(rng.random() * whole * 0.95), rounds=real
+            )
             outcome = f"exit code {got.code}" if got.code else same(text, expected, got, target)
             midway += got.midway
             outcomes[outcome] += 1
             killed["+".join(roles)] += 1
             if outcome not in ("identical", "near tie"):
-                print(f"text {number} at the {text.at}, {roles} killed: {outcome}\n{expected['text']!r}\n{got}")
+                print(
+                    f"text {number} at the {text.at}, {roles} killed: {outcome}\n{expected['text']!r}\n{got}"
+                )
         pair.ready()
         time.sleep(GRACE + 0.5)
         left = pair.left()

@@ -31,7 +31,9 @@ def until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
     raise SystemExit("the daemons did not come up")
 
 
-def start(command: list[str], cores: Cores = None, log: Path | None = None) -> "subprocess.Popen[bytes]":
+def start(
+    command: list[str], cores: Cores = None, log: Path | None = None
+) -> "subprocess.Popen[bytes]":
     """A process that may run on these cores only (None: on any), its output in `log` if one is named."""
     if cores is None:
         return _popen(command, log)

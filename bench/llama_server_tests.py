@@ -18,9 +18,20 @@ from pathlib import Path
 
 FILES = tuple(
     f"unit/test_{name}.py"
-    for name in ("completion", "chat_completion", "compat_oai_responses", "tokenize", "template", "tool_call")
+    for name in (
+        "completion",
+        "chat_completion",
+        "compat_oai_responses",
+        "tokenize",
+        "template",
+        "tool_call",
+    )
 )
-COMPARED = ("test_completion_with_response_format", "test_completion_with_json_schema", "test_completion_with_grammar")
+COMPARED = (
+    "test_completion_with_response_format",
+    "test_completion_with_json_schema",
+    "test_completion_with_grammar",
+)
 """Tests whose texts a grammar made, so that every model writes them."""
 SLOW = ("test_completion_without_tool_call_slow",)
 """Tests marked as slow that take the same small model."""
@@ -68,7 +79,9 @@ def _is_compared() -> bool:
 
 def pytest_collection_modifyitems(items: list) -> None:  # type: ignore[type-arg]
     """Leave out what is slow because of its model; compare no numbers of a prompt's tokens."""
-    items[:] = [item for item in items if item.originalname in SLOW or not any(item.iter_markers("slow"))]
+    items[:] = [
+        item for item in items if item.originalname in SLOW or not any(item.iter_markers("slow"))
+    ]
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         if "n_prompt" in params and "LITERALLY" not in os.environ:
@@ -93,9 +106,15 @@ def main() -> None:
     """Run the tests and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tests", type=Path, help="llama.cpp's tools/server/tests")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter that has what the tests import")
-    parser.add_argument("--literally", action="store_true", help="compare texts and numbers of their model, too")
-    parser.add_argument("--log", type=Path, default=Path(os.devnull), help="a file for what pytest prints")
+    parser.add_argument(
+        "--python", default=sys.executable, help="an interpreter that has what the tests import"
+    )
+    parser.add_argument(
+        "--literally", action="store_true", help="compare texts and numbers of their model, too"
+    )
+    parser.add_argument(
+        "--log", type=Path, default=Path(os.devnull), help="a file for what pytest prints"
+    )
     parser.add_argument("-k", default="", help="run these only, as pytest has it")
     options = parser.parse_args()
     here = Path(__file__).resolve().parent
@@ -109,10 +128,25 @@ def main() -> None:
             "PYTHONPATH": f"{here}{os.pathsep}{here.parent}",
         }
         told |= {"LITERALLY": "1"} if options.literally else {}
-        words = [options.python, "-m", "pytest", "-p", Path(__file__).stem, "-p", "no:cacheprovider"]
+        words = [
+            options.python,
+            "-m",
+            "pytest",
+            "-p",
+            Path(__file__).stem,
+            "-p",
+            "no:cacheprovider",
+        ]
         with options.log.open("wb") as log:
             command = [*words, "-k", options.k, *FILES]
-            subprocess.run(command, cwd=options.tests, env=os.environ | told, stdout=log, stderr=log, check=False)
+            subprocess.run(
+                command,
+                cwd=options.tests,
+                env=os.environ | told,
+                stdout=log,
+                stderr=log,
+                check=False,
+            )
         found: dict[str, tuple[str, str]] = json.loads(results.read_text())
     raise SystemExit(show(found))
 
@@ -122,7 +156,10 @@ def show(found: dict[str, tuple[str, str]]) -> int:
     print("| test | result | why |\n|---|---|---|")
     unknown = 0
     for name, (outcome, why) in found.items():
-        reason = next((reason for beginning, reason in EXPECTED.items() if f"{name}[".startswith(beginning)), None)
+        reason = next(
+            (reason for beginning, reason in EXPECTED.items() if f"{name}[".startswith(beginning)),
+            None,
+        )
         unknown += outcome == "failed" and reason is None
         print(f"| `{name}` | {outcome} | {reason or why if outcome != 'passed' else ''} |")
     count = [outcome for outcome, _ in found.values()]

@@ -44,9 +44,21 @@ ENDS = {"length": "limit", "stop": "eos"}
 def options() -> argparse.Namespace:
     """Those of llama-server's that a verifier has, too; the others are taken and mean nothing."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    for name, default in (("port", 8080), ("ctx-size", 4096), ("parallel", 4), ("n-predict", -1), ("seed", -1)):
+    for name, default in (
+        ("port", 8080),
+        ("ctx-size", 4096),
+        ("parallel", 4),
+        ("n-predict", -1),
+        ("seed", -1),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    texts = {"temp": "0.8", "alias": "target", "chat-template": CHATML, "chat-template-file": "", "reasoning": "auto"}
+    texts = {
+        "temp": "0.8",
+        "alias": "target",
+        "chat-template": CHATML,
+        "chat-template-file": "",
+        "reasoning": "auto",
+    }
     for name, text in texts.items():
         parser.add_argument(f"--{name}", default=text)
     for name in ("kv-unified", "verbose"):
@@ -62,9 +74,27 @@ def verifier(chosen: argparse.Namespace, folder: Path) -> "subprocess.Popen[byte
     with socket.create_server(("127.0.0.1", 0)) as free:
         bind = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     ctx = chosen.ctx_size if chosen.kv_unified else chosen.ctx_size // chosen.parallel
-    words = ["--model", model, "--chat-template", chosen.chat_template_file or template, "--bind", bind]
-    words += ["--socket", folder / "s", "--ctx", ctx, "--max-sessions", chosen.parallel, "--threads", 1]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+    words = [
+        "--model",
+        model,
+        "--chat-template",
+        chosen.chat_template_file or template,
+        "--bind",
+        bind,
+    ]
+    words += [
+        "--socket",
+        folder / "s",
+        "--ctx",
+        ctx,
+        "--max-sessions",
+        chosen.parallel,
+        "--threads",
+        1,
+    ]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")
+    }
     command = [sys.executable, "-m", "specmesh", "verifier", *map(str, words)]
     return subprocess.Popen(command, env=environment | {"XDG_CONFIG_HOME": os.devnull})
 
@@ -98,7 +128,9 @@ class Handler(BaseHTTPRequestHandler):
             if self.path != "/slots":
                 return self.forward(None)
             live = json.loads(self.ask("GET", "/stats").read())["sessions"]["live"]
-            return self.tell([{"id": slot, "is_processing": slot < live} for slot in range(self.chosen.parallel)])
+            return self.tell(
+                [{"id": slot, "is_processing": slot < live} for slot in range(self.chosen.parallel)]
+            )
         except OSError:
             return self.tell({"error": {"message": "starting"}}, 503)
 
@@ -155,7 +187,11 @@ class Handler(BaseHTTPRequestHandler):
         for line in answer:
             begins, brace, rest = line.partition(b"{")
             known = brace and begins in (b"", b"data: ")
-            self.wfile.write(begins + json.dumps(spelled(json.loads(brace + rest))).encode() + b"\n" if known else line)
+            self.wfile.write(
+                begins + json.dumps(spelled(json.loads(brace + rest))).encode() + b"\n"
+                if known
+                else line
+            )
 
     def tell(self, value: object, status: int = 200) -> None:
         """Answer with JSON."""
@@ -176,7 +212,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def completion(self, body: dict[str, Any]) -> None:
         """llama-server's own completion, told from a stream of /v1's, so that a client that leaves is noticed."""
-        wanted, stream, prompt = body.get("n_predict", self.chosen.n_predict), body.get("stream"), body["prompt"]
+        wanted, stream, prompt = (
+            body.get("n_predict", self.chosen.n_predict),
+            body.get("stream"),
+            body["prompt"],
+        )
         several = isinstance(prompt, list) and int not in map(type, prompt)
         asked = {name: value for name, value in body.items() if name not in OWN} | {"stream": True}
         asked |= {"prompt": self.prompt(prompt), "max_tokens": wanted}
@@ -189,7 +229,9 @@ class Handler(BaseHTTPRequestHandler):
         for event in native(chunks(answer), LACKING | {"n_predict": wanted, "seed": body["seed"]}):
             if stream:
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
-            elif select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+            elif select.select([self.connection], [], [], 0)[0] and not self.connection.recv(
+                1, socket.MSG_PEEK
+            ):
                 return
             told[event["index"]].append(event)
         if not stream:
@@ -219,7 +261,11 @@ def native(told: Iterator[Any], settings: dict[str, Any]) -> Iterator[dict[str, 
             event = {"index": choice["index"], "stop": False}
             ids, entries = extra.get("token_ids", []), extra.get("logprobs", [])
             for entry in entries:
-                more = {"content": entry["token"], "tokens": [entry["id"]], "completion_probabilities": [entry]}
+                more = {
+                    "content": entry["token"],
+                    "tokens": [entry["id"]],
+                    "completion_probabilities": [entry],
+                }
                 yield event | more
             if ids and not entries:
                 yield event | {"content": choice["text"], "tokens": ids}
@@ -228,15 +274,27 @@ def native(told: Iterator[Any], settings: dict[str, Any]) -> Iterator[dict[str, 
                 times = {"prompt_n": len(extra["prompt_token_ids"]) - cached, "cache_n": cached}
                 times["predicted_n"] = extra["report"]["generated_tokens"]
                 end = {"stop": True, "stop_type": ENDS[choice["finish_reason"]], "truncated": False}
-                end |= {"content": "" if ids else choice["text"], "tokens": [], "has_new_line": False}
+                end |= {
+                    "content": "" if ids else choice["text"],
+                    "tokens": [],
+                    "has_new_line": False,
+                }
                 yield event | end | {"timings": times, "generation_settings": settings}
 
 
 def whole(events: list[dict[str, Any]], body: dict[str, Any]) -> dict[str, Any]:
     """The events of one answer in one."""
     content = "".join(event["content"] for event in events)
-    told = {"completion_probabilities": [one for event in events for one in event.get("completion_probabilities", [])]}
-    ids = [token for event in events for token in event["tokens"]] if body.get("return_tokens") else []
+    told = {
+        "completion_probabilities": [
+            one for event in events for one in event.get("completion_probabilities", [])
+        ]
+    }
+    ids = (
+        [token for event in events for token in event["tokens"]]
+        if body.get("return_tokens")
+        else []
+    )
     return events[-1] | told | {"content": content, "tokens": ids, "has_new_line": "\n" in content}
 
 

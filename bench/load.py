@@ -70,7 +70,9 @@ class Server(Client):
         known = 0
         for chunk in super().complete(body | {"stream_options": {"include_usage": True}}):
             text = "".join(str(choice["text"]) for choice in objects_at(chunk, "choices"))
-            count = max(int(number_at(chunk, "usage.completion_tokens", 0)) - known, int(bool(text)))
+            count = max(
+                int(number_at(chunk, "usage.completion_tokens", 0)) - known, int(bool(text))
+            )
             known += count
             drafts = {ours: at(chunk, f"timings.{theirs}") for ours, theirs in DRAFTS.items()}
             report = {"report": drafts} if "timings" in chunk else {}
@@ -97,7 +99,9 @@ class Contender:
 def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dict[str, Contender]]:
     """One pair: with as many drafts as it thinks pay, and without."""
     common = ["--ctx", str(CTX), "--max-sessions", str(args.slots), "--gpu-layers", "0"]
-    ours, theirs = (["--threads", str(args.threads)], ["--threads", "1"]) if args.threads else ([], [])
+    ours, theirs = (
+        (["--threads", str(args.threads)], ["--threads", "1"]) if args.threads else ([], [])
+    )
     verifier = ["--model", args.target, "--max-queue", "64", *ours, *common]
     drafter = ["--model", args.drafter, "--engine", "llama", *theirs, *common]
     with daemons(folder, verifier, drafter, (args.cores, args.cores)) as client:
@@ -108,14 +112,30 @@ def specmesh(args: argparse.Namespace, folder: Path, body: Json) -> Iterator[dic
 
 
 @contextmanager
-def llama_server(args: argparse.Namespace, folder: Path, body: Json, drafts: bool) -> Iterator[dict[str, Contender]]:
+def llama_server(
+    args: argparse.Namespace, folder: Path, body: Json, drafts: bool
+) -> Iterator[dict[str, Contender]]:
     """One llama-server with as many slots."""
     port = PORT + drafts
     threads = str(args.threads or len(args.cores))
     options = ["--model", args.target, "--threads", threads, "--threads-batch", threads]
-    options += ["--ctx-size", str(CTX * args.slots), "--parallel", str(args.slots), "--gpu-layers", "0"]
+    options += [
+        "--ctx-size",
+        str(CTX * args.slots),
+        "--parallel",
+        str(args.slots),
+        "--gpu-layers",
+        "0",
+    ]
     if drafts:
-        options += ["--spec-draft-model", args.drafter, "--spec-type", "draft-simple", "--spec-draft-ngl", "0"]
+        options += [
+            "--spec-draft-model",
+            args.drafter,
+            "--spec-type",
+            "draft-simple",
+            "--spec-draft-ngl",
+            "0",
+        ]
     command = [str(args.llama_server), *options, "--host", "127.0.0.1", "--port", str(port)]
     log = folder / f"llama-server-{port}.log"
     server = Server(port)
@@ -138,7 +158,9 @@ def _up(server: Server) -> bool:
         return False
 
 
-def measure(contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int, characters: int) -> Runs:
+def measure(
+    contenders: dict[str, Contender], sessions: tuple[int, ...], repeats: int, characters: int
+) -> Runs:
     """Every contender at every count, `repeats` times, after a text of each that is not counted. characters: of each
     prompt."""
     names = list(contenders)
@@ -167,16 +189,25 @@ def ratios(runs: Runs) -> list[dict[str, object]]:
     lowest."""
     told: list[dict[str, object]] = []
     for count in dict.fromkeys(len(one) for run in runs.values() for one in run):
-        of_count = {name: [level(one) for one in run if len(one) == count] for name, run in runs.items()}
-        speeds = {name: fmean(number_at(one, "tokens_per_second") for one in found) for name, found in of_count.items()}
-        theirs = max((speed for name, speed in speeds.items() if name.startswith("llama-server")), default=None)
+        of_count = {
+            name: [level(one) for one in run if len(one) == count] for name, run in runs.items()
+        }
+        speeds = {
+            name: fmean(number_at(one, "tokens_per_second") for one in found)
+            for name, found in of_count.items()
+        }
+        theirs = max(
+            (speed for name, speed in speeds.items() if name.startswith("llama-server")),
+            default=None,
+        )
         told.append(
             {
                 "sessions": count,
                 "tokens_per_second": {name: round(speed, 2) for name, speed in speeds.items()},
                 "over_llama_server": _over(speeds.get("specmesh auto"), theirs),
                 "fairness": {
-                    name: min(number_at(one, "fairness") for one in found) for name, found in of_count.items()
+                    name: min(number_at(one, "fairness") for one in found)
+                    for name, found in of_count.items()
                 },
             }
         )
@@ -197,9 +228,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--characters", type=int, default=300, help="of each prompt, at most 300")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2, help="of the target; 0: what each takes by itself")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="of the target; 0: what each takes by itself"
+    )
     parser.add_argument("--cores", type=lambda text: set(_counts(text)), default={0, 1})
-    parser.add_argument("--only", type=lambda text: text.split(","), help="contenders whose names begin so")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), help="contenders whose names begin so"
+    )
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -220,7 +255,9 @@ def main() -> None:
         for drafts in (False, True) if args.llama_server else ():
             contenders |= stack.enter_context(llama_server(args, folder, body, drafts))
         if args.only:
-            contenders = {name: one for name, one in contenders.items() if name.startswith(tuple(args.only))}
+            contenders = {
+                name: one for name, one in contenders.items() if name.startswith(tuple(args.only))
+            }
         runs = measure(contenders, args.sessions, args.repeats, args.characters)
     found = {name: [level(one) for one in run] for name, run in runs.items()}
     machine = {"foreign_cores": foreign.cores(), "load_before": round(before, 2)}

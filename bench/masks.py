@@ -43,12 +43,19 @@ TREE = '{"name": "Anna of the seven seas and others", "age": {"in years": 42}}'
 def vocabulary() -> Vocabulary:
     """Bytes, numbers, signs in twos and threes, and words with and without a blank or capital before them."""
     luck = random.Random(1)
-    pieces = {bytes([byte]) for byte in range(256)} | {str(number).encode() for number in range(1000)}
+    pieces = {bytes([byte]) for byte in range(256)} | {
+        str(number).encode() for number in range(1000)
+    }
     signs = string.punctuation + " \n"
     pieces |= {(a + b).encode() for a in signs for b in signs}
     while len(pieces) < N_VOCAB - 1:
-        word = "".join(luck.choices("etaoinshrdlucmfwypvbgkqjxz", range(26, 0, -1), k=luck.randint(2, 9)))
-        pieces.add(luck.choice(["", " ", " "]).encode() + (word.capitalize() if luck.random() < 0.2 else word).encode())
+        word = "".join(
+            luck.choices("etaoinshrdlucmfwypvbgkqjxz", range(26, 0, -1), k=luck.randint(2, 9))
+        )
+        pieces.add(
+            luck.choice(["", " ", " "]).encode()
+            + (word.capitalize() if luck.random() < 0.2 else word).encode()
+        )
     return Vocabulary((*sorted(pieces), b""), frozenset({N_VOCAB - 1}))
 
 
@@ -70,7 +77,9 @@ def main() -> None:
     grammars = Grammars(known)
     row = np.random.default_rng(1).normal(0, 4, N_VOCAB).astype(np.float32)
     sampler = Sampler(SamplingParams(0.8, top_k=40, top_p=0.95))
-    print(f"{'':<8}{'compiled':>12}{'again':>10}{'mask, median':>14}{'the longest':>13}{'masked':>9}{'sampled':>9}")
+    print(
+        f"{'':<8}{'compiled':>12}{'again':>10}{'mask, median':>14}{'the longest':>13}{'masked':>9}{'sampled':>9}"
+    )
     for grammar, text in (
         (Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)), TEXT),
         (Grammar(GrammarKind.GBNF, GBNF), TREE),

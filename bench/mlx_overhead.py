@@ -55,7 +55,9 @@ def engine_loop(engine: MlxDrafter, steps: int) -> float:
     return time.perf_counter() - begun
 
 
-def measure(bare: Callable[[], float], ours: Callable[[], float], chunks: int) -> tuple[list[float], list[float]]:
+def measure(
+    bare: Callable[[], float], ours: Callable[[], float], chunks: int
+) -> tuple[list[float], list[float]]:
     """Seconds of each chunk of both, who goes first by turns."""
     times: tuple[list[float], list[float]] = ([], [])
     for chunk in range(chunks):
@@ -73,21 +75,31 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    engine = MlxDrafter(ModelSettings("mlx", args.model, len(PROMPT) + args.steps + 1, 1, gpu_layers=-1))
+    engine = MlxDrafter(
+        ModelSettings("mlx", args.model, len(PROMPT) + args.steps + 1, 1, gpu_layers=-1)
+    )
     model = engine._memories[0]._model  # noqa: SLF001 - the same weights for both
-    bare, ours = measure(lambda: bare_loop(model, args.steps), lambda: engine_loop(engine, args.steps), args.chunks)
+    bare, ours = measure(
+        lambda: bare_loop(model, args.steps), lambda: engine_loop(engine, args.steps), args.chunks
+    )
     result = {
         "model": engine.info.model,
         "backend": engine.info.backend,
         "bare_ms": round(statistics.median(bare) / args.steps * 1e3, 4),
         "engine_ms": round(statistics.median(ours) / args.steps * 1e3, 4),
-        "overhead": round(statistics.median(one / two for one, two in zip(ours, bare, strict=True)) - 1, 4),
+        "overhead": round(
+            statistics.median(one / two for one, two in zip(ours, bare, strict=True)) - 1, 4
+        ),
         "overhead_of_fastest": round(min(ours) / min(bare) - 1, 4),
         "chunks": args.chunks,
         "steps": args.steps,
     }
     engine.close()
-    print(json.dumps(result) if args.json else "\n".join(f"{name:20} {value}" for name, value in result.items()))
+    print(
+        json.dumps(result)
+        if args.json
+        else "\n".join(f"{name:20} {value}" for name, value in result.items())
+    )
 
 
 if __name__ == "__main__":

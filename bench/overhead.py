@@ -28,7 +28,9 @@ from live import daemons, until
 
 def pause_ms(client: Client, draft_n: int | str, tokens: int) -> dict[str, float]:
     """The engine's idle time between two steps, in milliseconds, over one generation of more than 1,024 rounds."""
-    text = generate(client, {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n})
+    text = generate(
+        client, {"prompt": "overhead", "max_tokens": tokens, "temperature": 0, "draft_n": draft_n}
+    )
     if draft_n == 4 and not number_at(text.report, "drafted", 0):
         raise SystemExit("its drafter does not draft")
     until(lambda: number_at(client.get("/stats"), "sessions.live") == 0)
@@ -45,12 +47,17 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     results: dict[str, list[dict[str, float]]] = {"4": [], "auto": [], "0": []}
-    engines = (["--engine", "sim", "--model", args.target], ["--engine", "sim", "--model", args.drafter])
+    engines = (
+        ["--engine", "sim", "--model", args.target],
+        ["--engine", "sim", "--model", args.drafter],
+    )
     with tempfile.TemporaryDirectory() as folder, daemons(Path(folder), *engines) as client:
         for _ in range(args.repeats):
             for draft_n, rows in results.items():
                 rounds = args.rounds * (5 if draft_n == "4" else 1)
-                rows.append(pause_ms(client, draft_n if draft_n == "auto" else int(draft_n), rounds))
+                rows.append(
+                    pause_ms(client, draft_n if draft_n == "auto" else int(draft_n), rounds)
+                )
     if args.json:
         print(json.dumps(results))
     else:

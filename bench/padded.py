@@ -40,7 +40,9 @@ Runs = dict[str, list[Run]]
 Row = dict[str, object]
 
 
-def measure(contenders: dict[str, Contender], texts: list[list[int]], tokens: int, repeats: int) -> Runs:
+def measure(
+    contenders: dict[str, Contender], texts: list[list[int]], tokens: int, repeats: int
+) -> Runs:
     """Every contender on every text, `repeats` times; who begins moves on by one each turn."""
     names = list(contenders)
     runs: Runs = {name: [] for name in names}
@@ -67,7 +69,9 @@ def row(runs: list[Run], alone: list[Run]) -> Row:
         "overall": round(sum(run.timed for run in runs) / sum(run.seconds for run in runs), 2),
         "acceptance": round(accepted / drafted, 3) if drafted else None,
         "drafts_per_token": round(drafted / sum(len(run.ids) for run in runs), 2),
-        "same_text": sum(run.ids == reference.ids for run, reference in zip(runs, alone, strict=True)),
+        "same_text": sum(
+            run.ids == reference.ids for run, reference in zip(runs, alone, strict=True)
+        ),
     }
 
 
@@ -90,7 +94,9 @@ def show(kind: str, found: dict[str, object]) -> None:
     rows, ratios = found["rows"], found["ratios"]
     assert isinstance(rows, dict)
     assert isinstance(ratios, dict)
-    print(f"\n{kind}: {found['turns']} turns, other programs kept {found['foreign_cores']} cores busy")
+    print(
+        f"\n{kind}: {found['turns']} turns, other programs kept {found['foreign_cores']} cores busy"
+    )
     print(f"{'':22}   tok/s  overall  acceptance  drafts/token  same text")
     for name, one in rows.items():
         acceptance = "-" if one["acceptance"] is None else f"{one['acceptance']:.3f}"
@@ -122,13 +128,20 @@ def of_type(kind: str, args: argparse.Namespace, folder: Path) -> dict[str, obje
         found = summary(measure(contenders, texts, args.tokens, args.repeats))
     if args.out is None:
         target.unlink()
-    return found | {"padding_weights": layer.count * layer.params(), "foreign_cores": foreign.cores()}
+    return found | {
+        "padding_weights": layer.count * layer.params(),
+        "foreign_cores": foreign.cores(),
+    }
 
 
 def _span(text: str) -> list[int]:
     """1-8 or 2,3,5 as numbers."""
     first, _, last = text.partition("-")
-    return list(range(int(first), int(last) + 1)) if last else [int(part) for part in text.split(",") if part]
+    return (
+        list(range(int(first), int(last) + 1))
+        if last
+        else [int(part) for part in text.split(",") if part]
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -141,9 +154,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--target", default=bundled("target.gguf"))
     parser.add_argument("--drafter", default=bundled("drafter.gguf"))
     parser.add_argument("--llama-server", type=Path, help="the program to compare with")
-    parser.add_argument("--sweep", type=_span, default=_span("1-8"), help="values of --spec-draft-n-max")
-    parser.add_argument("--cores", type=_span, default=[0, 1], help="the verifier's and the drafter's")
-    parser.add_argument("--out", type=Path, help="keep the padded targets there, and use those that are there")
+    parser.add_argument(
+        "--sweep", type=_span, default=_span("1-8"), help="values of --spec-draft-n-max"
+    )
+    parser.add_argument(
+        "--cores", type=_span, default=[0, 1], help="the verifier's and the drafter's"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="keep the padded targets there, and use those that are there"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if len(args.cores) != 2 or not set(args.types) <= set(TYPES):

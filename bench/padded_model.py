@@ -32,7 +32,14 @@ Array = NDArray[Any]
 TYPES = ("F32", "F16", "Q8_0", "Q4_0")
 _FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0", "Q4_0": "MOSTLY_Q4_0"}
 _ZERO = ("attn_output", "ffn_down")
-_SIZES = ("block_count", "embedding_length", "feed_forward_length", "head_count", "head_count_kv", "rms_epsilon")
+_SIZES = (
+    "block_count",
+    "embedding_length",
+    "feed_forward_length",
+    "head_count",
+    "head_count_kv",
+    "rms_epsilon",
+)
 _ROWS_AT_ONCE = 2048
 """Rows quantised in one go: gguf's quantisation makes several float copies of what it is given."""
 
@@ -112,12 +119,18 @@ def padding(layer: Layer, kind: str, seed: int = 0) -> dict[str, Array]:
 def _copy_fields(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
     """Everything the file says of itself but its sizes: tokenizer, rotation, context."""
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name in {"general.architecture", "general.file_type", "general.name"}:
+        if name.startswith("GGUF.") or name in {
+            "general.architecture",
+            "general.file_type",
+            "general.name",
+        }:
             continue
         if name.endswith(_SIZES):
             continue
         element = field.types[1] if len(field.types) > 1 else None
-        writer.add_key_value(re.sub(r"^llama\.", "deci.", name), field.contents(), field.types[0], element)
+        writer.add_key_value(
+            re.sub(r"^llama\.", "deci.", name), field.contents(), field.types[0], element
+        )
 
 
 def _add_sizes(writer: gguf.GGUFWriter, reader: gguf.GGUFReader, layer: Layer) -> None:
@@ -127,9 +140,13 @@ def _add_sizes(writer: gguf.GGUFWriter, reader: gguf.GGUFReader, layer: Layer) -
     original, width = old("block_count"), old("embedding_length")
     writer.add_embedding_length(layer.width)
     writer.add_block_count(original + layer.count)
-    writer.add_feed_forward_length([old("feed_forward_length")] * original + [layer.hidden] * layer.count)
+    writer.add_feed_forward_length(
+        [old("feed_forward_length")] * original + [layer.hidden] * layer.count
+    )
     writer.add_head_count([old("attention.head_count")] * original + [layer.heads] * layer.count)
-    writer.add_head_count_kv([old("attention.head_count_kv")] * original + [layer.heads_kv] * layer.count)
+    writer.add_head_count_kv(
+        [old("attention.head_count_kv")] * original + [layer.heads_kv] * layer.count
+    )
     writer.add_layer_norm_rms_eps(old("attention.layer_norm_rms_epsilon") * width / layer.width)
     writer.add_key_length(layer.head)
     writer.add_value_length(layer.head)
@@ -186,12 +203,16 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--type", choices=TYPES, default="Q8_0")
     parser.add_argument("--params", type=float, default=1e9, help="weights in the padding layers")
-    parser.add_argument("--width", type=int, help="channels of the residual stream (default: by --params)")
+    parser.add_argument(
+        "--width", type=int, help="channels of the residual stream (default: by --params)"
+    )
     parser.add_argument("--target", type=Path, default=Path(bundled("target.gguf")))
     args = parser.parse_args()
     layer = shape_for(args.params, args.width)
     write(args.out, layer, args.type, args.target)
-    print(f"{args.out}: {layer.params() * layer.count / 1e6:.0f} M padding weights of type {args.type}, {layer}")
+    print(
+        f"{args.out}: {layer.params() * layer.count / 1e6:.0f} M padding weights of type {args.type}, {layer}"
+    )
 
 
 if __name__ == "__main__":

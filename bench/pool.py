@@ -62,7 +62,9 @@ def echo(address: str) -> None:
                     dealer.send(encode(m.Draft(session, len(text), text.crc, (0,) * draft_n)))
                 elif len(text) > 8:
                     at = len(text) - 8
-                    dealer.send(encode(m.Draft(session, at, text.crc_at(at), tuple(text[at : len(text)]))))
+                    dealer.send(
+                        encode(m.Draft(session, at, text.crc_at(at), tuple(text[at : len(text)])))
+                    )
             case _:
                 pass
 
@@ -70,13 +72,17 @@ def echo(address: str) -> None:
 class Pool:
     """A verifier and whichever drafters a text is to have."""
 
-    def __init__(self, folder: Path, step_ms: float, liar: str = "wrong", *options: str, row_ms: float = 0.5) -> None:
+    def __init__(
+        self, folder: Path, step_ms: float, liar: str = "wrong", *options: str, row_ms: float = 0.5
+    ) -> None:
         self._folder, self._liar = folder, liar
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         model = f"step_ms={step_ms},row_ms={row_ms}"
         verifier = ["verifier", "--engine", "sim", "--model", model, "--bind", self.address]
-        self.process = start([*RUN, *verifier, *options, "--socket", str(folder / "v.sock"), "--log-level", "error"])
+        self.process = start(
+            [*RUN, *verifier, *options, "--socket", str(folder / "v.sock"), "--log-level", "error"]
+        )
         self.client = Client(folder / "v.sock")
         until(lambda: "peers" in self.client.get("/stats"))
         self.drafters: dict[str, int] = {}
@@ -86,9 +92,18 @@ class Pool:
         if name == "liar" and self._liar == "echo":
             process = start([sys.executable, __file__, "--be-liar", self.address])
         else:
-            options = ["--engine", "sim", "--model", WRONG if name == "liar" else name, "--connect", self.address]
+            options = [
+                "--engine",
+                "sim",
+                "--model",
+                WRONG if name == "liar" else name,
+                "--connect",
+                self.address,
+            ]
             path = self._folder / f"{time.monotonic_ns()}.sock"
-            process = start([*RUN, "drafter", *options, "--socket", str(path), "--log-level", "error"])
+            process = start(
+                [*RUN, "drafter", *options, "--socket", str(path), "--log-level", "error"]
+            )
         self.drafters[name] = process.pid
 
     def kill(self, name: str) -> None:

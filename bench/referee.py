@@ -17,7 +17,9 @@ MARGIN = 0.05
 @contextmanager
 def referee(path: str, n_ctx: int = 1024) -> Iterator[LlamaVerifier]:
     """The model of this file on one thread."""
-    engine = LlamaVerifier(ModelSettings("llama", path, ctx=n_ctx, max_sessions=1, threads=1), n_batch=n_ctx)
+    engine = LlamaVerifier(
+        ModelSettings("llama", path, ctx=n_ctx, max_sessions=1, threads=1), n_batch=n_ctx
+    )
     try:
         yield engine
     finally:
@@ -25,7 +27,10 @@ def referee(path: str, n_ctx: int = 1024) -> Iterator[LlamaVerifier]:
 
 
 def near_tie(
-    target: LlamaVerifier, prefix: Sequence[int], ids: set[int], noise: tuple[float, int] | None = None
+    target: LlamaVerifier,
+    prefix: Sequence[int],
+    ids: set[int],
+    noise: tuple[float, int] | None = None,
 ) -> bool:
     """Whether these ids are the target's first two choices after `prefix`, decoded anew in one row, and lie closer than
     MARGIN; sampled with this (temperature, seed), with the noise of that position."""

@@ -38,11 +38,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     logs.configure("error")
-    print(f"{'model':<28} {'one row':>9} {'width':>5} {'step':>9} {'ratio':>6}   {'plain step of as many rows':>9}")
+    print(
+        f"{'model':<28} {'one row':>9} {'width':>5} {'step':>9} {'ratio':>6}   {'plain step of as many rows':>9}"
+    )
     for path in args.models:
         settings = [
             ModelSettings(
-                "llama", str(path), ctx=512, max_sessions=1, threads=args.threads, gpu_layers=-1, reproducible=constant
+                "llama",
+                str(path),
+                ctx=512,
+                max_sessions=1,
+                threads=args.threads,
+                gpu_layers=-1,
+                reproducible=constant,
             )
             for constant in (False, True)
         ]
@@ -50,8 +58,13 @@ def main() -> None:
         width = constant.info.width or 0
         for engine in (plain, constant):
             engine.decode([Span(0, 0, (7,) * PROMPT, logits=False)])
-        runs = [(seconds(plain, at, 1), seconds(constant, at, 1), at) for at in range(PROMPT, PROMPT + args.steps)]
-        wide = [seconds(plain, at, width) for at in range(PROMPT + args.steps, PROMPT + 2 * args.steps)]
+        runs = [
+            (seconds(plain, at, 1), seconds(constant, at, 1), at)
+            for at in range(PROMPT, PROMPT + args.steps)
+        ]
+        wide = [
+            seconds(plain, at, width) for at in range(PROMPT + args.steps, PROMPT + 2 * args.steps)
+        ]
         one, step = median(run[0] for run in runs), median(run[1] for run in runs)
         ratio = median(run[1] / run[0] for run in runs)
         print(

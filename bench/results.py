@@ -35,29 +35,68 @@ class Case:
 
 def cases(tokens: int, folder: Path) -> Iterator[Case]:
     """Every pair of the record."""
-    slow = (("7B-like", "34.2", "1.0", "5.2", "2,3,4,5"), ("70B-like", "52", "1.6", "3.3", "3,4,5,6"))
+    slow = (
+        ("7B-like", "34.2", "1.0", "5.2", "2,3,4,5"),
+        ("70B-like", "52", "1.6", "3.3", "3,4,5,6"),
+    )
     for round_trip in ("0.3", "5", "20", "80"):
         for name, step, row, draft, fixed in slow:
-            options = ("--step-ms", step, "--row-ms", row, "--draft-ms", draft, "--round-trip-ms", round_trip)
-            yield Case(name, f"{round_trip} ms", (*options, "--lockstep", fixed, "--tokens", str(tokens)))
+            options = (
+                "--step-ms",
+                step,
+                "--row-ms",
+                row,
+                "--draft-ms",
+                draft,
+                "--round-trip-ms",
+                round_trip,
+            )
+            yield Case(
+                name, f"{round_trip} ms", (*options, "--lockstep", fixed, "--tokens", str(tokens))
+            )
     for round_trip in ("0.3", "5", "20", "80"):
         for alpha in ("0.1", "0.5", "0.75", "0.95"):
-            options = ("--step-ms", "6.9", "--row-ms", "0.15", "--round-trip-ms", round_trip, "--alpha", alpha)
-            short = (*options, "--lockstep", "1", "--tokens", str(tokens), "--repeats", "3")  # of 5 seconds each
+            options = (
+                "--step-ms",
+                "6.9",
+                "--row-ms",
+                "0.15",
+                "--round-trip-ms",
+                round_trip,
+                "--alpha",
+                alpha,
+            )
+            short = (
+                *options,
+                "--lockstep",
+                "1",
+                "--tokens",
+                str(tokens),
+                "--repeats",
+                "3",
+            )  # of 5 seconds each
             yield Case("fast", f"{round_trip} ms, alpha {alpha}", short)
     for name, table in (("Q8_0", Q8_0), ("Q4_0", Q4_0)):
         file = folder / f"{name}.json"
-        file.write_text(json.dumps({"steps_ms": {"0": {rows: 34.2 * cost for rows, cost in enumerate(table, 1)}}}))
+        file.write_text(
+            json.dumps(
+                {"steps_ms": {"0": {rows: 34.2 * cost for rows, cost in enumerate(table, 1)}}}
+            )
+        )
         measured = ("--steps-file", str(file), "--lockstep", "1,3,7", "--tokens", str(tokens))
         yield Case("cliffs", name, measured)
     changing = ("--alpha", "0.9/0.2", "--tokens", str(3 * tokens), "--round-trip-ms", "5")
-    yield Case("changing acceptance", "0.9, 0.2 and back every 300 tokens", (*changing, "--lockstep", "3"))
+    yield Case(
+        "changing acceptance", "0.9, 0.2 and back every 300 tokens", (*changing, "--lockstep", "3")
+    )
 
 
 def run(case: Case) -> dict[str, object]:
     """What `bench/sim.py --json` says of it."""
     command = [sys.executable, str(Path(__file__).with_name("sim.py")), *case.options, "--json"]
-    told: dict[str, object] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    told: dict[str, object] = json.loads(
+        subprocess.run(command, check=True, capture_output=True).stdout
+    )
     return told
 
 
@@ -84,7 +123,9 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+            line.split(":", 1)[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
         ]
         model = f"{names[0]}, {len(names)} cores" if names else model
     found = []
@@ -133,7 +174,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("simulated_pairs.md"))
     args = parser.parse_args()
     padded = (
-        f"```text\n{args.padded.read_text().strip()}\n```" if args.padded else "Not run: `bench/padded.py` says how."
+        f"```text\n{args.padded.read_text().strip()}\n```"
+        if args.padded
+        else "Not run: `bench/padded.py` says how."
     )
     done: list[tuple[Case, dict[str, object]]] = []
     with tempfile.TemporaryDirectory() as folder:

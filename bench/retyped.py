@@ -28,7 +28,11 @@ def write(out: Path, kind: str, source: Path) -> Path:
         if len(tensor.shape) < 2:
             writer.add_tensor(tensor.name, np.asarray(tensor.data), raw_dtype=tensor.tensor_type)
             continue
-        writer.add_tensor(tensor.name, quantize(dequantize(tensor.data, tensor.tensor_type), wanted), raw_dtype=wanted)
+        writer.add_tensor(
+            tensor.name,
+            quantize(dequantize(tensor.data, tensor.tensor_type), wanted),
+            raw_dtype=wanted,
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

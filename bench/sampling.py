@@ -44,7 +44,9 @@ def steps(vocab: int, rows: int, seconds: float) -> dict[str, list[float]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--vocab", type=int, default=128_256)
     parser.add_argument("--rows", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -52,7 +54,8 @@ def main() -> None:
     args = parser.parse_args()
     taken = steps(args.vocab, args.rows, args.seconds)
     table = {
-        name: {"median_ms": float(np.median(ms)), "p90_ms": float(np.percentile(ms, 90))} for name, ms in taken.items()
+        name: {"median_ms": float(np.median(ms)), "p90_ms": float(np.percentile(ms, 90))}
+        for name, ms in taken.items()
     }
     if args.json:
         print(json.dumps({"vocab": args.vocab, "rows": args.rows, "ways": table}))

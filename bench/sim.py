@@ -96,7 +96,9 @@ def lines(found: Json) -> list[str]:
     rows += [(f"fixed draft_n {n}", speed) for n, speed in speeds["lockstep"].items()]
     rows += [("specmesh, adaptive", speeds["specmesh"]), ("ideal, no overhead", found["ideal"])]
     rows += [("ideal, acceptance told", found["oracle"])]
-    table = [f"{name:<22}{speed:9.2f} tok/s {speed / speeds['alone']:7.3f}x" for name, speed in rows]
+    table = [
+        f"{name:<22}{speed:9.2f} tok/s {speed / speeds['alone']:7.3f}x" for name, speed in rows
+    ]
     return [*table, f"efficiency {found['efficiency']} of the ideal pair"]
 
 
@@ -106,7 +108,13 @@ def ideal(pair: Pair, tokens: int, policy: Callable[[int], Policy] | None = None
     site = Deployment(costs, pair.draft, pair.round_trip + pair.jitter, solving=0.0)
     hits = guesses(SimSettings(alphas=pair.alphas, n_ctx=len(PROMPT) + tokens), tokens)
     return (
-        Simulation(site, Workload(1, tokens), 1, lambda position: any(hits[position - 1 : position]), policy)
+        Simulation(
+            site,
+            Workload(1, tokens),
+            1,
+            lambda position: any(hits[position - 1 : position]),
+            policy,
+        )
         .run()
         .total
     )
@@ -116,7 +124,9 @@ def oracle(pair: Pair, tokens: int) -> float:
     """The same where the acceptance need not be learned."""
     restart = pair.round_trip + pair.jitter + 1.5 * pair.draft
     known = {
-        alpha: solve(PolicyInputs(pair.steps, (alpha,) * len(pair.steps), pair.draft, restart, pair.steps[0]))
+        alpha: solve(
+            PolicyInputs(pair.steps, (alpha,) * len(pair.steps), pair.draft, restart, pair.steps[0])
+        )
         for alpha in set(pair.alphas)
     }
     return ideal(pair, tokens, lambda position: known[pair.alpha(len(PROMPT) + position - 1)])
@@ -144,7 +154,15 @@ def daemons(pair: Pair) -> Iterator[Client]:
         steps = "/".join(f"{seconds * 1e3:.6g}" for seconds in pair.steps)
         alphas = "/".join(f"{alpha:.6g}" for alpha in pair.alphas)
         common = ["--log-level", "warning", "--engine", "sim", "--model"]
-        verifier = ["-m", "specmesh", "verifier", *common, f"steps_ms={steps}", "--socket", str(sockets[0])]
+        verifier = [
+            "-m",
+            "specmesh",
+            "verifier",
+            *common,
+            f"steps_ms={steps}",
+            "--socket",
+            str(sockets[0]),
+        ]
         stack.enter_context(running([*verifier, "--bind", f"tcp://127.0.0.1:{port}"]))
         if pair.round_trip + pair.jitter >= MIN_PROXY_RTT_S:
             delays = [str(pair.round_trip / 2), str(pair.jitter / 2)]
@@ -173,7 +191,13 @@ def running(options: list[str], stdout: int | None = None) -> Iterator["subproce
 
 def generate(client: Client, draft_n: int | str, tokens: int) -> tuple[float, float]:
     """(tokens per second, acceptance rate) of one text."""
-    body: Json = {"prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "draft_n": draft_n, "cache_prompt": False}
+    body: Json = {
+        "prompt": PROMPT,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "draft_n": draft_n,
+        "cache_prompt": False,
+    }
     for chunk in client.complete(body):
         match chunk.get("specmesh"):
             case {"report": {"tokens_per_second": speed, "acceptance_rate": accepted}}:
@@ -188,13 +212,17 @@ def main() -> None:
     parser.add_argument("--row-ms", type=float, default=1.0, help="each further row")
     parser.add_argument("--draft-ms", type=float, default=5.2, help="a draft")
     parser.add_argument(
-        "--alpha", default="0.75", help="probability that a draft is accepted; several, 300 tokens each: 0.9/0.2"
+        "--alpha",
+        default="0.75",
+        help="probability that a draft is accepted; several, 300 tokens each: 0.9/0.2",
     )
     parser.add_argument("--round-trip-ms", type=float, default=0.3)
     parser.add_argument("--jitter-ms", type=float, default=0.0)
     parser.add_argument("--steps-file", type=Path, help="what `specmesh bench steps --json` prints")
     parser.add_argument("--tokens", type=int, default=600)
-    parser.add_argument("--lockstep", default="4", help="fixed draft_n to compare with: 2,4; may be empty")
+    parser.add_argument(
+        "--lockstep", default="4", help="fixed draft_n to compare with: 2,4; may be empty"
+    )
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -205,7 +233,9 @@ def main() -> None:
     )
     alphas = tuple(map(float, args.alpha.split("/")))
     pair = Pair(steps, args.draft_ms / 1e3, args.round_trip_ms / 1e3, args.jitter_ms / 1e3, alphas)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by an exception, so that no daemon is left behind
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # by an exception, so that no daemon is left behind
     fixed = [int(part) for part in args.lockstep.split(",") if part]
     try:
         found = measure(pair, args.tokens, fixed, args.repeats)

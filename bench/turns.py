@@ -65,7 +65,9 @@ def ask(client: Client, prompt: str, tokens: int, *, cached: bool) -> Turn:
             text += str(objects_at(chunk, "choices")[0]["text"])
             report = object_at(told, "report") or report
     ms = 1e3 * ((first or time.perf_counter()) - began)
-    prompt_tokens, cached_tokens = (int(number_at(report, f"{one}_tokens")) for one in ("prompt", "cached"))
+    prompt_tokens, cached_tokens = (
+        int(number_at(report, f"{one}_tokens")) for one in ("prompt", "cached")
+    )
     return Turn(ms, prompt_tokens, cached_tokens, tuple(ids), text, prompt)
 
 
@@ -87,9 +89,13 @@ def chat(client: Client, options: argparse.Namespace, repeat: int) -> list[list[
     found: list[list[tuple[Turn, Turn]]] = [[] for _ in texts]
     for number in range(options.turns):
         for index, turns in enumerate(found):
-            texts[index] += "\nUser: " + " ".join(luck.choices(words, k=options.words)) + "?\nAssistant:"
+            texts[index] += (
+                "\nUser: " + " ".join(luck.choices(words, k=options.words)) + "?\nAssistant:"
+            )
             ways = (True, False) if (repeat + number) % 2 else (False, True)
-            asked = {cached: ask(client, texts[index], options.tokens, cached=cached) for cached in ways}
+            asked = {
+                cached: ask(client, texts[index], options.tokens, cached=cached) for cached in ways
+            }
             turns.append((asked[True], asked[False]))
             texts[index] += asked[False].text
     return found
@@ -110,7 +116,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     common = ["--threads", "1", "--ctx", str(options.ctx), "--max-sessions", "4"]
-    verifier = ["--model", options.model, *common, *(["--reproducible"] if options.reproducible else [])]
+    verifier = [
+        "--model",
+        options.model,
+        *common,
+        *(["--reproducible"] if options.reproducible else []),
+    ]
     drafter = ["--model", options.drafter, *common]
     with (
         tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder,
@@ -120,8 +131,16 @@ def main() -> None:
         chats = [one for repeat in range(options.repeats) for one in chat(client, options, repeat)]
         prefix_cache = client.get("/stats")["prefix_cache"]
     with referee(options.model, options.ctx) as target:
-        rows = [row(number + 1, [one[number] for one in chats], target) for number in range(options.turns)]
-    record = {"turns": rows, "prefix_cache": prefix_cache, "load": os.getloadavg()[0], "cores": os.cpu_count()}
+        rows = [
+            row(number + 1, [one[number] for one in chats], target)
+            for number in range(options.turns)
+        ]
+    record = {
+        "turns": rows,
+        "prefix_cache": prefix_cache,
+        "load": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+    }
     print(json.dumps(record) if options.json else table(record))
 
 
@@ -146,7 +165,13 @@ def table(record: Json) -> str:
     rows = objects_at(record, "turns")
     lines = ["| " + " | ".join(names) + " |", "|" + "---:|" * len(names)]
     lines += ["| " + " | ".join(f"{one[name]:g}" for name in names) + " |" for one in rows]
-    return "\n".join([*lines, "", f"load {record['load']:.1f} of {record['cores']} cores; {record['prefix_cache']}"])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"load {record['load']:.1f} of {record['cores']} cores; {record['prefix_cache']}",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,10 @@ from specmesh.security.keys import KeyFolder, find_keys
 
 log = structlog.get_logger("specmesh")
 
-HASHED_BLOCKS, BLOCK = 64, 2**16  # of a model file, and bytes of each: 18 ms where they were cached, else 250
+HASHED_BLOCKS, BLOCK = (
+    64,
+    2**16,
+)  # of a model file, and bytes of each: 18 ms where they were cached, else 250
 
 Loop = VerifierLoop | DrafterLoop
 En = TypeVar("En", VerifyEngine, DraftEngine)
@@ -58,7 +61,9 @@ class LoopBackend:
 
     def not_ready(self) -> SpecmeshError | None:
         if self.loop is None:
-            return Starting(f"the {self.role} is loading its model ({self._share:.0%})", "try again in a moment")
+            return Starting(
+                f"the {self.role} is loading its model ({self._share:.0%})", "try again in a moment"
+            )
         try:
             self.loop.served("")
         except SpecmeshError as error:
@@ -81,7 +86,9 @@ class LoopBackend:
     async def stats(self) -> Snapshot:
         if self.loop is None:
             up, loading = round(time.monotonic() - self._begun, 1), round(self._share, 3)
-            return LoadingSnapshot(role=self.role, version=__version__, pid=os.getpid(), uptime_s=up, loading=loading)
+            return LoadingSnapshot(
+                role=self.role, version=__version__, pid=os.getpid(), uptime_s=up, loading=loading
+            )
         made: asyncio.Queue[Snapshot] = asyncio.Queue()
         self.submit(AskStats(made.put_nowait))
         return await made.get()
@@ -102,7 +109,9 @@ def serve_verifier(settings: VerifierSettings) -> None:
             costs = StepCosts()
             process.wait(thread.do(partial(calibrate, engine, costs)))
             file_hash = model_hash(settings.model)
-            return VerifierLoop(process.name, socket, engine, costs, settings, guard, thread, file_hash)
+            return VerifierLoop(
+                process.name, socket, engine, costs, settings, guard, thread, file_hash
+            )
 
         _serve(process, "verifier", settings, load_verifier, made, keys, bind=settings.bind)
 
@@ -111,14 +120,24 @@ def serve_drafter(settings: DrafterSettings) -> None:
     """Run a drafter until a signal stops it; raises SpecmeshError where it cannot start or is refused."""
     with DaemonProcess(settings.drain) as process:
         keys = _keys(settings)
-        routes = [Route(process.context, address, settings.insecure, keys) for address in settings.connect]
+        routes = [
+            Route(process.context, address, settings.insecure, keys) for address in settings.connect
+        ]
         for route in routes:
             close_dealer(route.open())  # a bad address, or bad keys, end it before loading
 
         def made(engine: DraftEngine, thread: ModelThread) -> DrafterLoop:
             return DrafterLoop(process.name, routes, engine, settings, thread)
 
-        _serve(process, "drafter", settings, load_drafter, made, keys, connect=", ".join(settings.connect))
+        _serve(
+            process,
+            "drafter",
+            settings,
+            load_drafter,
+            made,
+            keys,
+            connect=", ".join(settings.connect),
+        )
 
 
 def _serve(
@@ -141,7 +160,11 @@ def _serve(
     backend.loop = loop
     info, port = engine.info, settings.port
     http = {"http": f"{port.host}:{port.port}", "keys": len(port.keys)} if port is not None else {}
-    facts = address | {"socket": str(settings.socket), "backend": info.backend, "trimming": info.trimming} | http
+    facts = (
+        address
+        | {"socket": str(settings.socket), "backend": info.backend, "trimming": info.trimming}
+        | http
+    )
     log.info("ready", role=role, encrypted=keys is not None, model=info.model, **facts)
     with process.watched(lambda: loop.progress, f"{info.model} at {', '.join(address.values())}"):
         process.idle = process.wait(asyncio.run_coroutine_threadsafe(loop.serve(), event_loop))

@@ -47,14 +47,18 @@ def _play(target: str, options: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
-    parser.add_argument("--target", choices=TARGETS, action="append", help="this one; may be given again")
+    parser.add_argument(
+        "--target", choices=TARGETS, action="append", help="this one; may be given again"
+    )
     args = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
         raise SystemExit("atheris is not installed: pip install -e '.[fuzz]' (Linux)")
     targets = args.target or TARGETS
     broken = [name for name in targets if not fuzz(name, max(args.seconds // len(targets), 1))]
     if broken:
-        raise SystemExit(f"broken: {', '.join(broken)}; the input lies in fuzz/corpus, the test suite repeats it")
+        raise SystemExit(
+            f"broken: {', '.join(broken)}; the input lies in fuzz/corpus, the test suite repeats it"
+        )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ class _World:
         self.n_ctx, self.n_batch = tape.choice((96, 96, 20, 1)), tape.choice((6, 64, 1))
         self.can_trim, round_trip = bool(tape.byte() & 1), tape.choice((0.0, 0.0003, 0.02, 0.5))
         asked = ev.DraftFor(0, 0, SESSION, N_VOCAB, 0, SamplingParams())
-        self.session = DrafterSession(asked, DraftLimits(self.n_ctx, self.n_batch), round_trip=round_trip)
+        self.session = DrafterSession(
+            asked, DraftLimits(self.n_ctx, self.n_batch), round_trip=round_trip
+        )
         self.session.seq = 0
         self.truth = Prefix(TEXT)
         self.memory = Memory(self.n_ctx)
@@ -60,7 +62,11 @@ class _World:
             case 14:
                 known = self.session.known
                 base = self.tape.byte() % (len(known) + 2)
-                crc = known.crc_at(min(base, len(known))) if self.tape.byte() & 1 else self.tape.number(4)
+                crc = (
+                    known.crc_at(min(base, len(known)))
+                    if self.tape.byte() & 1
+                    else self.tape.number(4)
+                )
                 self.handle(m.Nack(SESSION, base, crc))
             case _:
                 self.session.set_round_trip(self.tape.choice((0.0, 0.0003, 0.02, 0.5)))
@@ -73,7 +79,11 @@ class _World:
         self.heard = base + len(ids)
         draft_n = tape.choice((4, 0, 1, 16, 255))
         place = SESSION, base, self.truth.crc_at(base)
-        self.handle(m.Sync(*place, ids, draft_n) if tape.byte() & 1 else m.Truth(*place, ids, draft_n, len(ids) // 2))
+        self.handle(
+            m.Sync(*place, ids, draft_n)
+            if tape.byte() & 1
+            else m.Truth(*place, ids, draft_n, len(ids) // 2)
+        )
 
     def hear(self, frame: bytes) -> None:
         """A frame from the verifier, as the drafter's loop hands it over."""
@@ -90,10 +100,16 @@ class _World:
             return
         held = len(self.memory.held)
         assert 0 < len(plan.ids) <= self.n_batch
-        assert list(plan.ids) == self.session.known[held : held + len(plan.ids)], "not where the memory ends"
+        assert list(plan.ids) == self.session.known[held : held + len(plan.ids)], (
+            "not where the memory ends"
+        )
         self.memory.append(plan.ids)
         began, guesses = self.now, list[int]()
-        while plan.sampler is not None and len(guesses) < plan.draft_n and (guess := self.guess()) is not None:
+        while (
+            plan.sampler is not None
+            and len(guesses) < plan.draft_n
+            and (guess := self.guess()) is not None
+        ):
             self.memory.append(guesses[-1:])
             guesses.append(guess)
         sampler = ProposalSampler(Sampler(SamplingParams()), 0)
@@ -134,9 +150,13 @@ class _World:
             session.cut_to(len(self.memory.held))
         assert len(session.known) - session.n_truth <= MAX_LEAD
         assert 0 <= session.draft_n <= MAX_LEAD
-        assert self.memory.held[0 : len(self.memory.held)] == session.known[0 : len(self.memory.held)]
+        assert (
+            self.memory.held[0 : len(self.memory.held)] == session.known[0 : len(self.memory.held)]
+        )
         if self.honest:
-            assert session.known[0 : session.n_truth] == list(TEXT[: session.n_truth]), "not the verifier's text"
+            assert session.known[0 : session.n_truth] == list(TEXT[: session.n_truth]), (
+                "not the verifier's text"
+            )
 
     def perform(self, effects: list[ev.DrafterEffect]) -> None:
         assert len(effects) <= 4
@@ -146,11 +166,17 @@ class _World:
             match effect:
                 case m.Draft(_, base, crc, ids) | m.DraftProbs(_, base, crc, ids):
                     assert ids
-                    told = (effect.sizes, effect.support, effect.weights) if isinstance(effect, m.DraftProbs) else None
+                    told = (
+                        (effect.sizes, effect.support, effect.weights)
+                        if isinstance(effect, m.DraftProbs)
+                        else None
+                    )
                     proposals = unflattened(told) if told is not None else ()
                     assert len(proposals) in (0, len(ids) * self.samples)
                     for at, one in enumerate(proposals, base):
-                        assert one is None or one == self.made[at], "the distribution of another draft"
+                        assert one is None or one == self.made[at], (
+                            "the distribution of another draft"
+                        )
                     self.seen["sampled"] += any(proposals)
                     assert self.session.n_truth <= base
                     assert (crc, list(ids)) == (known.crc_at(base), known[base : base + len(ids)])

@@ -51,7 +51,9 @@ def frame_of(tape: Tape, truth: Prefix, session: int, frontier: int) -> bytes:
     base = tape.number(4) if flaws & 1 else max(frontier + tape.choice(STEPS), 0)
     known = min(base, len(truth))
     crc = tape.number(4) if flaws & 2 else truth.crc_at(known)
-    count = (tape.choice((300, 1000)) if flaws & 4 else tape.byte() % 12) if kind is not m.Nack else 0
+    count = (
+        (tape.choice((300, 1000)) if flaws & 4 else tape.byte() % 12) if kind is not m.Nack else 0
+    )
     ids = truth[known : known + count]
     ids += [index % N_VOCAB for index in range(count - len(ids))]
     wrong = tape.byte()
@@ -83,12 +85,16 @@ def _message(
     number = tape.choice((0, 0, 1, 4, 16, 255))
     if kind is m.DraftProbs:
         return _with_probs(session, base, crc, ids, number)
-    rest = {m.Nack: (), m.Truth: (ids, number, tape.byte()), m.Sync: (ids, number)}.get(kind, (ids,))
+    rest = {m.Nack: (), m.Truth: (ids, number, tape.byte()), m.Sync: (ids, number)}.get(
+        kind, (ids,)
+    )
     made: Callable[..., m.TokenMessage] = kind
     return made(session, base, crc, *rest)
 
 
-def _with_probs(session: int, base: int, crc: int, ids: tuple[int, ...], number: int) -> m.DraftProbs:
+def _with_probs(
+    session: int, base: int, crc: int, ids: tuple[int, ...], number: int
+) -> m.DraftProbs:
     """Distributions of up to three tokens, the draft's own last; of some drafts none. `number`: 4 and 16 are wrong."""
     sizes = tuple(token % 4 for token in ids)
     support = tuple(

@@ -49,7 +49,11 @@ def _damaged(rng: random.Random, frame: bytes, other: bytes) -> bytes:
         lambda: head + frame[at : at + size] * 2 + frame[at + size :],
         lambda: head + other[rng.randrange(len(other)) :],
         lambda: head + rng.randbytes(size) + tail,
-        lambda: frame[:16] + rng.choice((*COUNTS, rng.randrange(65536))).to_bytes(2, "little") + frame[18:],
+        lambda: (
+            frame[:16]
+            + rng.choice((*COUNTS, rng.randrange(65536))).to_bytes(2, "little")
+            + frame[18:]
+        ),
         lambda: frame[:3] + bytes([rng.choice((*m.Kind, rng.randrange(256)))]) + frame[4:],
         lambda: frame[: HEADER.size] + other[HEADER.size :],  # the body of another kind
     )
@@ -66,7 +70,9 @@ def mutants(seed: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m fuzz.mutants", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m fuzz.mutants", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--frames", type=int, default=1_000_000)
     found = Counter[str]()
     for frame in islice(mutants(1), parser.parse_args().frames):

@@ -39,7 +39,13 @@ def alone(
     params: SessionParams, n_ctx: int, *, prompt: tuple[int, ...] = PROMPT, end_bias: float = -3.5
 ) -> tuple[tuple[int, ...], tuple[int, ...], str]:
     """What the target says after a prompt, one row at a time: (all ids, an end id included; ids shown; reason)."""
-    prefix, sampler, shown, text, reason = Prefix(prompt), Sampler(params.sampling), list[int](), b"", ""
+    prefix, sampler, shown, text, reason = (
+        Prefix(prompt),
+        Sampler(params.sampling),
+        list[int](),
+        b"",
+        "",
+    )
     while not reason:
         token = sampler.after(prefix[0:]).choose(row(prefix.crc, end_bias=end_bias), len(prefix))
         prefix.extend([token])
@@ -60,7 +66,9 @@ class Memory:
         self._n_ctx, self._end_bias = n_ctx, end_bias
 
     def append(self, ids: Sequence[int]) -> None:
-        assert all(0 <= token < N_VOCAB for token in ids), "an id outside the vocabulary reaches the model"
+        assert all(0 <= token < N_VOCAB for token in ids), (
+            "an id outside the vocabulary reaches the model"
+        )
         self.held.extend(ids)
         assert len(self.held) <= self._n_ctx, "the model's memory is full"
 
@@ -82,7 +90,9 @@ class Memory:
 # --- block verification once more, by the text of core.block
 
 
-def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[SampledDraft]) -> list[int]:
+def said(
+    params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers: Sequence[SampledDraft]
+) -> list[int]:
     """The drafts that stand and what follows them, after a text `prefix`, whatever ends it: by dictionaries and sums in
     order, with nothing in common with the machine but distributions and noise. rows: one for the place after it and one
     after each draft that was verified. offers: these drafts; one more where another was in hand for the last row."""
@@ -92,15 +102,25 @@ def said(params: SamplingParams, prefix: Prefix, rows: Sequence[Logits], offers:
     asked = [_shares(offer) for offer in offers]
     kept = list(accumulate(zip(distributions, asked, tokens, strict=True), _kept, initial=1.0))
     left = [
-        [max(kept[i] * share - asked[i].get(token, 0.0), 0.0) for token, share in enumerate(distributions[i])]
+        [
+            max(kept[i] * share - asked[i].get(token, 0.0), 0.0)
+            for token, share in enumerate(distributions[i])
+        ]
         for i in range(len(offers))
     ]
     coins = uniform(derived(params.seed, NoiseStream.COINS), len(ids), np.arange(len(offers)))
-    stood = max((i for i in range(1, len(offers) + 1) if coins[i - 1] <= _height(kept, left, i)), default=0)
+    stood = max(
+        (i for i in range(1, len(offers) + 1) if coins[i - 1] <= _height(kept, left, i)), default=0
+    )
     if stood < len(offers):
-        coin = uniform(derived(params.seed, NoiseStream.RESIDUALS), len(ids), np.zeros(1, np.int64))[0]
+        coin = uniform(
+            derived(params.seed, NoiseStream.RESIDUALS), len(ids), np.zeros(1, np.int64)
+        )[0]
         below = list(accumulate(left[stood]))
-        return [*tokens[:stood], next(token for token, sum_ in enumerate(below) if sum_ > coin * below[-1])]
+        return [
+            *tokens[:stood],
+            next(token for token, sum_ in enumerate(below) if sum_ > coin * below[-1]),
+        ]
     if len(offers) == len(rows):
         return tokens
     own = samplers[-1].keyed(Prefix([*ids, *tokens]).crc)

@@ -41,7 +41,10 @@ class _World:
         self.tape, self.now, self.seen = tape, 0.0, Counter[str]()
         how, number = tape.byte(), tape.byte()
         sampling = SAMPLING[how % len(SAMPLING)]
-        draft_n, stop = tape.choice((None, None, 0, 1, 4, 30)), tape.choice(((), (), ("de",), ("b", "gh")))
+        draft_n, stop = (
+            tape.choice((None, None, 0, 1, 4, 30)),
+            tape.choice(((), (), ("de",), ("b", "gh"))),
+        )
         self.params = params = SessionParams(sampling, 1 + number % MAX_TOKENS, draft_n, stop)
         self.n_ctx = n_ctx = tape.choice((64, 64, len(PROMPT) + 1, 20))
         self.most = tape.choice((8, 16, 1, 0))
@@ -49,8 +52,12 @@ class _World:
         self.costs = StepCosts()
         truth, self.shall, self.ends = alone(params, n_ctx)
         self.truth = Prefix(truth)
-        ids = truth[: len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)]  # a text that is gone on with, or a prompt
-        self.session = VerifierSession(SESSION, ids, params, limits, self.costs, self.now, len(PROMPT))
+        ids = truth[
+            : len(PROMPT) + max(number // MAX_TOKENS - BEGUN, 0)
+        ]  # a text that is gone on with, or a prompt
+        self.session = VerifierSession(
+            SESSION, ids, params, limits, self.costs, self.now, len(PROMPT)
+        )
         self.memory = Memory(n_ctx)
         self.shown = list(self.session.said())
         self.reason = self.session.finished
@@ -79,7 +86,9 @@ class _World:
             case 14:
                 self.decide()
             case _:
-                self.perform(self.session.cancel(m.FinishReason.CANCELLED)) if self.tape.byte() == 0 else None
+                self.perform(
+                    self.session.cancel(m.FinishReason.CANCELLED)
+                ) if self.tape.byte() == 0 else None
 
     def attach(self) -> None:
         arrivals = Arrivals()
@@ -96,7 +105,9 @@ class _World:
 
     def decide(self) -> None:
         """Another policy: one of a few, or once what the session's own estimates lead to."""
-        inputs = self.session.draft_length.unsolved(self.now) if self.session.finished is None else None
+        inputs = (
+            self.session.draft_length.unsolved(self.now) if self.session.finished is None else None
+        )
         if inputs is not None and not self.solved:
             self.solved = True
             self.session.draft_length.policy = solve(inputs, self.session.draft_length.policy)
@@ -112,7 +123,9 @@ class _World:
             logits = self.memory.rows((part.last, *part.drafts))
             self.costs.record(len(logits), self.now - began)
             sessions = 1 + self.tape.byte() % 4
-            self.take(self.session.stepped(part.drafts, logits, self.now, self.now - began, sessions))
+            self.take(
+                self.session.stepped(part.drafts, logits, self.now, self.now - began, sessions)
+            )
             return
         plan = self.session.plan(self.now)
         match plan:
@@ -129,7 +142,9 @@ class _World:
                 if self.tape.byte() & 1:
                     self.now = until
             case ev.Verify():
-                assert plan.position == len(self.memory.held), "the plan is not where the memory ends"
+                assert plan.position == len(self.memory.held), (
+                    "the plan is not where the memory ends"
+                )
                 assert len(plan.drafts) <= self.most, "more drafts than the target takes"
                 assert self.session.begin(self.now) >= 0
                 self.step, self.until = (plan, self.now), None
@@ -145,7 +160,9 @@ class _World:
     def take(self, effects: list[ev.VerifierEffect]) -> None:
         self.perform(effects)
         committed = self.session.prefix
-        assert committed[0 : len(committed)] == self.truth[0 : len(committed)], "not what the target says"
+        assert committed[0 : len(committed)] == self.truth[0 : len(committed)], (
+            "not what the target says"
+        )
         assert len(self.session.draft_buffer.tokens) <= MOST_HELD
         assert 0 <= self.session.draft_n <= max(self.most, 30)
 
@@ -180,7 +197,9 @@ class _World:
                 break
             self.now = self.now if self.until is None else self.until
             self.work()
-        assert tuple(self.shown) == (self.shall[: len(self.shown)] if self.reason == "cancelled" else self.shall)
+        assert tuple(self.shown) == (
+            self.shall[: len(self.shown)] if self.reason == "cancelled" else self.shall
+        )
         assert self.reason in (self.ends, "cancelled"), f"ended with {self.reason}"
 
 

@@ -4,4 +4,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "e2e")]  # where daemons as processes, and the truth of their texts, are
+sys.path[:0] = [
+    str(TESTS),
+    str(TESTS / "e2e"),
+]  # where daemons as processes, and the truth of their texts, are

@@ -26,7 +26,11 @@ REFUSED_PAUSE_S = 0.2
 def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Told:
     """One generation at a daemon's socket, to its end, an error, or where the order says that the client leaves."""
     told, how, client = Told(begun=clock()), text.sampling, Client(path, HANGS_S)
-    body: Json = {"prompt": text.prompt, "max_tokens": order.max_tokens, "temperature": how.temperature}
+    body: Json = {
+        "prompt": text.prompt,
+        "max_tokens": order.max_tokens,
+        "temperature": how.temperature,
+    }
     body |= {"top_k": how.top_k, "top_p": how.top_p, "seed": how.seed}
     if order.draft_n is not None:
         body["draft_n"] = order.draft_n
@@ -36,11 +40,18 @@ def ask(path: Path, text: Text, order: Order, clock: Callable[[], float]) -> Tol
             for chunk in chunks:
                 told.opened = True
                 match chunk:
-                    case {"choices": [{"text": str(more), "finish_reason": finish}], "specmesh": dict(about)}:
+                    case {
+                        "choices": [{"text": str(more), "finish_reason": finish}],
+                        "specmesh": dict(about),
+                    }:
                         told.text += more
                         told.finish = finish
                         told.ids += about.get("token_ids", ())
-                if order.leaves_after is not None and len(told.ids) >= order.leaves_after and told.finish is None:
+                if (
+                    order.leaves_after is not None
+                    and len(told.ids) >= order.leaves_after
+                    and told.finish is None
+                ):
                     told.left = True
                     break
     except SpecmeshError as error:
@@ -54,13 +65,20 @@ class Clients:
     each is asking now."""
 
     def __init__(
-        self, pair: Pair, texts: list[Text], clock: Callable[[], float], orders: list[Iterator[Order]]
+        self,
+        pair: Pair,
+        texts: list[Text],
+        clock: Callable[[], float],
+        orders: list[Iterator[Order]],
     ) -> None:
         self._pair, self._texts, self._clock = pair, texts, clock
         self._over = threading.Event()
         self.heard: list[tuple[Order, Told]] = []
         self.at: list[Lane | None] = [None] * len(orders)
-        self.threads = [threading.Thread(target=self._live, args=each, daemon=True) for each in enumerate(orders)]
+        self.threads = [
+            threading.Thread(target=self._live, args=each, daemon=True)
+            for each in enumerate(orders)
+        ]
         for thread in self.threads:
             thread.start()
 
@@ -69,7 +87,9 @@ class Clients:
             if self._over.is_set():
                 return
             self.at[number] = order.at
-            told = ask(self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock)
+            told = ask(
+                self._pair.daemons[order.at].socket, self._texts[order.text], order, self._clock
+            )
             self.at[number] = None
             self.heard.append((order, told))
             self._over.wait(order.pause_s + REFUSED_PAUSE_S * (told.error is not None))

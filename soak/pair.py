@@ -54,7 +54,9 @@ class Models:
 
 MODELS = {
     "sim": Models("sim", "step_ms=4,row_ms=0.2", "draft_ms=1,alpha=0.8", (4.0, 6.0), 300),
-    "bundled": Models("llama", bundled("target.gguf"), bundled("drafter.gguf"), (0.8, 1.0), 100, ("--ctx", 2048)),
+    "bundled": Models(
+        "llama", bundled("target.gguf"), bundled("drafter.gguf"), (0.8, 1.0), 100, ("--ctx", 2048)
+    ),
 }
 
 
@@ -82,7 +84,10 @@ class Pair:
         models = self.models
         model, place = models.drafter, ["--connect", f"tcp://127.0.0.1:{self.proxy.port}"]
         if lane is Lane.VERIFIER:
-            model, place = models.target, ["--bind", self.mesh.address, "--grace", str(GRACE_S), "--reproducible"]
+            model, place = (
+                models.target,
+                ["--bind", self.mesh.address, "--grace", str(GRACE_S), "--reproducible"],
+            )
         options = ("--engine", models.engine, "--model", model, "--threads", 1, *models.options)
         self.daemons[lane] = self.mesh.start(lane, *options, *place)
 
@@ -127,7 +132,9 @@ class Pair:
                 self.look(lane)
                 code = self.daemons[lane].stop()
                 if code:
-                    self.died.append(f"{self.name}: the {lane} was told to stop and ended with {code}")
+                    self.died.append(
+                        f"{self.name}: the {lane} was told to stop and ended with {code}"
+                    )
         for daemon in self.mesh.daemons:
             if count := daemon.text().count("Traceback (most recent call last)"):
                 self.died.append(f"{self.name}: {count} tracebacks in the log {daemon.log.name}")

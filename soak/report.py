@@ -58,9 +58,13 @@ def growth(samples: Sequence[Sample]) -> Growth | None:
     memory_per_s, _ = np.polyfit([one.at for one in samples], [one.memory for one in samples], 1)
     fifth = max(len(samples) // 5, 1)
     first, last = samples[:fifth], samples[-fifth:]
-    moved = median_low(one.descriptors for one in last) - median_low(one.descriptors for one in first)
+    moved = median_low(one.descriptors for one in last) - median_low(
+        one.descriptors for one in first
+    )
     return Growth(
-        float(memory_per_s) * HOUR / MB, moved * HOUR / (last[0].at - first[0].at), samples[-1].at - samples[0].at
+        float(memory_per_s) * HOUR / MB,
+        moved * HOUR / (last[0].at - first[0].at),
+        samples[-1].at - samples[0].at,
     )
 
 
@@ -81,9 +85,16 @@ class PairReport:
             f"{self.name}: the {role} grows"
             for role, one in self.growth.items()
             if one.seconds >= JUDGED_S
-            and (one.memory_mb_per_h > MEMORY_MB_PER_H or abs(one.descriptors_per_h) > DESCRIPTORS_PER_H)
+            and (
+                one.memory_mb_per_h > MEMORY_MB_PER_H
+                or abs(one.descriptors_per_h) > DESCRIPTORS_PER_H
+            )
         ]
-        left = [f"{self.name}: {self.orphans} sessions live on without a client"] if self.orphans else []
+        left = (
+            [f"{self.name}: {self.orphans} sessions live on without a client"]
+            if self.orphans
+            else []
+        )
         return [*self.wrong, *left, *grew]
 
     def lines(self) -> list[str]:

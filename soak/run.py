@@ -61,7 +61,13 @@ def texts(alone: Alone, models: Models, count: int, seed: int) -> list[Text]:
         hot = models.temperatures[number // 2 % len(models.temperatures)]
         filtered = {"top_k": 40, "top_p": 0.95} if number % 4 == 3 else {}
         sampled = SamplingParams(temperature=hot, seed=1000 * seed + number, **filtered)  # type: ignore[arg-type]
-        found.append(alone.text(source[at : at + length], sampled if number % 2 else SamplingParams(), models.longest))
+        found.append(
+            alone.text(
+                source[at : at + length],
+                sampled if number % 2 else SamplingParams(),
+                models.longest,
+            )
+        )
     return found
 
 
@@ -77,7 +83,9 @@ def soak(
     with ExitStack() as stack:
         alone = Alone(stack.enter_context(closing(_engine(MODELS[models]))))
         known = texts(alone, MODELS[models], count, seed)
-        tell(f"{len(known)} texts of the verifier alone, {sum(len(text.ids) for text in known)} tokens")
+        tell(
+            f"{len(known)} texts of the verifier alone, {sum(len(text.ids) for text in known)} tokens"
+        )
         running = []
         for name in pairs:
             folder = stack.enter_context(
@@ -106,10 +114,14 @@ class _Running:
         schedule = faults(f"{seed} {pair.name}", seconds, PAIRS[pair.name])
         schedule = [fault for fault in schedule if fault.at >= CALM * seconds * steady]
         ends = [(fault.until, 1, fault) for fault in schedule]
-        self._due = sorted([*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2])
+        self._due = sorted(
+            [*((fault.at, 0, fault) for fault in schedule), *ends], key=lambda due: due[:2]
+        )
         self._begun: dict[Fault, float] = {}
         everyone = range(CLIENTS + EARLY_CLIENTS)
-        wanted = [orders(f"{seed} {pair.name} {n}", len(known), pair.models.longest) for n in everyone]
+        wanted = [
+            orders(f"{seed} {pair.name} {n}", len(known), pair.models.longest) for n in everyone
+        ]
         wanted[CLIENTS:] = [self._early(EARLY * seconds, early) for early in wanted[CLIENTS:]]
         self._started = time.monotonic()
         self.clients = Clients(pair, known, self.clock, wanted)
@@ -118,7 +130,10 @@ class _Running:
         return time.monotonic() - self._started
 
     def _early(self, end: float, wanted: Iterator[Order]) -> Iterator[Order]:
-        short = (replace(one, max_tokens=min(one.max_tokens, EARLY_TOKENS), pause_s=0.0) for one in wanted)
+        short = (
+            replace(one, max_tokens=min(one.max_tokens, EARLY_TOKENS), pause_s=0.0)
+            for one in wanted
+        )
         return takewhile(lambda _: self.clock() < end, short)
 
     def turn(self) -> None:
@@ -136,7 +151,9 @@ class _Running:
         for recorded in self.pair.proxy.captured:
             recorded.clear()
         if self._watched and self.clock() >= self._warm_up:
-            for lane in self._samples.keys() - {fault.lane for fault in self._begun}:  # the others do not answer
+            for lane in self._samples.keys() - {
+                fault.lane for fault in self._begun
+            }:  # the others do not answer
                 self._sample(lane)
 
     def _sample(self, lane: Lane) -> None:
@@ -144,8 +161,12 @@ class _Running:
         self.pair.look(lane)
         daemon = self.pair.daemons[lane]
         with suppress(SpecmeshError):
-            offloaded = int(number_at(Client(daemon.socket, ANSWER_S).get("/stats"), "offloaded_bytes"))
-            self._samples[lane].append(sampled(daemon.pid, self.clock(), self.clients.at.count(lane), offloaded))
+            offloaded = int(
+                number_at(Client(daemon.socket, ANSWER_S).get("/stats"), "offloaded_bytes")
+            )
+            self._samples[lane].append(
+                sampled(daemon.pid, self.clock(), self.clients.at.count(lane), offloaded)
+            )
 
     def finish(self) -> None:
         """The clients leave, everything heals, each daemon says one more text, and no session is left."""
@@ -190,18 +211,32 @@ class _Running:
         report = self._report
         report.wrong += self.pair.died
         report.faults.update(f"{fault.lane} {fault.kind}" for fault in self.pair.log)
-        report.growth = {lane: found for lane, samples in self._samples.items() if (found := growth(samples))}
+        report.growth = {
+            lane: found for lane, samples in self._samples.items() if (found := growth(samples))
+        }
         if self._watched and report.growth.keys() != self._samples.keys():
             self._failed("nobody could watch its memory")
         for order, told in self.clients.heard:
-            text, hit = self._known[order.text], excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S)
-            verdict = judge(told, text, order.max_tokens, alone.shown(told.ids), excused=hit, waits=order.waits)
+            text, hit = (
+                self._known[order.text],
+                excused(self.pair.log, order.at, told.begun, told.ended, RECOVERY_S),
+            )
+            verdict = judge(
+                told, text, order.max_tokens, alone.shown(told.ids), excused=hit, waits=order.waits
+            )
             report.verdicts[verdict] += 1
             report.tokens += len(told.ids)
             if verdict in BAD:
-                at, shall = first_difference(told.ids, text.ids), min(len(text.ids), order.max_tokens)
-                where = f"{len(told.ids)} of {shall} ids" + ("" if at is None else f", different from {at} on")
-                self._failed(f"{verdict}, {told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}")
+                at, shall = (
+                    first_difference(told.ids, text.ids),
+                    min(len(text.ids), order.max_tokens),
+                )
+                where = f"{len(told.ids)} of {shall} ids" + (
+                    "" if at is None else f", different from {at} on"
+                )
+                self._failed(
+                    f"{verdict}, {told.begun:.1f} to {told.ended:.1f} s: {where}; {order}; {told.error}"
+                )
         return report
 
 
@@ -225,4 +260,8 @@ def _pass_time(running: list[_Running], seconds: float, tell: Callable[[str], No
 def _engine(models: Models) -> VerifyEngine:
     if models.engine == "sim":
         return SimVerifier(SimSettings())
-    return LlamaVerifier(ModelSettings("llama", models.target, ctx=2048, max_sessions=1, threads=1, reproducible=True))
+    return LlamaVerifier(
+        ModelSettings(
+            "llama", models.target, ctx=2048, max_sessions=1, threads=1, reproducible=True
+        )
+    )

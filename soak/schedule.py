@@ -121,6 +121,11 @@ def excuses(fault: Fault, at: Lane) -> bool:
     return fault.kind is not Kind.DELAY
 
 
-def excused(faults_: Sequence[Fault], at: Lane, begun: float, ended: float, recovery_s: float) -> bool:
+def excused(
+    faults_: Sequence[Fault], at: Lane, begun: float, ended: float, recovery_s: float
+) -> bool:
     """Whether a client that asked from `begun` to `ended` was hit by a fault, or came before all was well again."""
-    return any(excuses(fault, at) and fault.at <= ended and begun <= fault.until + recovery_s for fault in faults_)
+    return any(
+        excuses(fault, at) and fault.at <= ended and begun <= fault.until + recovery_s
+        for fault in faults_
+    )

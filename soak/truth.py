@@ -60,10 +60,14 @@ class Alone:
         return Text(prompt, sampling, prompt_ids, said, len(said) < tokens)
 
     def shown(self, ids: Sequence[int]) -> str:
-        return b"".join(self._engine.tokenizer.vocabulary.pieces[one] for one in ids).decode("utf-8", "replace")
+        return b"".join(self._engine.tokenizer.vocabulary.pieces[one] for one in ids).decode(
+            "utf-8", "replace"
+        )
 
 
-def judge(told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, waits: bool) -> Verdict:
+def judge(
+    told: Told, text: Text, max_tokens: int, shown: str, *, excused: bool, waits: bool
+) -> Verdict:
     """Compare an answer with the first `max_tokens` of what the verifier alone says. shown: the text of the ids that
     came; excused: a fault may have ended it; waits: whether its client waits for daemons that went away, so that what
     was opened must be complete."""

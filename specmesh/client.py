@@ -20,7 +20,10 @@ START_TIMEOUT_S = 300.0
 """Most seconds that a daemon which is starting is waited for: as long as its service may take to start."""
 
 RECONNECT_TIMEOUT = 30.0  # default time to wait for a daemon that went away, in seconds
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # seconds between two attempts to reconnect: doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = (
+    0.05,
+    1.0,
+)  # seconds between two attempts to reconnect: doubled each time
 
 _CLASSES: dict[str, type[SpecmeshError]] = {
     name: kind
@@ -59,13 +62,21 @@ class Client:
             yield from chunks(response)
 
     @contextlib.contextmanager
-    def _request(self, method: str, resource: str, body: Json | None) -> Generator[http.client.HTTPResponse]:
+    def _request(
+        self, method: str, resource: str, body: Json | None
+    ) -> Generator[http.client.HTTPResponse]:
         """Ask once, on a connection of its own. Raises WentAway where the response ends while it is read, too."""
         connection, trouble = self._connect(waits=method == "POST"), "does not answer"
-        headers = {"Connection": "close"} | ({} if body is None else {"Content-Type": "application/json"})
+        headers = {"Connection": "close"} | (
+            {} if body is None else {"Content-Type": "application/json"}
+        )
         try:
-            with contextlib.suppress(ConnectionError):  # a body that is too long is refused before all of it is read
-                connection.request(method, resource, None if body is None else json.dumps(body), headers)
+            with contextlib.suppress(
+                ConnectionError
+            ):  # a body that is too long is refused before all of it is read
+                connection.request(
+                    method, resource, None if body is None else json.dumps(body), headers
+                )
             with connection.getresponse() as response:
                 trouble = "went away while answering"
                 yield response
@@ -86,7 +97,9 @@ class Client:
             except OSError as error:
                 connection.close()
                 if isinstance(error, BlockingIOError):  # its queue is full
-                    raise WentAway(f"the daemon at {path} does not answer", "see its log", str(path)) from None
+                    raise WentAway(
+                        f"the daemon at {path} does not answer", "see its log", str(path)
+                    ) from None
                 if isinstance(error, PermissionError):
                     closed.append(path)
                 elif waits and starting(path):
@@ -192,11 +205,15 @@ def _note(chunk: Json, body: Json, resume: Json) -> None:
 def starting(path: Path) -> bool:
     """Whether a daemon has taken a socket's path: where none listens there, it is about to, or has just ended."""
     try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # whatever is there must not hold us up
+        flags = (
+            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )  # whatever is there must not hold us up
         with os.fdopen(os.open(lock_of(path), flags), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return isinstance(error, BlockingIOError)  # else there is no lock, or it is not ours to look at
+        return isinstance(
+            error, BlockingIOError
+        )  # else there is no lock, or it is not ours to look at
     return False
 
 

@@ -23,7 +23,9 @@ class Port:
     origins: tuple[str, ...] = ()
 
 
-def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...] = ()) -> Port | None:
+def parse_port(
+    http: str | None, key_file: Path | None, origins: tuple[str, ...] = ()
+) -> Port | None:
     """`--http HOST:PORT`, the file with its keys and each `--allow-origin`; raises ConfigError, also for an open port
     without a key."""
     if http is None:
@@ -36,12 +38,16 @@ def parse_port(http: str | None, key_file: Path | None, origins: tuple[str, ...]
         raise ConfigError(f"--http {http!r} is not HOST:PORT", "write 127.0.0.1:8080")
     keys = read_keys(key_file) if key_file is not None else ()
     if not keys and not is_loopback(host):
-        raise ConfigError(f"--http {http} is open to other machines", "set --api-key-file FILE, or use 127.0.0.1")
+        raise ConfigError(
+            f"--http {http} is open to other machines", "set --api-key-file FILE, or use 127.0.0.1"
+        )
     for origin in origins:
         if origin == "*" and not keys:
             raise ConfigError("--allow-origin '*' lets every page ask", "set --api-key-file FILE")
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+", origin):
-            raise ConfigError(f"--allow-origin {origin!r} is no origin", "write https://page.example")
+            raise ConfigError(
+                f"--allow-origin {origin!r} is no origin", "write https://page.example"
+            )
     return Port(host, port, keys, origins)
 
 
@@ -49,7 +55,9 @@ def read_keys(path: Path) -> tuple[str, ...]:
     """The keys in a file, one per line; raises ConfigError where it has none, or others may read it."""
     lines = read_text(path, MAX_API_KEYS_BYTES, "a file of keys").splitlines()
     if path.stat().st_mode & stat.S_IRWXO:
-        raise ConfigError(f"{path}: everybody on this machine can read the keys", f"chmod 600 {path}")
+        raise ConfigError(
+            f"{path}: everybody on this machine can read the keys", f"chmod 600 {path}"
+        )
     keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
     if not keys or not all(key.isascii() for key in keys):
         raise ConfigError(f"{path}: needs at least one key, plain ASCII, one per line")
@@ -84,9 +92,13 @@ class ModelSettings:
         for address in self.rpc:
             check_rpc(address, "--rpc", insecure=self.insecure_rpc)
         if self.rpc and not self.gpu_layers:
-            raise ConfigError("--rpc puts layers on other machines, --gpu-layers 0 allows none", "leave one out")
+            raise ConfigError(
+                "--rpc puts layers on other machines, --gpu-layers 0 allows none", "leave one out"
+            )
         if self.engine not in ("auto", "ngram") and not self.model:
-            raise ConfigError("no model", "give --model FILE, a name of `specmesh models list`, or bundled")
+            raise ConfigError(
+                "no model", "give --model FILE, a name of `specmesh models list`, or bundled"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +117,9 @@ class DaemonSettings:
 
     def __post_init__(self) -> None:
         if self.keys is not None and self.insecure:
-            raise ConfigError("--keys and --insecure-no-auth contradict each other", "leave one out")
+            raise ConfigError(
+                "--keys and --insecure-no-auth contradict each other", "leave one out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

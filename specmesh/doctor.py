@@ -64,16 +64,25 @@ def _llama() -> Check:
     name, installed = "llama.cpp", _version("llama_cpp_python")
     if installed is None:
         return warn(name, "not installed; GGUF models need it", "pip install 'specmesh[llama]'")
-    state, reinstall = f"llama-cpp-python {installed}", "pip install --force-reinstall --no-cache-dir '.[llama]'"
+    state, reinstall = (
+        f"llama-cpp-python {installed}",
+        "pip install --force-reinstall --no-cache-dir '.[llama]'",
+    )
     if installed != PINNED:
-        return fail(name, f"{state}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'")
+        return fail(
+            name, f"{state}, specmesh needs {PINNED}", f"pip install 'llama-cpp-python=={PINNED}'"
+        )
     try:
         gpus = gpu_devices()
     except ConfigError as error:
         return fail(name, str(error), reinstall)
     state += f"; sees {', '.join(gpus) or 'no GPU'}"
     if not gpus and Path("/dev/nvidiactl").exists():
-        return warn(name, f"{state}; the NVIDIA GPU here is not used", f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}")
+        return warn(
+            name,
+            f"{state}; the NVIDIA GPU here is not used",
+            f"CMAKE_ARGS=-DGGML_CUDA=on {reinstall}",
+        )
     return ok(name, state)
 
 
@@ -81,7 +90,13 @@ def _mlx() -> list[Check]:
     if (found := _version("mlx_lm")) is not None:
         return [ok("mlx", f"mlx-lm {found}")]
     if (sys.platform, platform.machine()) == ("darwin", "arm64"):
-        return [warn("mlx", "not installed; it drafts fastest on Apple Silicon", "pip install 'specmesh[mlx]'")]
+        return [
+            warn(
+                "mlx",
+                "not installed; it drafts fastest on Apple Silicon",
+                "pip install 'specmesh[mlx]'",
+            )
+        ]
     return []
 
 
@@ -112,13 +127,19 @@ def judge_daemon(one: Found) -> Check:
         return fail(name, state, f"kill $(cat '{one.socket}.lock')  # and see its log")
     if one.state != "running":
         return ok(name, f"at {one.socket}, {one.state}")
-    state = printable(f"pid {stats['pid']}, {at(stats, 'model.name')} on {at(stats, 'model.backend')}")
+    state = printable(
+        f"pid {stats['pid']}, {at(stats, 'model.name')} on {at(stats, 'model.backend')}"
+    )
     if (running := stats["version"]) != __version__:
         state += f", of version {running}; installed is {__version__}"
         return warn(name, state, f"specmesh service restart {name}  # or stop and start it by hand")
     verifiers = objects_at(stats, "verifiers")
     if name == "drafter" and not any(one.get("name") for one in verifiers):
-        return warn(name, f"{state}, has no verifier", "specmesh stats  # and see below: network; then its log")
+        return warn(
+            name,
+            f"{state}, has no verifier",
+            "specmesh stats  # and see below: network; then its log",
+        )
     if name == "verifier" and not stats.get("peers"):
         return warn(name, f"{state}, has no drafter", "specmesh drafter --connect tcp://HOST:7071")
     return ok(name, state)
@@ -128,14 +149,22 @@ def _system_folder() -> list[Check]:
     if not SYSTEM_DIR.exists() or os.access(SYSTEM_DIR, os.X_OK):
         return []
     fix = "sudo usermod --append --groups specmesh $USER  # and log in anew"
-    return [warn("daemons", f"{SYSTEM_DIR}, with the sockets of this machine's services, is closed to this user", fix)]
+    return [
+        warn(
+            "daemons",
+            f"{SYSTEM_DIR}, with the sockets of this machine's services, is closed to this user",
+            fix,
+        )
+    ]
 
 
 # --- network
 
 CONNECT_TIMEOUT_S = 2.0
 
-MACOS_NO_ROUTE = 65  # EHOSTUNREACH on macOS: also what a program gets that may not use the local network
+MACOS_NO_ROUTE = (
+    65  # EHOSTUNREACH on macOS: also what a program gets that may not use the local network
+)
 
 _PRIVACY = (
     "macOS keeps programs from the local network: System Settings > Privacy & Security > Local Network: allow what "
@@ -145,14 +174,20 @@ _PRIVACY = (
 
 def _addresses(running: Iterable[Found]) -> Iterable[str]:
     """Return those of verifiers that a drafter here has, or by its settings would have."""
-    addresses = [str(end["address"]) for one in running for end in objects_at(one.stats, "verifiers")]
+    addresses = [
+        str(end["address"]) for one in running for end in objects_at(one.stats, "verifiers")
+    ]
     with suppress(ConfigError):  # which the check of its settings tells
         ctx = daemon_context("drafter")
-        addresses += ctx.params["connect"] if origin(ctx, keys(ctx.command)["connect"]) is not None else ()
+        addresses += (
+            ctx.params["connect"] if origin(ctx, keys(ctx.command)["connect"]) is not None else ()
+        )
     return dict.fromkeys(addresses)
 
 
-def judge_reach(address: str, error: Exception | None, macos: bool = sys.platform == "darwin") -> Check:
+def judge_reach(
+    address: str, error: Exception | None, macos: bool = sys.platform == "darwin"
+) -> Check:
     """Judge whether a verifier can be reached. error: what connecting to it raised."""
     name, (host, port) = "network", endpoint(address)
     match error:
@@ -166,7 +201,9 @@ def judge_reach(address: str, error: Exception | None, macos: bool = sys.platfor
             fix = f"ping {host}  # is it on, in this network, the VPN up? does its firewall let port {port} in?"
         case _:
             fix = "specmesh config show drafter  # connect must be tcp://HOST:PORT"
-    return fail(name, f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})", fix)
+    return fail(
+        name, f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})", fix
+    )
 
 
 def _connect(address: str) -> Exception | None:

@@ -101,7 +101,9 @@ class NoSuchModel(RequestError):
     @classmethod
     def of(cls, name: str) -> "NoSuchModel":
         """Say which name it was, and where the others are."""
-        error = cls(f"no model {name[:200]} is served here", "model", "see `specmesh ps`, or /v1/models")
+        error = cls(
+            f"no model {name[:200]} is served here", "model", "see `specmesh ps`, or /v1/models"
+        )
         error.name = name
         return error
 

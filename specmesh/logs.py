@@ -97,4 +97,6 @@ class LibraryHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         fields = {"error": f"{type(error).__name__}: {error}"} if error is not None else {}
-        structlog.get_logger(record.name).log(record.levelno, "library", line=record.getMessage(), **fields)
+        structlog.get_logger(record.name).log(
+            record.levelno, "library", line=record.getMessage(), **fields
+        )

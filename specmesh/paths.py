@@ -16,7 +16,9 @@ from typing import IO
 
 from specmesh.errors import Busy, ConfigError
 
-MAX_SOCKET_PATH = 103  # longest path, in bytes, that every platform's sun_path can hold (macOS: 104 with its NUL)
+MAX_SOCKET_PATH = (
+    103  # longest path, in bytes, that every platform's sun_path can hold (macOS: 104 with its NUL)
+)
 SYSTEM_DIR = Path("/run/specmesh" if sys.platform == "linux" else "/var/run/specmesh")
 ROLES = ("verifier", "drafter")
 
@@ -28,7 +30,9 @@ def user_runtime_dir() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "specmesh"
-    pam = Path(f"/run/user/{os.getuid()}")  # pam_systemd's folder may exist without the variable (sudo, cron)
+    pam = Path(
+        f"/run/user/{os.getuid()}"
+    )  # pam_systemd's folder may exist without the variable (sudo, cron)
     return pam / "specmesh" if pam.is_dir() else Path.home() / ".cache/specmesh/run"
 
 
@@ -43,7 +47,9 @@ def lock_of(path: Path) -> Path:
 
 def candidate_sockets() -> list[Path]:
     """Where a client looks, in order: the user's verifier and drafter, then the system's."""
-    return [folder / f"{role}.sock" for folder in (user_runtime_dir(), SYSTEM_DIR) for role in ROLES]
+    return [
+        folder / f"{role}.sock" for folder in (user_runtime_dir(), SYSTEM_DIR) for role in ROLES
+    ]
 
 
 def bundled(name: str) -> str:
@@ -65,14 +71,18 @@ def config_folders() -> list[Path]:
     """Where files of settings are looked for: the user's folder, then the system's."""
     from platformdirs import user_config_path
 
-    system = Path("/Library/Application Support/specmesh" if sys.platform == "darwin" else "/etc/specmesh")
+    system = Path(
+        "/Library/Application Support/specmesh" if sys.platform == "darwin" else "/etc/specmesh"
+    )
     return [user_config_path("specmesh"), system]
 
 
 def check_socket_path(path: Path) -> None:
     """Raise ConfigError where the path is too long for a socket, or none."""
     if path.name in ("", ".."):
-        raise ConfigError(f"--socket {path} is no file's name", "give one in a folder of yours, or leave it out")
+        raise ConfigError(
+            f"--socket {path} is no file's name", "give one in a folder of yours, or leave it out"
+        )
     size = len(os.fsencode(path))
     if size > MAX_SOCKET_PATH:
         what = f"the socket path {path} has {size} bytes, {MAX_SOCKET_PATH} at most"
@@ -83,7 +93,9 @@ def prepare_folder(path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the folder {path.parent} for the socket: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot make the folder {path.parent} for the socket: {error.strerror}"
+        ) from None
 
 
 def read_text(path: Path, limit: int, what: str) -> str:
@@ -95,13 +107,17 @@ def read_text(path: Path, limit: int, what: str) -> str:
             raise ConfigError(f"{path}: longer than {limit} bytes: is this {what}?")
         return raw.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})", "name a readable file") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror})", "name a readable file"
+        ) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8", "save the file as UTF-8 text") from None
 
 
-def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
+def write_whole(
+    path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int] | None = None
+) -> None:
     """Write a file whole or not at all, whatever interrupts, and its folder. Raises OSError."""
     import tempfile
 
@@ -121,7 +137,10 @@ def write_whole(path: Path, raw: bytes, mode: int = 0o600, owner: tuple[int, int
         raise
 
 
-TRIES, TRY_PAUSE = 5, 0.02  # and seconds between them: a client that looks for a daemon holds the lock for a moment too
+TRIES, TRY_PAUSE = (
+    5,
+    0.02,
+)  # and seconds between them: a client that looks for a daemon holds the lock for a moment too
 
 
 @contextmanager
@@ -141,9 +160,15 @@ def instance_lock(path: Path) -> Generator[None]:
     with opened as file:
         if not _flocked(file):
             pid = file.read(32).strip() or "unknown"
-            raise Busy(f"already running at {path} (pid {pid})", "stop it or choose another --socket")
+            raise Busy(
+                f"already running at {path} (pid {pid})", "stop it or choose another --socket"
+            )
         found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid not in (0, os.geteuid()):
+        if (
+            not stat.S_ISREG(found.st_mode)
+            or found.st_nlink > 1
+            or found.st_uid not in (0, os.geteuid())
+        ):
             raise _unusable(lock, "it is a link, or another user's")
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -92,9 +92,15 @@ def systemd_service(role: str, system: bool) -> Service:
     name = f"specmesh-{role}"
     config = (Path("/etc/specmesh") if system else config_folders()[0]) / f"{role}.toml"
     units = Path("/etc/systemd/system") if system else Path.home() / ".config/systemd/user"
-    control, journal = ("systemctl", "journalctl") if system else ("systemctl --user", "journalctl --user")
+    control, journal = (
+        ("systemctl", "journalctl") if system else ("systemctl --user", "journalctl --user")
+    )
     # Its user stays after an uninstall, and its folders: models and caches may be large.
-    users = ("""systemd-sysusers --inline 'u specmesh - "specmesh daemons" /var/lib/specmesh'""",) if system else ()
+    users = (
+        ("""systemd-sysusers --inline 'u specmesh - "specmesh daemons" /var/lib/specmesh'""",)
+        if system
+        else ()
+    )
     forgiven = f"-{control} reset-failed {name}"  # a person's starts count in StartLimitBurst too
     commands = {
         "install": (*users, f"{control} daemon-reload", f"{control} enable {name}"),
@@ -132,9 +138,17 @@ def quoted(argument: str, program: bool = False) -> str:
 
 def _protect_home() -> str:
     """`yes`, or where Python itself lies in a home: nothing of homes but Python."""
-    source = Path(specmesh.__file__).resolve().parents[1]  # in a checkout of its own, where it is installed editable
-    needed = dict.fromkeys([sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1]), str(source)])
-    inside = [quoted(path.replace(":", "\\:"), program=True) for path in needed if path.startswith(_HIDDEN)]
+    source = (
+        Path(specmesh.__file__).resolve().parents[1]
+    )  # in a checkout of its own, where it is installed editable
+    needed = dict.fromkeys(
+        [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1]), str(source)]
+    )
+    inside = [
+        quoted(path.replace(":", "\\:"), program=True)
+        for path in needed
+        if path.startswith(_HIDDEN)
+    ]
     return f"tmpfs\nBindReadOnlyPaths={' '.join(inside)}" if inside else "yes"
 
 

@@ -18,10 +18,16 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes, or is drawn, is the machine's affair; and each run has the same ones.
 settings.register_profile(
-    "suite", max_examples=100, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "suite",
+    max_examples=100,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 # `make fuzz` has others each time, and six times as many.
-settings.register_profile("many", settings.get_profile("suite"), max_examples=600, derandomize=False, print_blob=True)
+settings.register_profile(
+    "many", settings.get_profile("suite"), max_examples=600, derandomize=False, print_blob=True
+)
 settings.load_profile("suite")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,7 +41,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark those that start daemons. What takes long begins first, so that at the end no worker is alone with it."""
     items.sort(key=lambda item: not {"e2e", "faults", "properties"} & set(item.path.parts))
     for item in items:
-        if item.path.parent.name == "e2e" or {"mesh", "shared"} & set(getattr(item, "fixturenames", ())):
+        if item.path.parent.name == "e2e" or {"mesh", "shared"} & set(
+            getattr(item, "fixturenames", ())
+        ):
             item.add_marker(pytest.mark.e2e)
 
 

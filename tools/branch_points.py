@@ -34,7 +34,9 @@ def main() -> None:
     """Print a line for each folder."""
     for folder in sys.argv[1:] or ("specmesh/core", "daemons"):
         files = sorted(Path(folder).rglob("*.py"))
-        print(f"{sum(branch_points(file.read_text()) for file in files):6} {folder} ({len(files)} files)")
+        print(
+            f"{sum(branch_points(file.read_text()) for file in files):6} {folder} ({len(files)} files)"
+        )
 
 
 if __name__ == "__main__":

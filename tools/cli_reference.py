@@ -32,9 +32,15 @@ def sections(command: click.Command, name: str) -> Iterator[str]:
             yield from sections(command.commands[child], f"{name} {child}")
         return
     yield f"## {name}\n\n{_help(command)}\n"
-    arguments = [parameter.make_metavar(click.Context(command)) for parameter in _arguments(command)]
+    arguments = [
+        parameter.make_metavar(click.Context(command)) for parameter in _arguments(command)
+    ]
     yield f"```text\n{' '.join([name, '[OPTIONS]', *arguments])}\n```\n"
-    rows = [_row(option) for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    rows = [
+        _row(option)
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden
+    ]
     if rows:
         yield "\n".join(["| option | meaning | default |", "|---|---|---|", *rows]) + "\n"
 

@@ -38,7 +38,10 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 names = {inner.id for inner in ast.walk(decorator) if isinstance(inner, ast.Name)}
                 for part in (decorator, *(lists[name] for name in sorted(names) if name in lists)):
                     for call in ast.walk(part):
-                        if isinstance(call, ast.Call) and ast.unparse(call.func) in {"fault", "pytest.mark.fault"}:
+                        if isinstance(call, ast.Call) and ast.unparse(call.func) in {
+                            "fault",
+                            "pytest.mark.fault",
+                        }:
                             yield node.name, str(ast.literal_eval(call.args[0]))
 
 
@@ -51,7 +54,9 @@ def filled(document: str) -> str:
         name, done, must, shown_by = (cell.strip() for cell in match[0].strip("|").split("|"))
         tests = links.pop(name, [])
         if bool(tests) == shown_by.startswith(NO_TEST):
-            raise ValueError(f"{name}: mark a test that shows it, or say '{NO_TEST}' and why there is none")
+            raise ValueError(
+                f"{name}: mark a test that shows it, or say '{NO_TEST}' and why there is none"
+            )
         return f"| {name} | {done} | {must} | {', '.join(tests) or shown_by} |"
 
     document = ROW.sub(row, document)

@@ -26,7 +26,9 @@ failures: list[str] = []
 
 def check(what: str, held: bool, found: object = "") -> None:
     """Say whether it held, and go on."""
-    print(f"{'ok  ' if held else 'FAIL'} {what}" + (f": {found}" if found != "" else ""), flush=True)
+    print(
+        f"{'ok  ' if held else 'FAIL'} {what}" + (f": {found}" if found != "" else ""), flush=True
+    )
     if not held:
         failures.append(what)
 
@@ -38,8 +40,12 @@ def run(*words: str, user: str = "root") -> Done:
     runtime = f"/run/user/{home.pw_uid}"
     if Path(runtime).is_dir() and user != "root":
         env["XDG_RUNTIME_DIR"] = runtime
-    switch = [] if user == "root" else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
-    return subprocess.run([*switch, *words], capture_output=True, text=True, env=env, check=False, cwd="/")
+    switch = (
+        [] if user == "root" else ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
+    )
+    return subprocess.run(
+        [*switch, *words], capture_output=True, text=True, env=env, check=False, cwd="/"
+    )
 
 
 def service(command: str, role: str = "verifier") -> Done:
@@ -59,7 +65,9 @@ def shown(key: str, unit: str = UNIT) -> str:
 
 def state(unit: str = UNIT) -> str:
     """Whether it runs, how it ended, its exit code, and how often it was started again."""
-    return " ".join(shown(key, unit) for key in ("ActiveState", "Result", "ExecMainStatus", "NRestarts"))
+    return " ".join(
+        shown(key, unit) for key in ("ActiveState", "Result", "ExecMainStatus", "NRestarts")
+    )
 
 
 def send(number: int) -> str:
@@ -97,7 +105,9 @@ def wrong_settings() -> None:
     check("without a model: not started", done.returncode == 1, state())
     time.sleep(3)  # longer than RestartSec
     check("wrong settings are not tried again", state() == "failed exit-code 78 0", state())
-    SETTINGS.write_text('model = "/root/model.gguf"\n')  # root's home in the container that live_systemd.sh makes
+    SETTINGS.write_text(
+        'model = "/root/model.gguf"\n'
+    )  # root's home in the container that live_systemd.sh makes
     service("start")
     check("nor is a model in a home", state() == "failed exit-code 78 0", state())
 
@@ -107,15 +117,29 @@ def readiness() -> None:
     SETTINGS.write_text(BUNDLED)
     done = service("start")
     first = generate()
-    check("started means that it generates", (done.returncode, first.returncode) == (0, 0), done.stderr + first.stderr)
-    check("its status names the model", shown("StatusText").startswith("target on tcp://"), shown("StatusText"))
+    check(
+        "started means that it generates",
+        (done.returncode, first.returncode) == (0, 0),
+        done.stderr + first.stderr,
+    )
+    check(
+        "its status names the model",
+        shown("StatusText").startswith("target on tcp://"),
+        shown("StatusText"),
+    )
     service("stop")
     SETTINGS.write_text('engine = "sim"\nmodel = "load_s=8"\n')
     drop_in("[Service]\nTimeoutStartSec=4\n")
     run("systemctl", "start", "--no-block", UNIT)
-    check("loading is told", until(lambda: shown("StatusText") == "loading 0%"), shown("StatusText"))
+    check(
+        "loading is told", until(lambda: shown("StatusText") == "loading 0%"), shown("StatusText")
+    )
     check("and is not yet started", shown("ActiveState") == "activating")
-    check("loading takes longer than TimeoutStartSec", until(lambda: shown("ActiveState") == "active"), state())
+    check(
+        "loading takes longer than TimeoutStartSec",
+        until(lambda: shown("ActiveState") == "active"),
+        state(),
+    )
     drop_in("")
     SETTINGS.write_text(BUNDLED)
     service("restart")
@@ -127,9 +151,21 @@ def confinement() -> None:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     check("no capability", int(status["CapBnd"], 16) == int(status["CapEff"], 16) == 0)
-    check("no new privileges, and a filter", (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2"))
-    inside = run("nsenter", "--target", pid, "--mount", "sh", "-c", "ls /home /root; touch /etc/x /usr/x /srv/x")
-    check("homes are hidden, and little can be written", inside.stdout.split() == ["/home:", "/root:"])
+    check(
+        "no new privileges, and a filter", (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    )
+    inside = run(
+        "nsenter",
+        "--target",
+        pid,
+        "--mount",
+        "sh",
+        "-c",
+        "ls /home /root; touch /etc/x /usr/x /srv/x",
+    )
+    check(
+        "homes are hidden, and little can be written", inside.stdout.split() == ["/home:", "/root:"]
+    )
     refused = inside.stderr.count("Read-only file system")
     check("neither /etc nor /usr nor /srv", refused == 3)
 
@@ -140,9 +176,16 @@ def users() -> None:
     run("useradd", "--create-home", "other")
     for user in ("root", "member"):
         check(f"{user} generates", generate(user=user).returncode == 0)
-        check(f"{user} sees statistics", "role           verifier" in run("specmesh", "stats", user=user).stdout)
+        check(
+            f"{user} sees statistics",
+            "role           verifier" in run("specmesh", "stats", user=user).stdout,
+        )
         doctor = run("specmesh", "doctor", user=user)
-        check(f"the doctor finds no fault as {user}", doctor.returncode == 0, doctor.stdout.splitlines()[-1])
+        check(
+            f"the doctor finds no fault as {user}",
+            doctor.returncode == 0,
+            doctor.stdout.splitlines()[-1],
+        )
     done = generate(user="other")
     refused = done.returncode == 69 and "this user may not use" in done.stderr
     check("another user may not", refused, done.stderr.rpartition("; ")[2].strip())
@@ -167,7 +210,9 @@ def failing() -> None:
     check("seven restarts by hand", fine == [0] * 7, fine)
     drop_in("[Service]\nExecStartPre=/bin/false\n")
     service("restart")
-    check("what keeps failing is left alone", until(lambda: shown("ActiveState") == "failed"), state())
+    check(
+        "what keeps failing is left alone", until(lambda: shown("ActiveState") == "failed"), state()
+    )
     drop_in("")
     check("and starts once asked to", service("start").returncode == 0, state())
 
@@ -181,7 +226,11 @@ def draining() -> None:
     out, _ = running.communicate(timeout=PATIENCE)
     told = json.loads(out)
     check("stop lets a text end", (running.returncode, told["generated_tokens"]) == (0, 600))
-    check("and leaves it inactive", done.returncode == 0 and state().startswith("inactive success"), state())
+    check(
+        "and leaves it inactive",
+        done.returncode == 0 and state().startswith("inactive success"),
+        state(),
+    )
     check("its socket has gone", not Path("/run/specmesh/verifier.sock").exists())
 
 
@@ -196,7 +245,11 @@ def examples() -> None:
     check("only the credential's key opens the port", answers == [401, 401, 200], answers)
     keys.unlink()
     drop_in((EXAMPLES / "memory-deny-write-execute.conf").read_text())
-    check("memory-deny-write-execute.conf", service("restart").returncode == 0 and generate().returncode == 0, state())
+    check(
+        "memory-deny-write-execute.conf",
+        service("restart").returncode == 0 and generate().returncode == 0,
+        state(),
+    )
     drop_in((EXAMPLES / "lan.conf").read_text())
     check("lan.conf", service("restart").returncode == 0 and generate().returncode == 0, state())
     drop_in("")
@@ -232,7 +285,11 @@ def addresses() -> None:
 def drafter() -> None:
     """The other daemon, its own socket, and a start of the machine."""
     Path("/etc/specmesh/drafter.toml").write_text(BUNDLED)
-    check("a drafter starts", service("start", "drafter").returncode == 0, shown("StatusText", "specmesh-drafter"))
+    check(
+        "a drafter starts",
+        service("start", "drafter").returncode == 0,
+        shown("StatusText", "specmesh-drafter"),
+    )
     check("and drafts", until(drafted))
     asked = generate("--socket", "/run/specmesh/drafter.sock", user="member")
     check("and is asked itself", asked.returncode == 0, asked.stderr)
@@ -240,7 +297,10 @@ def drafter() -> None:
         service("stop", role)
     run("systemctl", "start", "multi-user.target")
     units = (UNIT, "specmesh-drafter")
-    check("both start with the machine", until(lambda: all(shown("ActiveState", unit) == "active" for unit in units)))
+    check(
+        "both start with the machine",
+        until(lambda: all(shown("ActiveState", unit) == "active" for unit in units)),
+    )
 
 
 def drafted(user: str = "root") -> bool:
@@ -256,11 +316,17 @@ def user_units() -> None:
     started = run("systemctl", "start", f"user@{number}.service")
     check("a user's systemd", started.returncode == 0, started.stderr)
     service("stop", "drafter")
-    run("journalctl", "--flush")  # what is kept is kept by user, as on most machines, and each may read their own
+    run(
+        "journalctl", "--flush"
+    )  # what is kept is kept by user, as on most machines, and each may read their own
     document = (Path(__file__).parent / "operations.md").read_text(encoding="utf-8")
     recipe = document.partition("## Services")[2].partition("```sh\n")[2].partition("```")[0]
     done = run("sh", "-ec", recipe, user="other")
-    check("the recipe of docs/operations.md, word for word, as a user", done.returncode == 0, done.stderr)
+    check(
+        "the recipe of docs/operations.md, word for word, as a user",
+        done.returncode == 0,
+        done.stderr,
+    )
     check("and the pair drafts", until(lambda: drafted(user="other")))
     for role in ("verifier", "drafter"):
         run("specmesh", "service", "uninstall", role, user="other")

@@ -31,7 +31,10 @@ def drawing(table: Mapping[State, Collection[State]]) -> str:
 def filled(document: str) -> str:
     """Return the document with the tables as the code has them. Raise ValueError where it has too few or too many."""
     moves = {state: those for state, (_, those) in STATES.items()}
-    drawings = [drawing(moves), *map(drawing, (CONTEXT_STATES, TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES))]
+    drawings = [
+        drawing(moves),
+        *map(drawing, (CONTEXT_STATES, TRANSITIONS, VOCABULARY_STATES, CONNECTION_STATES)),
+    ]
     if len(DRAWN.findall(document)) != len(drawings):
         raise ValueError(f"{PATH.name} wants {len(drawings)} tables of states")
     return DRAWN.sub(lambda _: drawings.pop(0), document)

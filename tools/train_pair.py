@@ -125,7 +125,9 @@ def _add_plan(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--work", type=Path, default=Path("build/pair"), help="checkpoints")
     parser.add_argument("--bundle", type=Path, default=BUNDLE, help="where the pair goes")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")

@@ -16,18 +16,31 @@ from contextlib import ExitStack
 from pathlib import Path
 
 PATIENCE = 120.0
-PACKAGES = ("specmesh.cli", "specmesh.daemons.verifier", "specmesh.wire", "specmesh.systemd", "specmesh.launchd")
+PACKAGES = (
+    "specmesh.cli",
+    "specmesh.daemons.verifier",
+    "specmesh.wire",
+    "specmesh.systemd",
+    "specmesh.launchd",
+)
 
 
 def run(site: Path, *words: str) -> str:
     """What a command says; tried again while daemons start. SystemExit with its own words where it goes on failing."""
-    command, deadline = [sys.executable, "-P", "-m", "specmesh", *words], time.monotonic() + PATIENCE
+    command, deadline = (
+        [sys.executable, "-P", "-m", "specmesh", *words],
+        time.monotonic() + PATIENCE,
+    )
     while True:
-        done = subprocess.run(command, env=environment(site), cwd="/", capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=environment(site), cwd="/", capture_output=True, text=True, check=False
+        )
         if not done.returncode:
             return done.stdout
         if time.monotonic() > deadline:
-            raise SystemExit(f"specmesh {' '.join(words)} left with {done.returncode}: {done.stderr}")
+            raise SystemExit(
+                f"specmesh {' '.join(words)} left with {done.returncode}: {done.stderr}"
+            )
         time.sleep(0.2)
 
 
@@ -56,12 +69,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sm-") as folder, ExitStack() as ends:
         sockets = {role: f"{folder}/{role}.sock" for role in ("verifier", "drafter")}
         for role, words in (("verifier", ("--bind", address)), ("drafter", ("--connect", address))):
-            command = [sys.executable, "-P", "-m", "specmesh", role, "--engine", "sim", "--model", "step_ms=2", *words]
-            process = subprocess.Popen([*command, "--socket", sockets[role]], env=environment(site), cwd="/")
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "specmesh",
+                role,
+                "--engine",
+                "sim",
+                "--model",
+                "step_ms=2",
+                *words,
+            ]
+            process = subprocess.Popen(
+                [*command, "--socket", sockets[role]], env=environment(site), cwd="/"
+            )
             ends.callback(process.wait, PATIENCE)
             ends.callback(process.terminate)
-        texts = {run(site, "generate", "hello", "--max-tokens", "40", "--socket", path) for path in sockets.values()}
-        alone = run(site, "generate", "hello", "--max-tokens", "40", "--draft-n", "0", "--socket", sockets["verifier"])
+        texts = {
+            run(site, "generate", "hello", "--max-tokens", "40", "--socket", path)
+            for path in sockets.values()
+        }
+        alone = run(
+            site,
+            "generate",
+            "hello",
+            "--max-tokens",
+            "40",
+            "--draft-n",
+            "0",
+            "--socket",
+            sockets["verifier"],
+        )
         if texts != {alone}:
             raise SystemExit(f"three texts differ: {texts}, {alone}")
         for role in sockets:

@@ -11,7 +11,15 @@ from zlib import crc32
 
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.messages import MAX_BODY, MAX_SUPPORT, MAX_TOKENS, PROTOCOL_VERSION, ControlMessage, Kind, Message
+from specmesh.wire.messages import (
+    MAX_BODY,
+    MAX_SUPPORT,
+    MAX_TOKENS,
+    PROTOCOL_VERSION,
+    ControlMessage,
+    Kind,
+    Message,
+)
 
 U32_MAX = 2**32 - 1
 MAX_NAME = 1024
@@ -19,9 +27,13 @@ MAX_DEPTH = 16  # objects and arrays within each other, in a field that is one: 
 M = TypeVar("M", bound=ControlMessage)
 FieldCheck = Callable[[object], bool]
 
-_LONG_TEXT = frozenset({"prompt", "message"})  # only MAX_BODY bounds these; every other string is a name
+_LONG_TEXT = frozenset(
+    {"prompt", "message"}
+)  # only MAX_BODY bounds these; every other string is a name
 
-_read = json.JSONDecoder(parse_constant=int).decode  # NaN and Infinity, which are no JSON, are no int either
+_read = json.JSONDecoder(
+    parse_constant=int
+).decode  # NaN and Infinity, which are no JSON, are no int either
 
 
 def encode_body(message: ControlMessage) -> bytes:
@@ -29,7 +41,9 @@ def encode_body(message: ControlMessage) -> bytes:
     for name, (check, _) in _FIELDS[type(message)].items():
         if not check(getattr(message, name)):
             raise ValueError(f"{type(message).__name__}.{name} is out of its range")
-    body = json.dumps(asdict(message), separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    body = json.dumps(
+        asdict(message), separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
     if len(body) > MAX_BODY:
         raise ValueError(f"a control body of {len(body)} bytes exceeds {MAX_BODY}")
     return body
@@ -41,7 +55,9 @@ def decode_body(cls: type[M], raw: bytes) -> M:
         text = raw.decode()
         body: dict[str, object] | list[object] | str | float | None = _read(text)
         if "\\u" in text:
-            json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
+            json.dumps(
+                body, ensure_ascii=False
+            ).encode()  # an escape can hide half a surrogate pair
     except (ValueError, RecursionError) as error:
         raise FrameError("body", str(error)[:80]) from None
     if not isinstance(body, dict):
@@ -114,14 +130,24 @@ _FIELDS = {cls: _fields(cls) for cls in get_args(ControlMessage)}
 MAGIC = b"SM"
 HEADER = struct.Struct("<2sBBIIIHBB")
 CRC = struct.Struct("<I")
-IDS_COUNT = slice(16, 18)  # of a frame not decoded yet: a length that does not bear it out is refused then
-MAX_FRAME = HEADER.size + MAX_BODY + CRC.size  # bytes of the longest frame; sockets are set to refuse more
+IDS_COUNT = slice(
+    16, 18
+)  # of a frame not decoded yet: a length that does not bear it out is refused then
+MAX_FRAME = (
+    HEADER.size + MAX_BODY + CRC.size
+)  # bytes of the longest frame; sockets are set to refuse more
 
 _CLASSES: tuple[type[Message], ...] = get_args(m.TokenMessage) + get_args(ControlMessage)
-_KIND_OF: dict[type[Message], Kind] = dict(zip(_CLASSES, Kind, strict=True))  # both are in the order of their numbers
-_CONTROL: dict[Kind, type[ControlMessage]] = {_KIND_OF[cls]: cls for cls in get_args(ControlMessage)}
+_KIND_OF: dict[type[Message], Kind] = dict(
+    zip(_CLASSES, Kind, strict=True)
+)  # both are in the order of their numbers
+_CONTROL: dict[Kind, type[ControlMessage]] = {
+    _KIND_OF[cls]: cls for cls in get_args(ControlMessage)
+}
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
-_INTACT = 0x2144DF1C  # the CRC-32 of any bytes with their own CRC-32 behind them: one pass, and no copy
+_INTACT = (
+    0x2144DF1C  # the CRC-32 of any bytes with their own CRC-32 behind them: one pass, and no copy
+)
 
 
 def encode(message: Message) -> bytes:
@@ -150,7 +176,9 @@ def decode(frame: bytes) -> Message:
     """Parse one frame; raises FrameError on anything else, before allocating from a count."""
     if not HEADER.size <= len(frame) <= MAX_FRAME:
         raise FrameError("length", len(frame))
-    magic, version, kind_code, session, base, crc, count, draft_n, accepted = HEADER.unpack_from(frame)
+    magic, version, kind_code, session, base, crc, count, draft_n, accepted = HEADER.unpack_from(
+        frame
+    )
     if magic != MAGIC:
         raise FrameError("magic", magic)
     if crc32(frame) != _INTACT:
@@ -196,10 +224,14 @@ def _decode_ids(frame: bytes, count: int) -> tuple[int, ...]:
 def _encode_distributions(message: m.DraftProbs) -> bytes:
     sizes, total = message.sizes, sum(message.sizes)
     if len(sizes) != len(message.ids) or not len(message.support) == len(message.weights) == total:
-        raise ValueError("each id needs the size of its distribution, and each token of one its weight")
+        raise ValueError(
+            "each id needs the size of its distribution, and each token of one its weight"
+        )
     if any(size > MAX_SUPPORT for size in sizes):
         raise ValueError(f"a distribution of more than {MAX_SUPPORT} tokens")
-    return struct.pack(f"<{len(sizes)}H{total}i{total}H", *sizes, *message.support, *message.weights)
+    return struct.pack(
+        f"<{len(sizes)}H{total}i{total}H", *sizes, *message.support, *message.weights
+    )
 
 
 def _decode_probs(frame: bytes, session: int, base: int, crc: int, count: int) -> m.DraftProbs:

@@ -14,7 +14,9 @@ MAX_TOKENS = 8192  # most ids one token frame carries; a longer SYNC is split
 MAX_SUPPORT = 128  # most tokens that DRAFT_PROBS names for one draft
 MAX_BODY = 512 * 1024  # bytes of the longest JSON body of a control frame
 MAX_LOGPROBS = 512  # most ids of one LOGPROBS
-NACK_INTERVAL = 0.1  # seconds between two NACKs for the same gap, or two answers to NACKs, of one session
+NACK_INTERVAL = (
+    0.1  # seconds between two NACKs for the same gap, or two answers to NACKs, of one session
+)
 
 
 class Kind(IntEnum):
@@ -228,5 +230,7 @@ class Bye:
 
 # In the order of `Kind`.
 TokenMessage = Draft | Truth | Sync | Nack | DraftProbs
-ControlMessage = Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Bye | Logprobs
+ControlMessage = (
+    Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Bye | Logprobs
+)
 Message = TokenMessage | ControlMessage

@@ -44,20 +44,26 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
     ) -> None:
         super().__init__(settings.drain, WentAway("the drafter is stopping"))
         self._engine = engine
-        self._cores = thread_share(engine, drafter=True, explicit=settings.model.threads is not None)
+        self._cores = thread_share(
+            engine, drafter=True, explicit=settings.model.threads is not None
+        )
         self._traffic = WireSection()
         self.stats = DrafterStats(time.monotonic())
         info = engine.info
         room = info.n_ctx * (info.max_sessions if info.reuse == "copied" else 1)
         # With several verifiers nothing is kept: the same ids may mean other tokens.
         room, offloads = room if len(routes) == 1 else 0, isinstance(engine, OffloadEngine)
-        slots = KVSlots(info.max_sessions, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads)
+        slots = KVSlots(
+            info.max_sessions, "whole" if info.reuse == "whole" else "cut", room, offloads=offloads
+        )
         core = DrafterCore(DraftLimits(info.n_ctx, info.n_batch, info.batches), slots)
         speaking = dict[int, DraftEngine]()
         run = partial(run_draft_step, engine, speaking)
         self._core = CoreLoop(core, run, None, self.mailbox.put, thread or ModelThread())
         shared = engine, self._cores, self.stats, self._traffic, speaking, self._core
-        self._links = tuple(UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes))
+        self._links = tuple(
+            UpstreamLink(name, one, (n, len(routes)), *shared) for n, one in enumerate(routes)
+        )
         self._router = RequestRouter([one.upstream for one in self._links], time.monotonic())
         self._active = list(self._links)
 
@@ -67,7 +73,9 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
 
     def served(self, name: str) -> ModelInfo:
         info, vocabulary = self._router.serving(name, time.monotonic())
-        return ModelInfo(info.model, vocabulary, target_of(info) if len(self._links) > 1 else "", info.n_ctx)
+        return ModelInfo(
+            info.model, vocabulary, target_of(info) if len(self._links) > 1 else "", info.n_ctx
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -91,7 +99,9 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             case list():
                 for effect in order:
                     if isinstance(effect, tuple):  # a session's key tells its verifier
-                        self._due |= self._links[effect[0] % len(self._links)].from_core(*effect, now)
+                        self._due |= self._links[effect[0] % len(self._links)].from_core(
+                            *effect, now
+                        )
                     else:
                         self.stats.worked(effect)
                 return
@@ -123,7 +133,11 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
         while self._carry_out(now):
             self._router.look(now)
         before = self._cores.threads
-        note(self._cores.beside(info for one in self._router.upstreams if (info := one.info) is not None))
+        note(
+            self._cores.beside(
+                info for one in self._router.upstreams if (info := one.info) is not None
+            )
+        )
         if self._cores.threads != before:
             self._core.put(ev.UseThreads(self._cores.threads), now)
 
@@ -166,5 +180,7 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
             now,
             [one.describe() for one in self._links],
             len(self._router.in_state(RequestState.WAITING)),
-            **facts(self._engine, info.named(), first.upstream.address, encrypted=first.dealer.encrypted),
+            **facts(
+                self._engine, info.named(), first.upstream.address, encrypted=first.dealer.encrypted
+            ),
         )

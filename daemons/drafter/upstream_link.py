@@ -32,7 +32,9 @@ from specmesh.wire import messages as m
 
 log = structlog.get_logger("specmesh.drafter")
 
-MAX_UNHEARD = 8 * 2**20  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
+MAX_UNHEARD = (
+    8 * 2**20
+)  # bytes of frames that wait for a core in a step; those beyond are lost, as on a wire
 
 CoreLoop = EngineLoop[ev.CoreEvent, ev.CoreEffect, ev.DraftStep, ev.DraftedRows]
 
@@ -78,11 +80,17 @@ class UpstreamLink:
             "model": info.model if info is not None else None,
             "refusal": upstream.refusal,
             "encrypted": upstream.given_up is None and self.dealer.encrypted,
-            "vocabulary": {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)} if match else None,
+            "vocabulary": {"verdict": str(match.verdict), "overlap": round(match.overlap, 4)}
+            if match
+            else None,
             "round_trip_ms": link.round_trips.percentiles_ms(50, 99),
             "busy": round(link.busy, 3),
             "sessions": {"live": len(upstream.live), "own": upstream.own},
-            "load": {"sessions": load.sessions, "queued": load.queued, "max_sessions": load.max_sessions or None},
+            "load": {
+                "sessions": load.sessions,
+                "queued": load.queued,
+                "max_sessions": load.max_sessions or None,
+            },
         }
 
     # --- frames that come
@@ -113,7 +121,9 @@ class UpstreamLink:
         self.dealer.traffic.rejected["backlog"] += 1
         return False
 
-    def _message(self, message: m.ControlMessage | m.Draft | m.DraftProbs, size: int, now: float) -> None:
+    def _message(
+        self, message: m.ControlMessage | m.Draft | m.DraftProbs, size: int, now: float
+    ) -> None:
         upstream = self.upstream
         match message:
             case m.Logprobs():
@@ -151,7 +161,9 @@ class UpstreamLink:
         self._greeting.answered()
         if self.upstream.welcomed(welcome, now):
             self.carry_out(now)
-            self.dealer.next_look = now  # the last may have been before this connection, and have found none
+            self.dealer.next_look = (
+                now  # the last may have been before this connection, and have found none
+            )
             self.link.next_ping = now
             self.introduction.welcomed(welcome, now)
             self._tell_vocabulary(now)
@@ -175,7 +187,9 @@ class UpstreamLink:
         if refused is not None:
             log.warning("refused", error=refused)
             self._lost("refused", now)
-        elif self.dealer.cut or self.link.silent(now):  # silence is judged with the socket just emptied
+        elif self.dealer.cut or self.link.silent(
+            now
+        ):  # silence is judged with the socket just emptied
             self._lost("disconnected" if self.dealer.cut else "silent", now)
         if self._core.stuck:  # silence is what shows it
             return
@@ -187,7 +201,9 @@ class UpstreamLink:
         self._tell_vocabulary(now)
 
     def ping_for(self, order: PingPeers, peer: Peer, now: float) -> None:
-        self.dealer.send(m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.busy.share(now)))
+        self.dealer.send(
+            m.Ping(self.link.ping(now, partial(order.answered, peer)), self._stats.busy.share(now))
+        )
 
     def leave(self, error: SpecmeshError, now: float) -> None:
         self.dealer.send(m.Bye())
@@ -280,7 +296,9 @@ class UpstreamLink:
 
     def _ask(self, order: m.Open) -> bool:
         """Ask for a session; return whether that cannot be."""
-        error: SpecmeshError = Busy(f"the verifier at {self.upstream.address} takes no requests now", "try again")
+        error: SpecmeshError = Busy(
+            f"the verifier at {self.upstream.address} takes no requests now", "try again"
+        )
         try:
             if self.dealer.send(order):
                 return False
@@ -315,6 +333,8 @@ class DraftGrammars:
                 self._grammars = vocabulary, Grammars(vocabulary)
             compiled = self._grammars[1].compile(grammar)
         except Exception as error:  # noqa: BLE001  (whatever it is, drafts go on without)
-            log.warning("grammar_unknown", session=key, error=str(error), meaning="its drafts go without")
+            log.warning(
+                "grammar_unknown", session=key, error=str(error), meaning="its drafts go without"
+            )
         else:
             self._core.put(ev.CompiledGrammar(key, compiled), time.monotonic())

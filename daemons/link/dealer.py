@@ -7,15 +7,32 @@ from enum import Enum
 import zmq
 
 from specmesh.core.snapshot import WireSection
-from specmesh.daemons.link.sockets import MAX_FRAMES_PER_TURN, OPTIONS, Inlet, hand_over, open_socket, zmq_errors
+from specmesh.daemons.link.sockets import (
+    MAX_FRAMES_PER_TURN,
+    OPTIONS,
+    Inlet,
+    hand_over,
+    open_socket,
+    zmq_errors,
+)
 from specmesh.errors import ConfigError, FrameError, InvalidTransition
 from specmesh.security import check_connect
-from specmesh.security.curve import Context, Handshake, Socket, next_handshake, protect_client, unwatch, watch
+from specmesh.security.curve import (
+    Context,
+    Handshake,
+    Socket,
+    next_handshake,
+    protect_client,
+    unwatch,
+    watch,
+)
 from specmesh.security.keys import KeyFolder, Listing
 from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode, may_be_control
 
-CHECK_INTERVAL = 0.2  # seconds between two looks at handshakes, and until a refused key is tried again
+CHECK_INTERVAL = (
+    0.2  # seconds between two looks at handshakes, and until a refused key is tried again
+)
 
 _DEALER_OPTIONS = OPTIONS | {
     zmq.IMMEDIATE: 1,
@@ -36,7 +53,9 @@ _MEANINGS = {
 class Route:
     """The way to one verifier, by the key that it must prove as known now; `keys` is None where none are used."""
 
-    def __init__(self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None) -> None:
+    def __init__(
+        self, context: Context, address: str, insecure: bool = False, keys: KeyFolder | None = None
+    ) -> None:
         self.address = address
         self._context, self._insecure, self._keys = context, insecure, keys
         self._stamp: tuple[int, ...] = ()
@@ -47,7 +66,10 @@ class Route:
         Raises ConfigError for a missing key, OSError where there are too many sockets."""
         identity = self._keys.identity() if self._keys is not None else None
         if self._keys is not None:
-            self._stamp, self._known = self._keys.stamp(Listing.VERIFIERS), self._keys.verifier_at(self.address)
+            self._stamp, self._known = (
+                self._keys.stamp(Listing.VERIFIERS),
+                self._keys.verifier_at(self.address),
+            )
         check_connect(self.address, keyed=self._known is not None, insecure=self._insecure)
         socket = open_socket(self._context, zmq.DEALER, _DEALER_OPTIONS)
         if identity is not None and self._known is not None:
@@ -156,7 +178,10 @@ class Dealer:
             return None
         self.traffic.handshake_failures[ended] += 1
         self._leave()
-        before, self.refusal = self.refusal, f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}"
+        before, self.refusal = (
+            self.refusal,
+            f"no way into the verifier at {self._route.address}: {_MEANINGS[ended]}",
+        )
         return self.refusal if self.refusal != before else None
 
     def send(self, message: m.Message) -> int:
@@ -216,7 +241,9 @@ class Dealer:
         """How the newest handshake since the last call ended; the connection is cut if it has ended after it."""
         newest, monitor = None, self.socket.get_monitor_socket()
         while (ended := next_handshake(monitor)) is not None:
-            self.move(ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD)
+            self.move(
+                ConnectionState.CUT if ended is Handshake.DISCONNECTED else ConnectionState.HELD
+            )
             if not self.cut:
                 newest = ended
         return newest

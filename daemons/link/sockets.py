@@ -27,9 +27,13 @@ log = structlog.get_logger("specmesh.verifier")
 
 UPDATE = "update specmesh on the machine with the lower version"
 CUT_INTERVAL = 1.0  # seconds until a peer is cut again: what is read of it meanwhile names another's descriptor perhaps
-LOG_INTERVAL = 10.0  # seconds between two log lines of peers that do the same: they must not fill a disk
+LOG_INTERVAL = (
+    10.0  # seconds between two log lines of peers that do the same: they must not fill a disk
+)
 MAX_FRAMES_PER_TURN = 64
-MAX_REFUSED_PER_TURN = 16  # frames over the limits after which a turn reads no more, and the next do not for PAUSE
+MAX_REFUSED_PER_TURN = (
+    16  # frames over the limits after which a turn reads no more, and the next do not for PAUSE
+)
 PAUSE = 4e-3  # seconds; ZeroMQ takes from its peers in turn, so a drafter's frames wait no longer beside a flood
 MAX_PARTS = 3  # one more than a message of ours has with its sender's identity: enough to know that it is none
 
@@ -67,10 +71,15 @@ def zmq_errors() -> Generator[None]:
 
 
 _MORE, _LAST = int(zmq.SNDMORE | zmq.NOBLOCK), int(zmq.NOBLOCK)
-_UNSENT: dict[int | None, Departure] = {zmq.EAGAIN: Departure.BEHIND, zmq.EHOSTUNREACH: Departure.UNREACHABLE}
+_UNSENT: dict[int | None, Departure] = {
+    zmq.EAGAIN: Departure.BEHIND,
+    zmq.EHOSTUNREACH: Departure.UNREACHABLE,
+}
 
 
-def hand_over(socket: Socket, traffic: WireSection, frame: bytes, identity: bytes | None = None) -> Departure | None:
+def hand_over(
+    socket: Socket, traffic: WireSection, frame: bytes, identity: bytes | None = None
+) -> Departure | None:
     """Send and count a frame, by a ROUTER to that peer; return why it was not sent: no room for it, or nobody there."""
     try:
         if identity is not None:
@@ -93,7 +102,9 @@ def open_socket(context: Context, kind: int, options: dict[zmq.SocketOption, int
     return socket
 
 
-def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard | None = None) -> Socket:
+def bind_router(
+    context: Context, address: str, insecure: bool, guard: ZapGuard | None = None
+) -> Socket:
     """A ROUTER bound to one address, beyond loopback only with a guard or where `insecure`; raises ConfigError."""
     check_bind(address, keyed=guard is not None, insecure=insecure)
     socket = open_socket(context, zmq.ROUTER, OPTIONS | {zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 4096})
@@ -107,7 +118,9 @@ def bind_router(context: Context, address: str, insecure: bool, guard: ZapGuard 
             guard.stop()
         socket.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"{address} is in use", "stop what listens there or choose another --bind") from None
+            raise ConfigError(
+                f"{address} is in use", "stop what listens there or choose another --bind"
+            ) from None
         raise ConfigError(f"cannot bind {address}: {error.strerror}") from None
     return socket
 
@@ -175,10 +188,14 @@ class Router:
     let go, and gets nothing more: a lost DONE is for ever. gone: who went away, or is to, and why, since the last
     `take_gone`."""
 
-    def __init__(self, socket: Socket, guard: ZapGuard | None = None, accounts: PeerAccounts | None = None) -> None:
+    def __init__(
+        self, socket: Socket, guard: ZapGuard | None = None, accounts: PeerAccounts | None = None
+    ) -> None:
         self.socket, self.inlet = socket, Inlet(socket)
         self.address = plain(socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0"))
-        self.traffic = WireSection(handshake_failures=Counter() if guard is None else guard.failures)
+        self.traffic = WireSection(
+            handshake_failures=Counter() if guard is None else guard.failures
+        )
         self.traffic.handshake_failures["hello"] = 0  # scrapers see a counter from the start
         self.encrypted, self._guard = guard is not None, guard
         self.accounts, self.gone = accounts or PeerAccounts(), dict[bytes, Departure]()
@@ -208,7 +225,11 @@ class Router:
         gone, self.gone = self.gone, {}
         if self._guard is not None and self._guard.reread():
             allowed = self._guard.allowed
-            gone |= {identity: Departure.REVOKED for identity, key in self.accounts.keys.items() if key not in allowed}
+            gone |= {
+                identity: Departure.REVOKED
+                for identity, key in self.accounts.keys.items()
+                if key not in allowed
+            }
         return gone
 
     def receive(self, now: float) -> Iterator[tuple[bytes, m.Message | None, int]]:
@@ -246,7 +267,9 @@ class Router:
         if self._guard is not None and not self._guard.admits(key, now):
             self._end_connection(identity, now)
             return "key"
-        if self.accounts.keys.get(identity, key) != key:  # it calls itself as a drafter does that has another
+        if (
+            self.accounts.keys.get(identity, key) != key
+        ):  # it calls itself as a drafter does that has another
             return "key"
         if len(parts) != 2:
             self.bad(identity, now)

@@ -23,7 +23,9 @@ class VocabularyHandshake:
     None until they are known. Comparing takes seconds for large ones: a thread does it, and `look` takes over what that
     found. ask: sends a VOCAB."""
 
-    def __init__(self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]) -> None:
+    def __init__(
+        self, engine: DraftEngine, address: str, cores: ThreadShare, ask: Callable[[Vocab], object]
+    ) -> None:
         self._own, self._address, self._cores, self._send = engine, address, cores, ask
         self._exchange = VocabularyExchange(engine.vocabulary)
         self.vocabulary: Vocabulary | None = None
@@ -37,7 +39,16 @@ class VocabularyHandshake:
         info, n_vocab = self._own.info, len(self._own.vocabulary or ())
         engine = type(self._own).__name__.removesuffix("Drafter").lower()
         host, threads = self._cores.host, self._cores.share(1)
-        return Hello(drafter, engine, info.model, self._exchange.fingerprint, n_vocab, info.n_ctx, host, threads)
+        return Hello(
+            drafter,
+            engine,
+            info.model,
+            self._exchange.fingerprint,
+            n_vocab,
+            info.n_ctx,
+            host,
+            threads,
+        )
 
     def welcomed(self, welcome: Welcome, now: float) -> None:
         """Begin with a verifier. Raises RemoteProtocolError for a vocabulary nobody can have."""
@@ -71,7 +82,9 @@ class VocabularyHandshake:
         elif what is not None and own is not None:
             self._comparing = self._executor.submit(self._translated, own, what, self._model)
 
-    def _know(self, vocabulary: Vocabulary, engine: DraftEngine, comparison: VocabularyMatch | None) -> None:
+    def _know(
+        self, vocabulary: Vocabulary, engine: DraftEngine, comparison: VocabularyMatch | None
+    ) -> None:
         self._exchange.move(VocabularyState.KNOWN)
         self.vocabulary, self.engine, self.comparison = vocabulary, engine, comparison
 
@@ -84,6 +97,12 @@ class VocabularyHandshake:
                 f"at {self._address}: {found.meaning}. Draft with a model of the same family"
             )
         say = log.warning if found.verdict is MatchKind.PARTIAL else log.info
-        say(f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=found.meaning)
-        engine = self._own if found.remap.identity else RemappedDrafter(self._own, found.remap, vocabulary)
+        say(
+            f"vocabulary_{found.verdict}", model=model, verifier_model=theirs, meaning=found.meaning
+        )
+        engine = (
+            self._own
+            if found.remap.identity
+            else RemappedDrafter(self._own, found.remap, vocabulary)
+        )
         return vocabulary, engine, found

@@ -46,7 +46,9 @@ class Core(Protocol[E_contra, F, S, R_contra]):
         """Return the step that begins now, or until when there is none."""
         ...
 
-    def finish(self, step: S, result: R_contra | SpecmeshError, started: float, ended: float, /) -> list[F]:
+    def finish(
+        self, step: S, result: R_contra | SpecmeshError, started: float, ended: float, /
+    ) -> list[F]:
         """Take in what came of a step, or why nothing did; what happened meanwhile was handled before."""
         ...
 
@@ -137,7 +139,9 @@ class EngineLoop(Generic[E, F, S, R]):
     def _serve(self) -> None:
         try:
             self._turn_until_closed()
-        except BaseException as error:  # whatever ends this thread, the loop that waits for it hears it
+        except (
+            BaseException
+        ) as error:  # whatever ends this thread, the loop that waits for it hears it
             self._deliver(error)
             raise
 
@@ -217,8 +221,12 @@ class Mailbox(Generic[T]):
         self._items.append(item)
         if self._late is not None:
             self.end(self._late)
-        if urgent or not self.dozing:  # asked after the item is there: who stops dozing looks afterwards
-            _write(self._writer, b"\0", 1)  # where the pipe is full it fails, and the loop wakes just as well
+        if (
+            urgent or not self.dozing
+        ):  # asked after the item is there: who stops dozing looks afterwards
+            _write(
+                self._writer, b"\0", 1
+            )  # where the pipe is full it fails, and the loop wakes just as well
 
     def wake(self) -> None:
         _write(self._writer, b"\0", 1)
@@ -310,7 +318,9 @@ class DaemonLoop(ABC, Generic[T]):
         count = sum(len(item) if isinstance(item, list) else 1 for item in items)  # pyright: ignore[reportUnknownArgumentType]  # of anything
         if count * self._fast > now - self._heard and not self.mailbox.dozing:
             self.mailbox.dozing = True
-            asyncio.get_running_loop().call_later(self.doze, self._turn, partial(self._hear, dozed=True))
+            asyncio.get_running_loop().call_later(
+                self.doze, self._turn, partial(self._hear, dozed=True)
+            )
         self._heard = now
 
     def _look(self) -> None:

@@ -25,7 +25,14 @@ from specmesh.core.daemon_statistics import DaemonFacts
 from specmesh.core.events import Noted
 from specmesh.core.fields import Json
 from specmesh.core.scheduling.batch import ThreadShare
-from specmesh.engines.base import CpuEngine, DraftEngine, VerifyEngine, host_id, offloaded_by, physical_cores
+from specmesh.engines.base import (
+    CpuEngine,
+    DraftEngine,
+    VerifyEngine,
+    host_id,
+    offloaded_by,
+    physical_cores,
+)
 from specmesh.logs import flush, leave
 
 log = structlog.get_logger("specmesh")
@@ -40,7 +47,9 @@ COLLECT_EVERY = (2_000, 5, 5)
 
 HEARING = 1.0  # seconds after which a signal is heard at last
 LOADING_GRACE = 4.0  # seconds that loading a model may go on after SIGTERM
-ENDING = 8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
+ENDING = (
+    8.0  # seconds that sockets and models may take to close after SIGTERM, once the loop has ended
+)
 MARGIN = 20.0  # seconds after a daemon's drain in which its service manager can count on its end
 LOADING_EXTENSION = 300.0  # seconds that each sign of progress gives a start more time, at most
 STUCK = 70  # exit code of a process whose loop no longer turns (EX_SOFTWARE)
@@ -54,7 +63,10 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        spoken_to = self._address[:1] in ("/", "\0")  # opened now: later there may be no descriptor left
+        spoken_to = self._address[:1] in (
+            "/",
+            "\0",
+        )  # opened now: later there may be no descriptor left
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if spoken_to else None
         watched, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
         ours = self._address and watched.isdecimal() and process in ("", str(os.getpid()))
@@ -62,7 +74,9 @@ class Notifier:
 
     def loading(self, share: float) -> None:
         """Ask for more time: `share` of the model is loaded so far."""
-        self._send(f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}")
+        self._send(
+            f"STATUS=loading {share:.0%}", f"EXTEND_TIMEOUT_USEC={LOADING_EXTENSION * 1e6:.0f}"
+        )
 
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")
@@ -106,7 +120,9 @@ def watchdog(
                 continue
             same += 1
             if notifier.watchdog is None and same >= checks:
-                log.critical("stuck", seconds=same * interval, meaning="the loop no longer turns: ending")
+                log.critical(
+                    "stuck", seconds=same * interval, meaning="the loop no longer turns: ending"
+                )
                 end(STUCK)
                 return
 
@@ -126,7 +142,9 @@ def leave_within(seconds: float) -> None:
     timer.start()
 
 
-def facts(engine: VerifyEngine | DraftEngine, model: Json, address: str, *, encrypted: bool) -> DaemonFacts:
+def facts(
+    engine: VerifyEngine | DraftEngine, model: Json, address: str, *, encrypted: bool
+) -> DaemonFacts:
     """Return what stats tell of this process."""
     return DaemonFacts(
         version=__version__,
@@ -210,11 +228,15 @@ class DaemonProcess:
                     leave_within(ENDING)
 
 
-def thread_share(engine: VerifyEngine | DraftEngine, *, drafter: bool, explicit: bool) -> ThreadShare:
+def thread_share(
+    engine: VerifyEngine | DraftEngine, *, drafter: bool, explicit: bool
+) -> ThreadShare:
     """Return what this process's engine takes of its host's cores; 0 off the CPU. `explicit` threads stay, and a
     reproducible target's, since some kernels' sums depend on them."""
     info = engine.info
-    follows = isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
+    follows = (
+        isinstance(engine, CpuEngine) and info.threads > 0 and not explicit and info.width is None
+    )
     return ThreadShare(info.threads, physical_cores(), host_id(), drafter=drafter, follows=follows)
 
 

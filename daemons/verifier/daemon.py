@@ -39,7 +39,9 @@ from specmesh.security.curve import ZapGuard
 
 log = structlog.get_logger("specmesh.verifier")
 
-REPORT_PATIENCE = 0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
+REPORT_PATIENCE = (
+    0.25  # seconds that a snapshot waits for the core, which hears nothing during a step
+)
 
 Encoded = vev.Opening | vev.RequestRefused
 Order = ClientOrder | Encoded | list[vev.Effect] | BaseException
@@ -64,7 +66,11 @@ class VerifierLoop(DaemonLoop[Order]):
     ) -> None:
         stopping = Busy("the verifier is stopping", "try again when it is back")
         super().__init__(settings.drain, stopping, FAST_ON_CPU if engine.info.threads else FAST)
-        self._router, self._engine, self._model_hash = Router(socket, guard, accounts), engine, model_hash
+        self._router, self._engine, self._model_hash = (
+            Router(socket, guard, accounts),
+            engine,
+            model_hash,
+        )
         self._prompts = PromptEncoder(
             engine.tokenizer, lambda client: client in self._clients.requests, self.mailbox.put
         )
@@ -87,7 +93,9 @@ class VerifierLoop(DaemonLoop[Order]):
     def _begin(self) -> None:
         self._router.inlet.listen(partial(self._turn, self._drafters.receive))
         self._core.start()
-        self._tell(vev.Signal.REPORT_WANTED)  # what drafters, and whoever asks during a step, get at first
+        self._tell(
+            vev.Signal.REPORT_WANTED
+        )  # what drafters, and whoever asks during a step, get at first
 
     def _settle(self) -> None:
         if self._router.gone and not self._ended.done():
@@ -104,7 +112,10 @@ class VerifierLoop(DaemonLoop[Order]):
     def _close(self) -> bool:
         self._policies.shutdown(wait=False, cancel_futures=True)
         encoded = self._prompts.close(self._closing)
-        return self._core.close(self._closing, self._engine.close if encoded else lambda: None) and encoded
+        return (
+            self._core.close(self._closing, self._engine.close if encoded else lambda: None)
+            and encoded
+        )
 
     def _tell(self, event: vev.Happened) -> None:
         """Hand over what happens now; from any thread."""
@@ -117,7 +128,11 @@ class VerifierLoop(DaemonLoop[Order]):
     def served(self, _: str) -> ModelInfo:
         info, tokenizer = self._engine.info, self.tokenizer
         return ModelInfo(
-            info.model, tokenizer.vocabulary, n_ctx=info.n_ctx, max_sessions=info.max_sessions, texts=tokenizer.texts
+            info.model,
+            tokenizer.vocabulary,
+            n_ctx=info.n_ctx,
+            max_sessions=info.max_sessions,
+            texts=tokenizer.texts,
         )
 
     @property
@@ -162,7 +177,10 @@ class VerifierLoop(DaemonLoop[Order]):
 
     def snapshot(self, now: float) -> VerifierSnapshot:
         info = self._engine.info
-        model = info.named() | {"reproducible": info.width is not None, "model_hash": self._model_hash or None}
+        model = info.named() | {
+            "reproducible": info.width is not None,
+            "model_hash": self._model_hash or None,
+        }
         return self.stats.snapshot(
             info.max_sessions,
             self._report,
@@ -197,7 +215,9 @@ class VerifierLoop(DaemonLoop[Order]):
                 if logs.least <= DEBUG:
                     _log_step(effect, rounds)
             case vev.Solve(session, inputs, old):
-                self._policies.submit(solve, inputs, old).add_done_callback(partial(self._solved, session))
+                self._policies.submit(solve, inputs, old).add_done_callback(
+                    partial(self._solved, session)
+                )
             case vev.Began():
                 self.stats.began(effect)
                 self._act(self._clients.began(effect))
@@ -254,33 +274,51 @@ def _log_step(step: vev.Ran, rounds: Sequence[vev.Committed]) -> None:
     )
 
 
-def core_of(engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float) -> VerifierCore:
+def core_of(
+    engine: VerifyEngine, limits: TargetLimits, costs: StepCosts, grace: float
+) -> VerifierCore:
     info = engine.info
     room = info.n_ctx * (1 if info.reuse == "whole" else info.max_sessions)
     part = PREFILL_ROWS if info.width is not None else None
-    slots = KVSlots(info.max_sessions, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine))
+    slots = KVSlots(
+        info.max_sessions, info.reuse, room, part, offloads=isinstance(engine, OffloadEngine)
+    )
     first = time.monotonic_ns() & 0xFFFFFF  # ids of sessions differ from those before a restart
-    return VerifierCore(limits, costs, slots, info.n_batch, max_sessions=info.max_sessions, first=first, grace=grace)
+    return VerifierCore(
+        limits, costs, slots, info.n_batch, max_sessions=info.max_sessions, first=first, grace=grace
+    )
 
 
 class PromptEncoder:
     """Encodes one prompt after the other, on a thread; each goes to `deliver`, on that thread. Those with a grammar
     have another thread: compiling holds up no others. wanted: whether a client still waits; any thread may ask."""
 
-    def __init__(self, tokenizer: Tokenizer, wanted: Callable[[int], bool], deliver: Callable[[Encoded], None]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        wanted: Callable[[int], bool],
+        deliver: Callable[[Encoded], None],
+    ) -> None:
         self._tokenizer, self._wanted, self._deliver = tokenizer, wanted, deliver
         self._grammars = Grammars(tokenizer.vocabulary)
-        self._plain, self._guided = ThreadPoolExecutor(1, "prompts"), ThreadPoolExecutor(1, "grammars")
+        self._plain, self._guided = (
+            ThreadPoolExecutor(1, "prompts"),
+            ThreadPoolExecutor(1, "grammars"),
+        )
 
     def add(self, opening: vev.Opening) -> None:
         """Encode a prompt that is still wanted when its turn comes."""
         pool = self._plain if opening.request.params.grammar is None else self._guided
-        pool.submit(lambda: self._deliver(self._encoded(opening)) if self._wanted(opening.client) else None)
+        pool.submit(
+            lambda: self._deliver(self._encoded(opening)) if self._wanted(opening.client) else None
+        )
 
     def close(self, timeout: float) -> bool:
         """Encode no more; return True if the prompts under way were done within `timeout` seconds."""
         self._grammars.close()
-        under_way = wait([pool.submit(int) for pool in (self._plain, self._guided)], timeout).not_done
+        under_way = wait(
+            [pool.submit(int) for pool in (self._plain, self._guided)], timeout
+        ).not_done
         for pool in (self._plain, self._guided):
             pool.shutdown(wait=False, cancel_futures=True)
         return not under_way
@@ -288,7 +326,9 @@ class PromptEncoder:
     def _encoded(self, opening: vev.Opening) -> Encoded:
         try:
             ids, params = prompt_of(opening.request, self._tokenizer)
-            constraint = self._grammars.compile(params.grammar) if params.grammar is not None else None
+            constraint = (
+                self._grammars.compile(params.grammar) if params.grammar is not None else None
+            )
         except SpecmeshError as error:
             return vev.RequestRefused(opening.client, error)
         except Exception as error:  # noqa: BLE001  (whatever it is, a client waits for an answer)

@@ -15,7 +15,16 @@ from specmesh.core.clients import Clients, ClientsEffect
 from specmesh.core.daemon_statistics import VerifierStats
 from specmesh.core.events import Rows, Step
 from specmesh.core.link import Departure, Link
-from specmesh.core.requests import ClientEvent, Failed, Finished, Scored, Started, Tokens, refusal_of, requested
+from specmesh.core.requests import (
+    ClientEvent,
+    Failed,
+    Finished,
+    Scored,
+    Started,
+    Tokens,
+    refusal_of,
+    requested,
+)
 from specmesh.core.sampling.logprobs import flattened
 from specmesh.core.scheduling.batch import ThreadShare
 from specmesh.core.session_params import TargetLimits
@@ -88,24 +97,41 @@ class Drafters:
         self._vocabulary = engine.tokenizer.vocabulary
         self._fingerprint = self._vocabulary.fingerprint()
         self._cores, self._shared = cores, vev.ThreadsShared(cores.alone, cores.alone)
-        self._router, self._clients, self._act, self._stats, self._core = router, clients, act, stats, core
+        self._router, self._clients, self._act, self._stats, self._core = (
+            router,
+            clients,
+            act,
+            stats,
+            core,
+        )
         self.peers: dict[bytes, DrafterPeer] = {}
         self._numbers = itertools.count(1)
         self.step_s = 0.0
 
     def look(self, now: float) -> None:
         """Do what is due: PINGs, and those that are gone."""
-        gone = {peer.identity: why for peer in self.peers.values() if (why := peer.link.departure(now)) is not None}
+        gone = {
+            peer.identity: why
+            for peer in self.peers.values()
+            if (why := peer.link.departure(now)) is not None
+        }
         for identity, reason in (gone | self._router.take_gone()).items():
             self._peer_gone(identity, reason, now)
-        due = [peer for peer in self.peers.values() if now >= peer.link.next_ping and not self._core.stuck]
+        due = [
+            peer
+            for peer in self.peers.values()
+            if now >= peer.link.next_ping and not self._core.stuck
+        ]
         for peer in due:
             self._ping(peer, now)
         if due:
             self._core.put(vev.Signal.REPORT_WANTED, now)  # what the next ones tell
 
     def send(self, order: vev.ToDrafter) -> None:
-        traffic, peer = self._clients.sessions.get(order.what.session), self.peers.get(order.drafter)
+        traffic, peer = (
+            self._clients.sessions.get(order.what.session),
+            self.peers.get(order.drafter),
+        )
         if peer is None:
             return
         size = self._router.send(order.drafter, order.what)
@@ -140,7 +166,9 @@ class Drafters:
                     self._peer_gone(identity, Departure.STOPPED, now)
                 case _ if peer is None:
                     self._router.traffic.handshake_failures["hello"] += 1
-                    self._router.send(identity, m.Error("hello", "introduce yourself with HELLO first"))
+                    self._router.send(
+                        identity, m.Error("hello", "introduce yourself with HELLO first")
+                    )
                 case _:
                     self._message(peer, message, size, now)
 
@@ -171,7 +199,15 @@ class Drafters:
                     self._core.put(vev.RoundTrip(peer.identity, round_trip), now)
             case m.Hello() | m.Bye():
                 pass  # dealt with before
-            case m.Welcome() | m.Opened() | m.Done() | m.Error() | m.Logprobs() | m.Truth() | m.Sync():
+            case (
+                m.Welcome()
+                | m.Opened()
+                | m.Done()
+                | m.Error()
+                | m.Logprobs()
+                | m.Truth()
+                | m.Sync()
+            ):
                 self._router.traffic.rejected["direction"] += 1
                 self._router.bad(peer.identity, now)
             case _:
@@ -182,7 +218,9 @@ class Drafters:
             return
         known = self.peers.get(identity)
         if known is not None and known.hello == hello:
-            self._router.send(identity, self._welcome(hello))  # it asked more than once while nobody listened
+            self._router.send(
+                identity, self._welcome(hello)
+            )  # it asked more than once while nobody listened
             return
         self._peer_gone(identity, Departure.HELLO_AGAIN, now)
         key = self._router.proved_key()
@@ -193,7 +231,9 @@ class Drafters:
             return
         router, number = self._router, next(self._numbers)
         proved = router.name_of(key), TcpConnection.of(router.inlet.known)
-        self.peers[identity] = peer = DrafterPeer(identity, hello, self._link(now), number, router.sender(), *proved)
+        self.peers[identity] = peer = DrafterPeer(
+            identity, hello, self._link(now), number, router.sender(), *proved
+        )
         self._stats.peer_came()
         self._share_cores(now)
         self._router.send(identity, self._welcome(hello))
@@ -211,19 +251,29 @@ class Drafters:
     def _share_cores(self, now: float) -> None:
         cores, peers = self._cores, self.peers
         note(cores.beside(peer.hello for peer in peers.values()))
-        here = frozenset(identity for identity, peer in peers.items() if cores.shared_with(peer.hello))
+        here = frozenset(
+            identity for identity, peer in peers.items() if cores.shared_with(peer.hello)
+        )
         shared = vev.ThreadsShared(cores.alone, cores.threads, here)
         if shared != self._shared:
             self._shared = shared
             self._core.put(shared, now)
 
-    def _ping(self, peer: DrafterPeer, now: float, answer: Callable[[float], None] | None = None) -> None:
+    def _ping(
+        self, peer: DrafterPeer, now: float, answer: Callable[[float], None] | None = None
+    ) -> None:
         self._router.send(peer.identity, m.Ping(peer.link.ping(now, answer), *self._state(now)))
 
     def _state(self, now: float) -> tuple[float, int, int, int, float]:
         """What PING and PONG tell after their number."""
         sessions, queued = len(self._clients.owners()), len(self._clients.waiting)
-        return self._stats.busy.share(now), sessions, queued, self._info.max_sessions, round(self.step_s * 1e3, 4)
+        return (
+            self._stats.busy.share(now),
+            sessions,
+            queued,
+            self._info.max_sessions,
+            round(self.step_s * 1e3, 4),
+        )
 
     def _peer_gone(self, identity: bytes, reason: Departure, now: float) -> None:
         """Let a drafter go, if it is one, with a connection that its own end may never end. One without a way to it
@@ -249,7 +299,11 @@ class Drafters:
         except SpecmeshError as error:
             client.on_event(Failed(error))
             return
-        self._act(self._clients.open(request, client, identity, order.ref, self._router.accounts.keys[identity]))
+        self._act(
+            self._clients.open(
+                request, client, identity, order.ref, self._router.accounts.keys[identity]
+            )
+        )
 
 
 class RemoteClient:

@@ -36,11 +36,24 @@ class Answer(Response):
     leaves cancels all."""
 
     def __init__(
-        self, backend: Backend, choices: Sequence[Choice], headers: dict[str, str], *, stream: bool, tells_usage: bool
+        self,
+        backend: Backend,
+        choices: Sequence[Choice],
+        headers: dict[str, str],
+        *,
+        stream: bool,
+        tells_usage: bool,
     ) -> None:
-        super().__init__(headers=headers, media_type="text/event-stream" if stream else "application/json")
+        super().__init__(
+            headers=headers, media_type="text/event-stream" if stream else "application/json"
+        )
         del self.headers["content-length"]
-        self._backend, self._choices, self._stream, self._tells_usage = backend, choices, stream, tells_usage
+        self._backend, self._choices, self._stream, self._tells_usage = (
+            backend,
+            choices,
+            stream,
+            tells_usage,
+        )
         self._live: list[Choice] = []
         self._timer: asyncio.TimerHandle | None = None
         self._looked = 0.0
@@ -48,7 +61,12 @@ class Answer(Response):
         self._begun = self._complete = self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._loop, self._scope, self._receive, self._send = asyncio.get_running_loop(), scope, receive, send
+        self._loop, self._scope, self._receive, self._send = (
+            asyncio.get_running_loop(),
+            scope,
+            receive,
+            send,
+        )
         self._connection: Connection = scope["state"]["connection"]
         self._connection.on_writable = self._heard
         self._live = list(self._choices)
@@ -60,7 +78,9 @@ class Answer(Response):
                 pass  # so that the server, too, learns that the answer is complete
         finally:
             self._ended = True
-            self._connection.on_writable = nothing  # the connection may outlive this answer for long
+            self._connection.on_writable = (
+                nothing  # the connection may outlive this answer for long
+            )
             self._leave()
 
     def _heard(self) -> None:
@@ -92,7 +112,11 @@ class Answer(Response):
         """Take what has come for a choice; raise the daemon's error after what came before it."""
         previous: ClientEvent | None = None
         for event in choice.events():
-            joins = isinstance(event, Tokens) and isinstance(previous, Tokens) and not choice.request.rounds
+            joins = (
+                isinstance(event, Tokens)
+                and isinstance(previous, Tokens)
+                and not choice.request.rounds
+            )
             if self._stream and not joins:
                 self._text += self.part(choice)
             if isinstance(event, Failed):
@@ -114,7 +138,9 @@ class Answer(Response):
         """The whole answer, or the events that end a stream."""
         if not self._stream:
             return written(whole(self._choices))
-        last = self._choices[0].shape.chunk("", None, {}) | dict[str, object](choices=[], usage=usage_of(self._choices))
+        last = self._choices[0].shape.chunk("", None, {}) | dict[str, object](
+            choices=[], usage=usage_of(self._choices)
+        )
         return (server_sent(last) if self._tells_usage else "") + "data: [DONE]\n\n"
 
     def failed(self, error: SpecmeshError) -> str:
@@ -128,7 +154,9 @@ class Answer(Response):
             self._write()
         else:
             self._ended = True
-            self._refusing = asyncio.ensure_future(refusal(error)(self._scope, self._receive, self._send))
+            self._refusing = asyncio.ensure_future(
+                refusal(error)(self._scope, self._receive, self._send)
+            )
 
     def _leave(self) -> None:
         for choice in self._live:
@@ -138,11 +166,23 @@ class Answer(Response):
     def _write(self) -> None:
         if not self._begun:
             self._begun = True
-            _at_once(self._send({"type": "http.response.start", "status": 200, "headers": self.raw_headers}))
+            _at_once(
+                self._send(
+                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                )
+            )
             if self._connection.behind:
                 return
         text, self._text, self._ended = self._text, "", self._complete
-        _at_once(self._send({"type": "http.response.body", "body": text.encode(), "more_body": not self._complete}))
+        _at_once(
+            self._send(
+                {
+                    "type": "http.response.body",
+                    "body": text.encode(),
+                    "more_body": not self._complete,
+                }
+            )
+        )
 
 
 def _at_once(sending: Awaitable[None]) -> None:

@@ -46,7 +46,9 @@ MAX_HTTP_BODY = 2 * 1024 * 1024
 PING_TIMEOUT_S = 3.0  # seconds after which a PING counts as lost
 
 
-def create_app(backend: Backend, kept: KeptResponses, ping_timeout: float = PING_TIMEOUT_S) -> Starlette:
+def create_app(
+    backend: Backend, kept: KeptResponses, ping_timeout: float = PING_TIMEOUT_S
+) -> Starlette:
     api = _Api(backend, kept, ping_timeout)
     return Starlette(
         routes=[
@@ -66,7 +68,9 @@ def create_app(backend: Backend, kept: KeptResponses, ping_timeout: float = PING
             Route("/v1/responses", api.respond, methods=["POST"]),
             Route("/v1/responses/{id}", api.response, methods=["GET", "DELETE"]),
         ],
-        exception_handlers=dict.fromkeys((errors.SpecmeshError, ClientDisconnect, HTTPException, Exception), _failed),
+        exception_handlers=dict.fromkeys(
+            (errors.SpecmeshError, ClientDisconnect, HTTPException, Exception), _failed
+        ),
     )
 
 
@@ -92,8 +96,12 @@ class _Api:
         """All models, or one; raises Starting while none is known, for whatever reason."""
         name, known = http.path_params.get("model"), self._backend.models
         if not known:
-            raise errors.Starting(str(self._backend.not_ready() or "no model is known yet: try again in a moment"))
-        models = [{"id": one, "object": "model", "created": 0, "owned_by": "specmesh"} for one in known]
+            raise errors.Starting(
+                str(self._backend.not_ready() or "no model is known yet: try again in a moment")
+            )
+        models = [
+            {"id": one, "object": "model", "created": 0, "owned_by": "specmesh"} for one in known
+        ]
         if name is None:
             return JSONResponse({"object": "list", "data": models})
         if name not in known:
@@ -105,7 +113,9 @@ class _Api:
         return JSONResponse({"peers": await round_trips(self._backend, self._ping_timeout)})
 
     async def embeddings(self, _: HttpRequest) -> Response:
-        raise errors.NotOffered("embeddings are not offered: start a server of an embedding model for them")
+        raise errors.NotOffered(
+            "embeddings are not offered: start a server of an embedding model for them"
+        )
 
     async def props(self, _: HttpRequest) -> Response:
         return JSONResponse(props(self._served()))
@@ -149,21 +159,37 @@ class _Api:
     def _answer(self, body: Body, kind: Callable[..., Answer], *, chat: bool) -> Response:
         served = self._served(body.model or body.began)
         if body.began not in ("", served.model):
-            raise errors.RequestError(f"{body.began} began this text, and {served.model} answers here", "resume")
+            raise errors.RequestError(
+                f"{body.began} began this text, and {served.model} answers here", "resume"
+            )
         first, params = body.requests[0], body.requests[0].params
         if body.ignore_eos:
             params = endless(params, served.vocabulary.end_ids)
         name = first.id or new_id(chat)
-        requests = [replace(one, params=params, id=name, target=served.target) for one in body.requests]
+        requests = [
+            replace(one, params=params, id=name, target=served.target) for one in body.requests
+        ]
         shape = Shape(chat, name, int(time.time()), served.model)
         choices = [
-            Choice(replace(shape, index=index), one, served.vocabulary, resumable=body.resumable, splits=body.splits)
+            Choice(
+                replace(shape, index=index),
+                one,
+                served.vocabulary,
+                resumable=body.resumable,
+                splits=body.splits,
+            )
             for index, one in enumerate(numbered(requests, body.choices, chat=chat))
         ]
         headers = {"X-Request-Id": name}
         if ignored := as_header((*body.ignored, *unknown_variables(first, served.texts))):
             headers["X-Specmesh-Ignored"] = ignored
-        return kind(self._backend, choices, headers=headers, stream=body.stream, tells_usage=body.tells_usage)
+        return kind(
+            self._backend,
+            choices,
+            headers=headers,
+            stream=body.stream,
+            tells_usage=body.tells_usage,
+        )
 
 
 async def round_trips(backend: Backend, timeout: float) -> list[dict[str, object]]:
@@ -185,8 +211,13 @@ async def round_trips(backend: Backend, timeout: float) -> list[dict[str, object
         await asyncio.wait_for(complete.wait(), timeout)
     if not times:
         other = "drafter" if backend.role == "verifier" else "verifier"
-        raise errors.DaemonUnreachable(f"no {other} is attached to this {backend.role}", "start one, or see its log")
-    return [{"peer": peer.name, "address": peer.address, "time_ms": time_ms} for peer, time_ms in times.items()]
+        raise errors.DaemonUnreachable(
+            f"no {other} is attached to this {backend.role}", "start one, or see its log"
+        )
+    return [
+        {"peer": peer.name, "address": peer.address, "time_ms": time_ms}
+        for peer, time_ms in times.items()
+    ]
 
 
 async def _json(http: HttpRequest) -> object:
@@ -199,11 +230,15 @@ async def _json(http: HttpRequest) -> object:
     try:
         body = json.loads(raw.decode("utf-8-sig"))  # of bytes it would take half a surrogate pair
         if b"\\u" in raw:
-            json.dumps(body, ensure_ascii=False).encode()  # an escape can hide half a surrogate pair
+            json.dumps(
+                body, ensure_ascii=False
+            ).encode()  # an escape can hide half a surrogate pair
     except RecursionError:
         raise errors.RequestError("the request body is nested too deeply") from None
     except UnicodeEncodeError:
-        raise errors.RequestError("the body has half a surrogate pair (\\ud800 to \\udfff): no text") from None
+        raise errors.RequestError(
+            "the body has half a surrogate pair (\\ud800 to \\udfff): no text"
+        ) from None
     except ValueError:
         raise errors.RequestError("the request body is not JSON") from None
     return body
@@ -216,8 +251,12 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
         case ClientDisconnect():
             return Response(status_code=499)  # the client has closed the request, as nginx logs it
         case HTTPException(status_code=status):
-            code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(status, "http_error")
-            return JSONResponse(error_body(errors.RequestError(error.detail), code=code), status, error.headers)
+            code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(
+                status, "http_error"
+            )
+            return JSONResponse(
+                error_body(errors.RequestError(error.detail), code=code), status, error.headers
+            )
         case _:
             log.error("api_failed", error=f"{type(error).__name__}: {error}")  # a defect of ours
             return refusal(errors.InternalError())
@@ -232,14 +271,18 @@ class ApiGuard:
         self._app, self._keys, self._origins = app, keys, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
+        refusal = (
+            self._refusal(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
+        )
         await (self._app if refusal is None else refusal)(scope, receive, send)
 
     def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
         origin = headers.get("origin")
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if self._keys:
-            if path == "/health" or (scheme.lower() == "bearer" and _is_key(given.strip(), self._keys)):
+            if path == "/health" or (
+                scheme.lower() == "bearer" and _is_key(given.strip(), self._keys)
+            ):
                 return None
             error = errors.Refused("no valid API key", "send Authorization: Bearer KEY")
             body = error_body(error, "authentication_error", "invalid_api_key")
@@ -247,7 +290,9 @@ class ApiGuard:
         allowed = origin is None or origin in self._origins or _is_here(origin)
         if allowed and _is_here(f"//{headers.get('host', '')}"):
             return None
-        error = errors.Refused("without an API key only programs on this machine may ask, and pages of --allow-origin")
+        error = errors.Refused(
+            "without an API key only programs on this machine may ask, and pages of --allow-origin"
+        )
         return JSONResponse(error_body(error, "permission_error", "forbidden"), 403)
 
 
@@ -255,7 +300,11 @@ def guarded(app: ASGIApp, port: Port) -> ASGIApp:
     """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
     shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
     app, methods = ApiGuard(app, port.keys, port.origins), ("GET", "POST", "DELETE")
-    return CORSMiddleware(app, port.origins, methods, ("*",), expose_headers=shown) if port.origins else app
+    return (
+        CORSMiddleware(app, port.origins, methods, ("*",), expose_headers=shown)
+        if port.origins
+        else app
+    )
 
 
 def _is_key(given: str, keys: tuple[str, ...]) -> bool:

@@ -58,22 +58,30 @@ def parse_body(value: object, *, chat: bool) -> Body:
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)
     if texts > MAX_TEXTS:
-        raise RequestError(f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt")
+        raise RequestError(
+            f"one request has {MAX_TEXTS} texts at most: send fewer prompts at once", "prompt"
+        )
     if texts > 1 and (body.resumable or resumes):
         field = "n" if body.choices > 1 else "prompt"
-        raise RequestError("only one text at a time can be gone on with: leave n out, and send one prompt", field)
+        raise RequestError(
+            "only one text at a time can be gone on with: leave n out, and send one prompt", field
+        )
     return body
 
 
 def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
     logprobs, grammar = _logprobs(fields, chat=chat), _grammar(fields, chat=chat)
-    params = session_params(fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar)
+    params = session_params(
+        fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar
+    )
     patience = fields.number("reconnect_timeout", VERIFIER_TIMEOUT, 0.0, LONGEST_TIMEOUT)
     request = Request(None, None, params, fields.flag("rounds"), reconnect_timeout=patience)
     resume, said = fields.get("resume"), fields.get("messages" if chat else "prompt")
     if params.echo and (chat or resume is not None):
-        raise RequestError("only a completion's prompt can be echoed, not a chat or a resumed text", "echo")
+        raise RequestError(
+            "only a completion's prompt can be echoed, not a chat or a resumed text", "echo"
+        )
     if resume is not None:
         request, began = _resumed(resume, request)
         return (request,), began
@@ -111,14 +119,18 @@ def _resumed(value: object, request: Request) -> tuple[Request, str]:
     if not isinstance(model, str):
         raise RequestError("resume.model must be a text", "resume")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise RequestError("resume.id must be the id of an answer, cmpl- or chatcmpl- and 32 digits", "resume")
+        raise RequestError(
+            "resume.id must be the id of an answer, cmpl- or chatcmpl- and 32 digits", "resume"
+        )
     if "prompt_token_ids" not in value:
         return replace(request, id=name, named_only=True), model
     prompt, said = value["prompt_token_ids"], value.get("token_ids", [])
     if not prompt or not are_ids(prompt) or not are_ids(said):
         why = "resume.prompt_token_ids and token_ids must be lists of token ids, each from 0 to 2147483647"
         raise RequestError(f"{why}, the first not empty", "resume")
-    return replace(request, id=name, prompt_ids=tuple(prompt), generated=tuple(said), known=len(said)), model
+    return replace(
+        request, id=name, prompt_ids=tuple(prompt), generated=tuple(said), known=len(said)
+    ), model
 
 
 def _splits(fields: Fields) -> bool:
@@ -144,7 +156,11 @@ def _seed(fields: Fields) -> int:
 def _logprobs(fields: Fields, *, chat: bool) -> int | None:
     """How many of the likeliest tokens are shown with each one, None where no log-probability is."""
     if not chat:
-        return None if fields.get("logprobs", False) is False else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES)
+        return (
+            None
+            if fields.get("logprobs", False) is False
+            else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES)
+        )
     wanted, top = fields.flag("logprobs"), fields.integer("top_logprobs", 0, 0, MAX_ALTERNATIVES)
     if top and not wanted:
         raise RequestError("top_logprobs needs logprobs: set it to true", "top_logprobs")
@@ -166,7 +182,9 @@ def _continues(fields: Fields, messages: tuple[ChatMessage, ...]) -> bool:
         raise RequestError("only an assistant's message at the end can be continued", "messages")
     wanted = own and not fields.flag("add_generation_prompt", not continued)
     if wanted and "assistant" in [message.role for message in messages[-2:-1]]:
-        raise RequestError("two assistant messages at the end cannot be continued: join them", "messages")
+        raise RequestError(
+            "two assistant messages at the end cannot be continued: join them", "messages"
+        )
     return wanted
 
 
@@ -192,9 +210,15 @@ _MEDIA = re.compile("image|audio|video|file")
 def _part(part: object, where: str) -> str:
     given = part if is_object(part) else Json()
     media = any(_MEDIA.search(name) for name, value in given.items() if value is not None)
-    if isinstance(text := given.get("text"), str) and given.get("type", "text") == "text" and not media:
+    if (
+        isinstance(text := given.get("text"), str)
+        and given.get("type", "text") == "text"
+        and not media
+    ):
         return text
-    raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)
+    raise RequestError(
+        f"{where} must be a text part: images, audio and files are not supported", where
+    )
 
 
 # --- grammars and tools
@@ -211,7 +235,9 @@ def _grammar(fields: Fields, *, chat: bool) -> Grammar | None:
         raise RequestError("give one of response_format, json_schema and grammar", given[1].field)
     tools, form = _tools(fields) if chat else None, given[0] if given else None
     if form is not None and tools is not None:
-        raise RequestError(f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools")
+        raise RequestError(
+            f"give tools or {form.field}, not both: set tool_choice to none for the second", "tools"
+        )
     return tools or form
 
 
@@ -261,20 +287,30 @@ def _choice(choice: object, names: list[object]) -> object:
             return choice
         case "required" if names:
             return choice
-        case {"type": "function"} if (name := at(choice, "function.name") or at(choice, "name")) in names:
+        case {"type": "function"} if (
+            name := at(choice, "function.name") or at(choice, "name")
+        ) in names:
             return {"name": name}
         case _:
-            raise RequestError("tool_choice must be none, auto, required, or a function of tools", "tool_choice")
+            raise RequestError(
+                "tool_choice must be none, auto, required, or a function of tools", "tool_choice"
+            )
 
 
 def _tool(value: object, where: str) -> Json:
     function = object_at(value, "function")
     name, schema = function.get("name"), function.get("parameters") or _NOTHING
     if at(value, "type") != "function" or not isinstance(name, str):
-        raise RequestError(f"{where} must be of type function, with a function that has a name", "tools")
+        raise RequestError(
+            f"{where} must be of type function, with a function that has a name", "tools"
+        )
     if not is_object(schema):
         raise RequestError(f"{where}.function.parameters must be a JSON schema", "tools")
-    return {"name": name, "description": str(function.get("description") or ""), "parameters": schema}
+    return {
+        "name": name,
+        "description": str(function.get("description") or ""),
+        "parameters": schema,
+    }
 
 
 # --- fields that nobody has read

@@ -20,9 +20,13 @@ def numbered(requests: Sequence[Request], count: int, *, chat: bool) -> list[Req
     made = list[Request]()
     for one in requests:
         for number in range(count):
-            sampling = replace(one.params.sampling, seed=(one.params.sampling.seed + number) % 2**32)
+            sampling = replace(
+                one.params.sampling, seed=(one.params.sampling.seed + number) % 2**32
+            )
             params = replace(one.params, sampling=sampling)
-            made.append(replace(one, params=params, choice=number, id=new_id(chat) if made else one.id))
+            made.append(
+                replace(one, params=params, choice=number, id=new_id(chat) if made else one.id)
+            )
     return made
 
 
@@ -36,7 +40,13 @@ class Choice:
     is needed to go on with the text. end: the last event, once it came."""
 
     def __init__(
-        self, shape: Shape, request: Request, vocabulary: Vocabulary, *, resumable: bool = False, splits: bool = False
+        self,
+        shape: Shape,
+        request: Request,
+        vocabulary: Vocabulary,
+        *,
+        resumable: bool = False,
+        splits: bool = False,
     ) -> None:
         self.shape, self.request, self._splits = shape, request, splits
         self.end: Finished | None = None
@@ -81,7 +91,9 @@ class Choice:
     def _begin(self, params: SessionParams) -> None:
         """Begin with the ids that came before; who asked by a name alone learns only now what the text may end with."""
         self._logprobs = params.logprobs is not None
-        self._deltas = deltas_of(params, splits=self._splits) if self.shape.chat else None  # None too where all is text
+        self._deltas = (
+            deltas_of(params, splits=self._splits) if self.shape.chat else None
+        )  # None too where all is text
         self._filter = StopTextFilter(self._vocabulary, params.stop)
         self._new: list[int] = []  # ids that are decoded together, for the next chunk
         self._kept: list[int] = []  # ids that may be in a stop string, or end within a character
@@ -116,7 +128,9 @@ class Choice:
         if self._logprobs:
             known = (None, *logprobs, *(None,) * len(ids))
             places = zip(ids, shown.begins, known, strict=False)
-            self._tokens += [AnswerToken(token, at, one, self._vocabulary) for token, at, one in places]
+            self._tokens += [
+                AnswerToken(token, at, one, self._vocabulary) for token, at, one in places
+            ]
 
     def _add_tokens(self, event: Tokens) -> None:
         ids, accepted = event.ids, event.accepted
@@ -151,7 +165,10 @@ class Choice:
         self._ids += ids
         if self._logprobs:
             places = zip(ids, begins, self._kept_logprobs, strict=False)
-            self._tokens += [AnswerToken(token, self._offset + at, one, self._vocabulary) for token, at, one in places]
+            self._tokens += [
+                AnswerToken(token, self._offset + at, one, self._vocabulary)
+                for token, at, one in places
+            ]
             del self._kept_logprobs[:count]
 
     def chunk(self) -> str:
@@ -188,7 +205,9 @@ class Choice:
         if self._deltas is not None:
             self._deltas.feed(self._text, over=True)
             said = self._deltas.message
-        return self.shape.whole(said, self._reason() or "", extra, self._tokens if self._logprobs else None)
+        return self.shape.whole(
+            said, self._reason() or "", extra, self._tokens if self._logprobs else None
+        )
 
     def result(self) -> Json:
         assert self.end is not None
@@ -206,12 +225,17 @@ def usage_of(choices: Sequence[Choice]) -> Json:
     """The usage of all; drafts count as OpenAI's predicted tokens, and a prompt once for all its answers."""
     firsts = [one for one in choices if not one.request.choice]
     prompt = sum(len(one.end.prompt_ids) for one in firsts if one.end is not None)
-    generated, accepted = sum(one.generated for one in choices), sum(one.counted("accepted") for one in choices)
+    generated, accepted = (
+        sum(one.generated for one in choices),
+        sum(one.counted("accepted") for one in choices),
+    )
     return {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": sum(one.counted("cached_tokens") for one in firsts)},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(one.counted("cached_tokens") for one in firsts)
+        },
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": sum(one.counted("drafted") for one in choices) - accepted,

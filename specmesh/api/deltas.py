@@ -69,16 +69,26 @@ class Deltas:
                 # Mistral's templates refuse ids that are not nine letters or digits
                 call: Json = {"id": secrets.token_hex(5)[:9], "type": "function"}
                 self._calls.append((call, {"name": name, "arguments": ""}))
-                begun = {"index": len(self._calls) - 1, **call, "function": {"name": name, "arguments": ""}}
+                begun = {
+                    "index": len(self._calls) - 1,
+                    **call,
+                    "function": {"name": name, "arguments": ""},
+                }
                 return {"tool_calls": [begun]}
             case ArgumentsPart(text):
                 self._calls[-1][1]["arguments"] += text
-                return {"tool_calls": [{"index": len(self._calls) - 1, "function": {"arguments": text}}]}
+                return {
+                    "tool_calls": [{"index": len(self._calls) - 1, "function": {"arguments": text}}]
+                }
 
 
 def deltas_of(params: SessionParams, *, splits: bool) -> Deltas | None:
     """What splits the text of an answer with these parameters; None where it is content from end to end."""
     choice = ToolChoice.of(params.grammar)
-    parser = CallParser(FORMATS[choice.format], choice.tools) if choice is not None and choice.format else None
+    parser = (
+        CallParser(FORMATS[choice.format], choice.tools)
+        if choice is not None and choice.format
+        else None
+    )
     needed = parser is not None or (splits and params.thinking)
     return Deltas(params.thinking, parser, splits=splits) if needed else None

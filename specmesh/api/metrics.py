@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -25,7 +30,9 @@ class _SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         snapshot, role = self.snapshot, self.snapshot.role
-        yield InfoMetricFamily(PREFIX + "build", "Version and role.", {"version": __version__, "role": role})
+        yield InfoMetricFamily(
+            PREFIX + "build", "Version and role.", {"version": __version__, "role": role}
+        )
         yield _gauge("engine_healthy", "Whether requests can be served now.", self.healthy)
         loaded = snapshot.loading if isinstance(snapshot, LoadingSnapshot) else 1.0
         yield _gauge("loading_ratio", "How much of the model is loaded.", loaded)
@@ -60,8 +67,12 @@ def _families(snapshot: Snapshot) -> list[Metric]:
         kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
         for key, number in numbers.items():
             family = families.setdefault(name, kind(name, spec.help, labels=labels))
-            assert isinstance(family, CounterMetricFamily | GaugeMetricFamily), "a histogram's name is its own"
-            family.add_metric([*spec.labels.values(), *([str(key)] if spec.by else [])], number * spec.scale)
+            assert isinstance(family, CounterMetricFamily | GaugeMetricFamily), (
+                "a histogram's name is its own"
+            )
+            family.add_metric(
+                [*spec.labels.values(), *([str(key)] if spec.by else [])], number * spec.scale
+            )
     return list(families.values())
 
 

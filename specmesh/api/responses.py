@@ -11,11 +11,28 @@ from specmesh.core.fields import Fields, Json, is_list, is_object, list_at, obje
 from specmesh.core.session_params import LARGEST_MAX_TOKENS
 from specmesh.errors import RequestError, SpecmeshError
 
-_REFUSED = ("background", "conversation", "messages", "n", "prompt", "response_format", "resumable", "resume", "rounds")
+_REFUSED = (
+    "background",
+    "conversation",
+    "messages",
+    "n",
+    "prompt",
+    "response_format",
+    "resumable",
+    "resume",
+    "rounds",
+)
 """Fields of OpenAI's, and of a chat, that change what an answer is."""
 
-_ECHOED: Json = {"background": False, "instructions": None, "max_output_tokens": None, "previous_response_id": None}
-_ECHOED.update({"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_logprobs": 0})
+_ECHOED: Json = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "previous_response_id": None,
+}
+_ECHOED.update(
+    {"parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "top_logprobs": 0}
+)
 _ECHOED.update({"tools": [], "top_p": 1.0})
 """What a response repeats of its request, where nothing is said."""
 
@@ -61,11 +78,16 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
         _add(messages, item, f"input[{index}]")
     chat: Json = {"messages": _instructed(instructions, messages)}
     if fields.get("max_output_tokens") is not None:
-        chat["max_completion_tokens"] = fields.integer("max_output_tokens", -1, -1, LARGEST_MAX_TOKENS)
+        chat["max_completion_tokens"] = fields.integer(
+            "max_output_tokens", -1, -1, LARGEST_MAX_TOKENS
+        )
     text, reasoning, metadata = (fields.mapping(name) for name in ("text", "reasoning", "metadata"))
     form, effort = text.pop("format", None), reasoning.pop("effort", None)
     chat |= {"response_format": _format(form), "reasoning_effort": effort, **_tools(fields)}
-    for name, others in (("text", text), ("reasoning", reasoning)):  # a chat does not know them, so the header says it
+    for name, others in (
+        ("text", text),
+        ("reasoning", reasoning),
+    ):  # a chat does not know them, so the header says it
         chat |= {f"{name}.{key}": one for key, one in others.items()}
     include = fields.listed("include")
     chat["include"] = [one for one in include if one != _LOGPROBS] or None
@@ -73,8 +95,15 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
     if fields.given.get("truncation") == "disabled":
         fields.get("truncation")
     echoed = _ECHOED | {name: fields.given[name] for name in _ECHOED.keys() & fields.given.keys()}
-    echoed |= {"reasoning": {"effort": effort, "summary": None}, "text": {"format": form or {"type": "text"}}}
-    echoed |= {"metadata": metadata, "store": fields.flag("store", True) and kept.most > 0, "truncation": "disabled"}
+    echoed |= {
+        "reasoning": {"effort": effort, "summary": None},
+        "text": {"format": form or {"type": "text"}},
+    }
+    echoed |= {
+        "metadata": metadata,
+        "store": fields.flag("store", True) and kept.most > 0,
+        "truncation": "disabled",
+    }
     try:
         written([[echoed]])  # deeper than it will be
     except RecursionError:
@@ -86,15 +115,25 @@ def _add(messages: list[Json], item: object, where: str) -> None:
     """Add an item to a chat, where all that an assistant thinks, says and calls in one turn is one message."""
     given, role, said = item if is_object(item) else Json(), "assistant", Json()
     match given:
-        case {"type": "function_call", "call_id": str(name), "name": str(function), "arguments": str(arguments)}:
+        case {
+            "type": "function_call",
+            "call_id": str(name),
+            "name": str(function),
+            "arguments": str(arguments),
+        }:
             called = {"name": function, "arguments": arguments}
             said = Json(tool_calls=[{"id": name, "type": "function", "function": called}])
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
             role, said = "tool", Json(tool_call_id=name, content=_text(output, f"{where}.output"))
         case {"type": "reasoning"}:
-            said = Json(reasoning_content=_text(given.get("content") or given.get("summary") or "", where))
+            said = Json(
+                reasoning_content=_text(given.get("content") or given.get("summary") or "", where)
+            )
         case {"role": str(role), "content": content} if given.get("type", "message") == "message":
-            role, said = "system" if role == "developer" else role, Json(content=_text(content, f"{where}.content"))
+            role, said = (
+                "system" if role == "developer" else role,
+                Json(content=_text(content, f"{where}.content")),
+            )
         case _:
             why = "must be a message, a function_call, a function_call_output or a reasoning, with all of its fields"
             raise RequestError(f"{where} {why}", where)
@@ -117,12 +156,17 @@ def _text(value: object, where: str) -> str:
 
 def _part(part: object, where: str) -> str:
     match part:
-        case {"type": "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text", "text": str(text)}:
+        case {
+            "type": "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text",
+            "text": str(text),
+        }:
             return text
         case {"type": "refusal", "refusal": str(text)}:
             return text
         case _:
-            raise RequestError(f"{where} must be a text part: images, audio and files are not supported", where)
+            raise RequestError(
+                f"{where} must be a text part: images, audio and files are not supported", where
+            )
 
 
 def _instructed(instructions: str, messages: list[Json]) -> list[Json]:
@@ -149,9 +193,17 @@ def _tools(fields: Fields) -> Json:
     """Functions as a chat has them, and which of them may or must be called."""
     functions, choice = list[Json](), fields.get("tool_choice")
     for index, tool in enumerate(fields.listed("tools")):
-        if not is_object(tool) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-            raise RequestError(f"tools[{index}] must be a function with a name: no other tools are here", "tools")
-        functions.append({key: one for key, one in tool.items() if key != "type" and one is not None})
+        if (
+            not is_object(tool)
+            or tool.get("type") != "function"
+            or not isinstance(tool.get("name"), str)
+        ):
+            raise RequestError(
+                f"tools[{index}] must be a function with a name: no other tools are here", "tools"
+            )
+        functions.append(
+            {key: one for key, one in tool.items() if key != "type" and one is not None}
+        )
     match choice:
         case {"type": "function", "name": str(name)}:
             choice = {"type": "function", "function": {"name": name}}
@@ -159,16 +211,29 @@ def _tools(fields: Fields) -> Json:
             names = [one.get("name") for one in objects_at(choice, "tools")]
             functions, choice = [one for one in functions if one["name"] in names], mode
         case dict() | list():
-            raise RequestError("tool_choice must be none, auto, required, a function or allowed_tools", "tool_choice")
+            raise RequestError(
+                "tool_choice must be none, auto, required, a function or allowed_tools",
+                "tool_choice",
+            )
         case _:
             pass  # a chat checks it
-    return {"tools": [{"type": "function", "function": one} for one in functions], "tool_choice": choice}
+    return {
+        "tools": [{"type": "function", "function": one} for one in functions],
+        "tool_choice": choice,
+    }
 
 
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-_TEXTS = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
+_TEXTS = {
+    "message": "output_text",
+    "reasoning": "reasoning_text",
+    "function_call": "function_call_arguments",
+}
 """How names of items begin, and of the events of their texts."""
-_UNCOUNTED = {"input_tokens_details": {"cache_write_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+_UNCOUNTED = {
+    "input_tokens_details": {"cache_write_tokens": 0},
+    "output_tokens_details": {"reasoning_tokens": 0},
+}
 
 
 class ResponseBuilder:
@@ -177,8 +242,18 @@ class ResponseBuilder:
     def __init__(self, shape: Shape, echoed: Json) -> None:
         self._id = shape.id.rpartition("-")[2]
         self.id, self.output = f"resp_{self._id}", list[Json]()
-        self.response: Json = {"id": self.id, "object": "response", "created_at": shape.created, "model": shape.model}
-        self.response |= {"status": "in_progress", "error": None, "incomplete_details": None, "output": self.output}
+        self.response: Json = {
+            "id": self.id,
+            "object": "response",
+            "created_at": shape.created,
+            "model": shape.model,
+        }
+        self.response |= {
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "output": self.output,
+        }
         self.response |= {"usage": None, **echoed}
         self._events: list[str] = []
         self._said = 0
@@ -231,10 +306,20 @@ class ResponseBuilder:
 
     def fail(self, error: SpecmeshError) -> None:
         self._close("incomplete")
-        self.response |= {"status": "failed", "error": {"code": "server_error", "message": str(error)}}
+        self.response |= {
+            "status": "failed",
+            "error": {"code": "server_error", "message": str(error)},
+        }
         self._say("failed", response=self.response)
 
-    def _write(self, kind: str, text: str, logprobs: Sequence[object] = (), index: object = 0, **own: object) -> None:
+    def _write(
+        self,
+        kind: str,
+        text: str,
+        logprobs: Sequence[object] = (),
+        index: object = 0,
+        **own: object,
+    ) -> None:
         """Add to the text of an item, which begins where the last one is of another kind, or another call."""
         if self._open != (kind, index):
             self._close("completed")
@@ -267,7 +352,11 @@ class ResponseBuilder:
 
     def _part(self, text: str) -> Json:
         extra = self._extra(self._logprobs)
-        return {"type": _TEXTS[self._kind], "text": text} | extra | (Json(annotations=[]) if extra else {})
+        return (
+            {"type": _TEXTS[self._kind], "text": text}
+            | extra
+            | (Json(annotations=[]) if extra else {})
+        )
 
     def _extra(self, logprobs: Sequence[object]) -> Json:
         """What a message's text has besides."""
@@ -278,7 +367,9 @@ class ResponseBuilder:
         if self._open is not None:
             event["output_index"], item = len(self.output) - 1, self.output[-1]
             if "item" not in fields:
-                event |= {"item_id": item["id"]} | ({"content_index": 0} if "content" in item else {})
+                event |= {"item_id": item["id"]} | (
+                    {"content_index": 0} if "content" in item else {}
+                )
         self._events.append(f"event: response.{kind}\ndata: {written(event | fields)}\n\n")
         self._said += 1
 
@@ -299,7 +390,11 @@ class ResponseAnswer(Answer):
         tells_usage: bool,
     ) -> None:
         super().__init__(backend, choices, headers, stream=stream, tells_usage=tells_usage)
-        self._messages, self._kept, self._builder = messages, kept, ResponseBuilder(choices[0].shape, echoed)
+        self._messages, self._kept, self._builder = (
+            messages,
+            kept,
+            ResponseBuilder(choices[0].shape, echoed),
+        )
 
     def part(self, choice: Choice) -> str:
         for event in choice.chunk().split("\n\n")[:-1]:

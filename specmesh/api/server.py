@@ -56,7 +56,9 @@ class ApiConnection(H11Protocol):
         self.app_state = {"connection": self}  # an answer may look at it
         self.fine, self.left, self.last = self.loop.time(), 0, self.cycle
         there: list[ApiConnection] = [
-            one for one in self.connections if isinstance(one, ApiConnection) and not one.transport.is_closing()
+            one
+            for one in self.connections
+            if isinstance(one, ApiConnection) and not one.transport.is_closing()
         ]
         beyond = len(there) - self.most
         if beyond > 0:
@@ -79,7 +81,9 @@ class ApiConnection(H11Protocol):
     @property
     def answering(self) -> bool:
         """The request has come whole, and is not answered to the end."""
-        return self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
+        return (
+            self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
+        )
 
     def check(self, patience: float) -> None:
         """Close the connection if for so long it has neither made a request, waited for an answer nor read some of
@@ -146,11 +150,15 @@ def serving_api(
     app = create_app(backend, KeptResponses(responses))
     # the port first: where that is taken, no socket is left behind
     listeners = (
-        [] if port is None else [(_Server(guarded(app, port), patience), listen(port.host, port.port, "--http"))]
+        []
+        if port is None
+        else [(_Server(guarded(app, port), patience), listen(port.host, port.port, "--http"))]
     )
     listeners.append((_Server(app, patience), _listen(path, system)))
     for _, listener in listeners:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # connections inherit it
+        listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER
+        )  # connections inherit it
     loop = asyncio.new_event_loop()
 
     def run() -> None:
@@ -182,12 +190,16 @@ def _listen(path: Path, system: Path) -> socket.socket:
     for this user only and, in the system's folder, for the members of the service's group."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise ConfigError(f"{path} exists and is not a socket", "remove it or choose another --socket")
+            raise ConfigError(
+                f"{path} exists and is not a socket", "remove it or choose another --socket"
+            )
         path.unlink()
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise ConfigError(f"cannot replace {path} ({error.strerror})", "choose another --socket") from None
+        raise ConfigError(
+            f"cannot replace {path} ({error.strerror})", "choose another --socket"
+        ) from None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     old = os.umask(0o117 if path.parent == system else 0o177)
     try:

@@ -32,7 +32,9 @@ class AnswerToken:
     def entry(self) -> Json:
         """Return the token and the likeliest ones in its place: llama-server's form, which is OpenAI's with ids."""
         chosen = self.logprob.chosen if self.logprob is not None else None
-        return self._one(self.id, chosen) | {"top_logprobs": [self._one(token, value) for token, value in self._top()]}
+        return self._one(self.id, chosen) | {
+            "top_logprobs": [self._one(token, value) for token, value in self._top()]
+        }
 
     def by_text(self) -> dict[str, float] | None:
         """Return log-probabilities by text, the chosen token's among them; the likeliest of ids with the same text."""
@@ -52,17 +54,28 @@ class AnswerToken:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
     def _top(self) -> list[tuple[int, float]]:
-        return list(zip(self.logprob.ids, self.logprob.top, strict=True)) if self.logprob is not None else []
+        return (
+            list(zip(self.logprob.ids, self.logprob.top, strict=True))
+            if self.logprob is not None
+            else []
+        )
 
     def _one(self, token: int, value: float | None) -> Json:
         piece = self.vocabulary.pieces[token]
-        return {"id": token, "token": piece.decode("utf-8", "replace"), "logprob": value, "bytes": list(piece)}
+        return {
+            "id": token,
+            "token": piece.decode("utf-8", "replace"),
+            "logprob": value,
+            "bytes": list(piece),
+        }
 
 
 def _completion_logprobs(tokens: Sequence[AnswerToken]) -> Json:
     return {
         "tokens": [one.spelled(one.id) for one in tokens],
-        "token_logprobs": [one.logprob.chosen if one.logprob is not None else None for one in tokens],
+        "token_logprobs": [
+            one.logprob.chosen if one.logprob is not None else None for one in tokens
+        ],
         "top_logprobs": [one.by_text() for one in tokens],
         "text_offset": [one.begin for one in tokens],
     }
@@ -80,7 +93,9 @@ class Shape:
     model: str
     index: int = 0
 
-    def chunk(self, part: str | Json, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = ()) -> Json:
+    def chunk(
+        self, part: str | Json, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] = ()
+    ) -> Json:
         """A part of a streamed answer: of its text, or a chat's delta. The last one has a reason to `finish`, a chat's
         first says who speaks."""
         begins = "session" in extra and not extra.get("known_tokens")
@@ -95,19 +110,30 @@ class Shape:
         before, between = same.split(written(_MARK))
         return before, between
 
-    def whole(self, said: str | Json, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None) -> Json:
+    def whole(
+        self, said: str | Json, finish: str, extra: Json, tokens: Sequence[AnswerToken] | None
+    ) -> Json:
         """An answer at once: its text, or a chat's message where that has more."""
-        message = {"role": "assistant", "refusal": None} | (said if isinstance(said, dict) else {"content": said})
+        message = {"role": "assistant", "refusal": None} | (
+            said if isinstance(said, dict) else {"content": said}
+        )
         content: Json = {"message": message} if self.chat else {"text": said}
         return self._answer("chat.completion", content, finish, extra, tokens)
 
     def _answer(
-        self, kind: str, content: Json, finish: str | None, extra: Json, tokens: Sequence[AnswerToken] | None
+        self,
+        kind: str,
+        content: Json,
+        finish: str | None,
+        extra: Json,
+        tokens: Sequence[AnswerToken] | None,
     ) -> Json:
         logprobs = None
         if tokens is not None:
             entries = [one.entry() for one in tokens]
-            logprobs = {"content": entries, "refusal": None} if self.chat else _completion_logprobs(tokens)
+            logprobs = (
+                {"content": entries, "refusal": None} if self.chat else _completion_logprobs(tokens)
+            )
             extra = extra if self.chat else extra | {"logprobs": entries}
         return {
             "id": self.id,
@@ -115,7 +141,9 @@ class Shape:
             "created": self.created,
             "model": self.model,
             "system_fingerprint": f"specmesh-{__version__}",
-            "choices": [{"index": self.index, **content, "logprobs": logprobs, "finish_reason": finish}],
+            "choices": [
+                {"index": self.index, **content, "logprobs": logprobs, "finish_reason": finish}
+            ],
             "specmesh": extra,
         }
 
@@ -142,12 +170,19 @@ _STATUS: dict[type[SpecmeshError], int] = {
 
 def refusal(error: SpecmeshError) -> JSONResponse:
     status = _STATUS.get(type(error), 500)
-    return JSONResponse(error_body(error), status, {"Retry-After": RETRY_AFTER} if status == 503 else None)
+    return JSONResponse(
+        error_body(error), status, {"Retry-After": RETRY_AFTER} if status == 503 else None
+    )
 
 
 def error_body(error: SpecmeshError, kind: str = "", code: str | None = None) -> Json:
     """OpenAI's error object; under `specmesh` is what lets our own client raise the same error again."""
     ours = {"error": type(error).__name__, "exit_code": error.exit_code}
     kind = kind or ("invalid_request_error" if error.exit_code == 2 else "server_error")
-    fields = {"message": str(error), "type": kind, "param": getattr(error, "param", None), "code": code or error.code}
+    fields = {
+        "message": str(error),
+        "type": kind,
+        "param": getattr(error, "param", None),
+        "code": code or error.code,
+    }
     return {"error": fields | {"specmesh": ours}}

@@ -13,20 +13,33 @@ from specmesh.errors import RequestError
 def tokenize(body: object, tokenizer: Tokenizer) -> Json:
     """The ids of `content`: a text, or a list of texts and ids."""
     fields = Fields(body)
-    content, special, pieces = fields.get("content", ""), fields.flag("add_special"), fields.flag("with_pieces")
+    content, special, pieces = (
+        fields.get("content", ""),
+        fields.flag("add_special"),
+        fields.flag("with_pieces"),
+    )
     given = content if is_list(content) else [content]
     parts = [part for part in given if isinstance(part, str) or is_id(part)]
     if len(parts) < len(given):
         raise RequestError("content must be a text, or a list of texts and token ids", "content")
     if not fields.flag("parse_special", True):
-        raise RequestError("parse_special can only be true: special tokens in a text are always read", "parse_special")
+        raise RequestError(
+            "parse_special can only be true: special tokens in a text are always read",
+            "parse_special",
+        )
     ids = list[int]()
     for at, part in enumerate(parts):
-        ids += tokenizer.encode(part, special=special and at == 0) if isinstance(part, str) else [part]
+        ids += (
+            tokenizer.encode(part, special=special and at == 0) if isinstance(part, str) else [part]
+        )
     if not pieces:
         return {"tokens": ids}
     _check(ids, tokenizer.vocabulary, "content")
-    return {"tokens": [{"id": token, "piece": _piece(tokenizer.vocabulary.pieces[token])} for token in ids]}
+    return {
+        "tokens": [
+            {"id": token, "piece": _piece(tokenizer.vocabulary.pieces[token])} for token in ids
+        ]
+    }
 
 
 def _piece(piece: bytes) -> str | list[int]:
@@ -39,7 +52,9 @@ def _piece(piece: bytes) -> str | list[int]:
 
 def _check(ids: list[int], vocabulary: Vocabulary, field: str) -> None:
     if max(ids, default=0) >= len(vocabulary):
-        raise RequestError(f"{field} names token {max(ids)}, and the model has {len(vocabulary)}", field)
+        raise RequestError(
+            f"{field} names token {max(ids)}, and the model has {len(vocabulary)}", field
+        )
 
 
 def detokenize(body: object, vocabulary: Vocabulary) -> Json:
@@ -47,7 +62,9 @@ def detokenize(body: object, vocabulary: Vocabulary) -> Json:
     if not are_ids(ids):
         raise RequestError("tokens must be a list of token ids", "tokens")
     _check(ids, vocabulary, "tokens")
-    return {"content": b"".join(vocabulary.pieces[token] for token in ids).decode("utf-8", "replace")}
+    return {
+        "content": b"".join(vocabulary.pieces[token] for token in ids).decode("utf-8", "replace")
+    }
 
 
 def apply_template(body: object, tokenizer: Tokenizer) -> Json:

@@ -44,7 +44,12 @@ def generate(client: Client, body: Json, text: GeneratedText | None = None) -> G
 
 def summed(texts: Sequence[GeneratedText], *names: str) -> float:
     """Return the sum of these numbers of all reports."""
-    return sum(number_at(text.report, name) for text in texts for name in names if text.report[name] is not None)
+    return sum(
+        number_at(text.report, name)
+        for text in texts
+        for name in names
+        if text.report[name] is not None
+    )
 
 
 def totals(texts: list[GeneratedText]) -> Json:
@@ -77,7 +82,9 @@ def drafting_stats(client: Client) -> Json:
     """Return a daemon's /stats. Raise Busy while it loads, DaemonUnreachable where nobody drafts."""
     snapshot = loaded_stats(client)
     if not has_drafter(snapshot):
-        raise DaemonUnreachable("no drafter is attached, so there is nothing to compare", "start specmesh drafter")
+        raise DaemonUnreachable(
+            "no drafter is attached, so there is nothing to compare", "start specmesh drafter"
+        )
     return snapshot
 
 
@@ -86,7 +93,9 @@ def bar(texts: int) -> Generator[Callable[[], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
         task = progress.add_task("texts", total=texts)
         yield lambda: progress.advance(task)
 
@@ -96,7 +105,11 @@ def read_prompts(path: Path | None) -> tuple[str, ...]:
     Without a file the built-in ones. Raises ConfigError that names the file."""
     if path is None:
         return BUILT_IN
-    lines = [line for line in read_text(path, MAX_PROMPTS, "a file of prompts").splitlines() if line.strip()]
+    lines = [
+        line
+        for line in read_text(path, MAX_PROMPTS, "a file of prompts").splitlines()
+        if line.strip()
+    ]
     if not lines:
         raise ConfigError(f"--prompts: {path} has no prompts", "write one on each line")
     if not lines[0].startswith("{"):
@@ -104,4 +117,6 @@ def read_prompts(path: Path | None) -> tuple[str, ...]:
     try:
         return tuple(str(json.loads(line)["prompt"]) for line in lines)
     except (ValueError, TypeError, KeyError):
-        raise ConfigError(f'--prompts: {path} has a line that is no JSON object with "prompt"', "correct it") from None
+        raise ConfigError(
+            f'--prompts: {path} has a line that is no JSON object with "prompt"', "correct it"
+        ) from None

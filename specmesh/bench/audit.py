@@ -21,7 +21,11 @@ TextPair = tuple[GeneratedText, GeneratedText]  # a prompt's text alone, and one
 
 
 def audit(
-    client: Client, bodies: list[Json], ways: tuple[int | str, ...], snapshot: Json, advance: Callable[[], None]
+    client: Client,
+    bodies: list[Json],
+    ways: tuple[int | str, ...],
+    snapshot: Json,
+    advance: Callable[[], None],
 ) -> Json:
     """Ask for each body's text, one at a time, alone and with each draft_n of `ways`, calling `advance` after each;
     return what --json prints. Raise what the daemon does. bodies: requests that have a prompt, a seed and sampling
@@ -35,22 +39,33 @@ def audit(
             made.append(generate(client, body | {"draft_n": way}))
             advance()
     alone = texts.pop(0)
-    differences = [[row for made in texts.values() for row in _agreeing((one, made[n]))] for n, one in enumerate(alone)]
+    differences = [
+        [row for made in texts.values() for row in _agreeing((one, made[n]))]
+        for n, one in enumerate(alone)
+    ]
     every = [row for rows in differences for row in rows]
     at_drafter = snapshot.get("role") == "drafter"
-    model: object = {"name": objects_at(snapshot, "verifiers")[0]["model"]} if at_drafter else snapshot["model"]
+    model: object = (
+        {"name": objects_at(snapshot, "verifiers")[0]["model"]} if at_drafter else snapshot["model"]
+    )
     largest = 0.0 if _reproducible(model) else max((max(row) for row in every), default=0.0)
     divergences, counts = list[Json](), list[Json]()
     for way, made in texts.items():
         found = [
             {"prompt": number, "draft_n": way}
-            | _divergence(client, bodies[number], (alone[number], text), _noise(differences[number], largest))
+            | _divergence(
+                client, bodies[number], (alone[number], text), _noise(differences[number], largest)
+            )
             for number, text in enumerate(made)
             if text.ids != alone[number].ids
         ]
         divergences += found
         errors = sum(one["verdict"] == "error" for one in found)
-        verdicts = {"identical": len(made) - len(found), "near_ties": len(found) - errors, "errors": errors}
+        verdicts = {
+            "identical": len(made) - len(found),
+            "near_ties": len(found) - errors,
+            "errors": errors,
+        }
         counts.append({"draft_n": way} | totals(made) | verdicts)
     result = {"schema_version": 1, "prompts": len(bodies), "model": model}
     noise = max((row[0] for row in every), default=0.0)
@@ -64,7 +79,11 @@ def judged(result: Json) -> Json:
     too_noisy = number_at(result, "noise") > (0.0 if _reproducible(result["model"]) else MAX_NOISE)
     none = [way["draft_n"] for way in ways if not way["drafted"]]
     undrafted = [way for way in none if way != "auto" or len(none) == len(ways)]
-    failed = bool(undrafted or too_noisy or any(one["verdict"] == "error" for one in objects_at(result, "divergences")))
+    failed = bool(
+        undrafted
+        or too_noisy
+        or any(one["verdict"] == "error" for one in objects_at(result, "divergences"))
+    )
     return result | {"too_noisy": too_noisy, "failed": failed, "undrafted": undrafted}
 
 
@@ -82,7 +101,9 @@ def _noise(differences: list[list[float]], largest: float) -> float:
 def _agreeing(pair: TextPair) -> Iterator[list[float]]:
     """For each token up to where a pair parts: by how much both rows' log-probabilities differ, its own first."""
     one, other = pair
-    for token, theirs, entry, their_entry in zip(one.ids, other.ids, one.logprobs, other.logprobs, strict=False):
+    for token, theirs, entry, their_entry in zip(
+        one.ids, other.ids, one.logprobs, other.logprobs, strict=False
+    ):
         if token != theirs:
             return
         row, their_row = _likeliest(entry), _likeliest(their_entry)
@@ -102,21 +123,43 @@ def _divergence(client: Client, body: Json, pair: TextPair, noise: float) -> Jso
     tokens = [text.ids[at] if at < len(text.ids) else None for text in pair]
     body = body | {"prompt": [*alone.prompt_ids, *alone.ids[:at]], "max_tokens": 1, "draft_n": 0}
     # Away from its token alone too: that may have been the last one that a filter let in.
-    biases = [(token, bias) for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True) if token is not None]
+    biases = [
+        (token, bias)
+        for token, bias in zip(tokens, (-2 * noise, 2 * noise), strict=True)
+        if token is not None
+    ]
     biased = (body | {"logit_bias": [*list_at(body, "logit_bias"), bias]} for bias in biases)
     tie = noise > 0 and any(generate(client, one).ids == drafted.ids[at : at + 1] for one in biased)
     verdict = "near tie" if tie else "error"
-    return {"position": at, "alone": tokens[0], "drafted": tokens[1], "near_tie_up_to": 2 * noise, "verdict": verdict}
+    return {
+        "position": at,
+        "alone": tokens[0],
+        "drafted": tokens[1],
+        "near_tie_up_to": 2 * noise,
+        "verdict": verdict,
+    }
 
 
 def lines(result: Json) -> list[str]:
-    noise = [f"ERROR: log-probabilities of the same tokens differ by {result['noise']:.2g}, more than kernels explain"]
+    noise = [
+        f"ERROR: log-probabilities of the same tokens differ by {result['noise']:.2g}, more than kernels explain"
+    ]
     ways = list_at(result, "undrafted")
-    undrafted = [f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in ways]
-    return [*(noise if result["too_noisy"] else []), *undrafted, *map(_line, objects_at(result, "divergences"))]
+    undrafted = [
+        f"ERROR: nothing was drafted with draft_n {way}: try more --max-tokens" for way in ways
+    ]
+    return [
+        *(noise if result["too_noisy"] else []),
+        *undrafted,
+        *map(_line, objects_at(result, "divergences")),
+    ]
 
 
 def _line(one: Json) -> str:
-    said = " and ".join("the end" if token is None else str(token) for token in (one["alone"], one["drafted"]))
+    said = " and ".join(
+        "the end" if token is None else str(token) for token in (one["alone"], one["drafted"])
+    )
     where = f"prompt {one['prompt']}, draft_n {one['draft_n']}, token {one['position']}"
-    return f"{one['verdict']}: {where}: {said}; near tie up to a margin of {one['near_tie_up_to']:.2g}"
+    return (
+        f"{one['verdict']}: {where}: {said}; near tie up to a margin of {one['near_tie_up_to']:.2g}"
+    )

@@ -18,7 +18,9 @@ RETRY_AFTER_S = 0.1
 Texts = list[list[GeneratedText]]  # the texts of each client
 
 
-def run_clients(client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]) -> Texts:
+def run_clients(
+    client: Client, bodies: list[Json], iterations: int, count: int, advance: Callable[[], None]
+) -> Texts:
     """Run `count` clients at once, each with `iterations` texts in a row, calling `advance` after each text. Neighbours
     have different bodies as long as there are. Raise what one of them is answered with."""
     ended = SimpleQueue[tuple[int, GeneratedText | Exception]]()
@@ -66,7 +68,9 @@ def level(clients: Texts) -> Json:
         "mean": round(fmean(rates), 3),
         "slowest": round(min(rates), 3),
         "fairness": round(min(rates) / fmean(rates), 4) if any(rates) else 0.0,
-        "first_token_ms": _percentiles(text.arrivals[0] - text.begun for text in texts if text.arrivals),
+        "first_token_ms": _percentiles(
+            text.arrivals[0] - text.begun for text in texts if text.arrivals
+        ),
         "inter_token_latency_ms": _percentiles(gaps),
     }
 
@@ -79,4 +83,6 @@ def _rate(texts: list[GeneratedText]) -> float:
 
 def _percentiles(seconds: Iterable[float]) -> dict[str, float]:
     found = sorted(seconds) or [0.0]
-    return {f"p{share}": round(found[ceil(share * len(found) / 100) - 1] * 1e3, 3) for share in (50, 99)}
+    return {
+        f"p{share}": round(found[ceil(share * len(found) / 100) - 1] * 1e3, 3) for share in (50, 99)
+    }

@@ -23,7 +23,9 @@ SPREAD = 0.1  # what is assumed of a published acceptance on either side: other 
 HIGHEST_ALPHA = 0.95
 PROMPT, TOKENS, PAUSE_S = 64, 256, 0.5e-3  # of simulated texts, and between two steps
 NEAR_SIZE = 3.0  # targets whose sizes differ by less have steps that are worth a look
-SAME_SIZE = 1.5  # a drafter up to so many times as large as the one timed on a chip is taken to be as fast
+SAME_SIZE = (
+    1.5  # a drafter up to so many times as large as the one timed on a chip is taken to be as fast
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ def known() -> Json:
 def family_of(name: str, metadata: Mapping[str, str]) -> tuple[Json | None, str]:
     """Return a target's family and what gave it: its file's metadata, else its name; None where neither is known."""
     families = objects_at(known(), "families")
-    architecture, pre = (metadata.get(key) for key in ("general.architecture", "tokenizer.ggml.pre"))
+    architecture, pre = (
+        metadata.get(key) for key in ("general.architecture", "tokenizer.ggml.pre")
+    )
     for family in families:
         if architecture in list_at(family, "architectures"):
             return family, f"architecture {architecture} of its file"
@@ -72,15 +76,25 @@ def pairs_for(family: Json, size: float | None) -> list[Json]:
     """Return the family's pairs for targets of this size; else all whose drafter is clearly smaller."""
     pairs = objects_at(family, "pairs")
     same = [pair for pair in pairs if size is not None and size_of(str(pair["target"])) == size]
-    return same or [pair for pair in pairs if size is None or 3 * number_at(pair, "draft_b") <= size]
+    return same or [
+        pair for pair in pairs if size is None or 3 * number_at(pair, "draft_b") <= size
+    ]
 
 
 def tables(size: float | None) -> list[StepTimes]:
     """Return the step times of known machines with targets of about this size; of all where there are none."""
     facts = {name: object_at(known(), f"machines.{name}") for name in STEPS_MS}
-    near = [name for name, fact in facts.items() if size and 1 / NEAR_SIZE < number_at(fact, "b") / size < NEAR_SIZE]
+    near = [
+        name
+        for name, fact in facts.items()
+        if size and 1 / NEAR_SIZE < number_at(fact, "b") / size < NEAR_SIZE
+    ]
     return [
-        StepTimes(costs_of({0: STEPS_MS[name]}), "table", f"of another target, {fact['kind']}: {source_of(fact)}")
+        StepTimes(
+            costs_of({0: STEPS_MS[name]}),
+            "table",
+            f"of another target, {fact['kind']}: {source_of(fact)}",
+        )
         for name, fact in facts.items()
         if name in near or not near
     ]
@@ -98,12 +112,20 @@ def given(step_ms: float) -> StepTimes:
 def draft_time(chip: str | None, draft_b: float) -> Json:
     """Return the milliseconds of a draft, and how they are known."""
     if chip is None:
-        return {"ms": DRAFT_MS, "kind": "estimated", "source": "a model of about 1B on a Mac; --chip knows others"}
+        return {
+            "ms": DRAFT_MS,
+            "kind": "estimated",
+            "source": "a model of about 1B on a Mac; --chip knows others",
+        }
     fact = object_at(known(), f"chips.{chip}")
     if draft_b <= SAME_SIZE * number_at(fact, "b"):
         return {"ms": fact["ms"], "kind": fact["kind"], "source": source_of(fact)}
     ms = round(number_at(fact, "ms") * draft_b / number_at(fact, "b"), 1)
-    return {"ms": ms, "kind": "estimated", "source": f"at most, by weights: {fact['ms']} ms are of {source_of(fact)}"}
+    return {
+        "ms": ms,
+        "kind": "estimated",
+        "source": f"at most, by weights: {fact['ms']} ms are of {source_of(fact)}",
+    }
 
 
 def source_of(fact: Json) -> str:
@@ -138,12 +160,18 @@ def simulated(site: Deployment, texts: Workload, users: int, alpha: float) -> Fo
 def speedup(costs: StepCosts, draft_ms: float, round_trip_ms: float, alpha: float) -> float:
     """Simulate one user's texts with adaptive drafts and without."""
     site = Deployment(costs, draft_ms / 1e3, round_trip_ms / 1e3, PAUSE_S)
-    drafting, alone = (simulated(site, Workload(PROMPT, TOKENS, draft_n), 1, alpha).total for draft_n in (None, 0))
+    drafting, alone = (
+        simulated(site, Workload(PROMPT, TOKENS, draft_n), 1, alpha).total for draft_n in (None, 0)
+    )
     return round(drafting / alone, 2)
 
 
 def report(
-    target: str, metadata: Mapping[str, str], step: StepTimes | None, chip: str | None, round_trip_ms: float
+    target: str,
+    metadata: Mapping[str, str],
+    step: StepTimes | None,
+    chip: str | None,
+    round_trip_ms: float,
 ) -> Json:
     """Return what --json prints. metadata: of the target's file; empty where only its name is known. step: None for
     those of known machines."""
@@ -152,19 +180,48 @@ def report(
     steps = tables(size) if step is None else [step]
     shown = list[Json]()
     for pair in pairs_for(family, size) if family else []:
-        draft, alpha, rate = draft_time(chip, number_at(pair, "draft_b")), alphas(pair), pair.get("acceptance")
+        draft, alpha, rate = (
+            draft_time(chip, number_at(pair, "draft_b")),
+            alphas(pair),
+            pair.get("acceptance"),
+        )
         pays = [
-            sorted(speedup(times.costs, number_at(draft, "ms"), round_trip_ms, one) for one in alpha) for times in steps
+            sorted(
+                speedup(times.costs, number_at(draft, "ms"), round_trip_ms, one) for one in alpha
+            )
+            for times in steps
         ]
-        acceptance = {"rate": rate, "kind": "unknown" if rate is None else "published", "draft_n": pair.get("draft_n")}
+        acceptance = {
+            "rate": rate,
+            "kind": "unknown" if rate is None else "published",
+            "draft_n": pair.get("draft_n"),
+        }
         acceptance["source"] = None if rate is None else source_of(pair)
-        shown.append({"drafter": pair["drafter"], "measured_with": pair["target"], "acceptance": acceptance})
-        shown[-1] |= {"assumed": alpha, "draft": draft, "speedup": [{"low": low, "high": high} for low, high in pays]}
-    result: Json = {"schema_version": 1, "target": target, "family": family and family["name"], "known_by": by}
-    result |= {"tokenizer": metadata.get("tokenizer.ggml.pre") or (family and family["tokenizer"]), "chip": chip}
-    result |= {"steps": [{"ms": round(one.ms, 2), "kind": one.kind, "source": one.source} for one in steps]}
+        shown.append(
+            {"drafter": pair["drafter"], "measured_with": pair["target"], "acceptance": acceptance}
+        )
+        shown[-1] |= {
+            "assumed": alpha,
+            "draft": draft,
+            "speedup": [{"low": low, "high": high} for low, high in pays],
+        }
+    result: Json = {
+        "schema_version": 1,
+        "target": target,
+        "family": family and family["name"],
+        "known_by": by,
+    }
+    result |= {
+        "tokenizer": metadata.get("tokenizer.ggml.pre") or (family and family["tokenizer"]),
+        "chip": chip,
+    }
+    result |= {
+        "steps": [{"ms": round(one.ms, 2), "kind": one.kind, "source": one.source} for one in steps]
+    }
     result |= {"round_trip_ms": round_trip_ms, "pairs": shown}
-    experts = re.search(r"-a\d+b|moe", f"{target} {metadata.get('general.architecture', '')}".lower())
+    experts = re.search(
+        r"-a\d+b|moe", f"{target} {metadata.get('general.architecture', '')}".lower()
+    )
     return result | {"advice": list(_advice(family, shown, experts=experts is not None))}
 
 
@@ -194,7 +251,9 @@ def rows(result: Json) -> list[Json]:
     return [
         {
             "drafter": pair["drafter"],
-            "acceptance": UNKNOWN if (rate := at(pair, "acceptance.rate")) is None else f"{rate} published",
+            "acceptance": UNKNOWN
+            if (rate := at(pair, "acceptance.rate")) is None
+            else f"{rate} published",
             "with": pair["measured_with"],
             "assumed": "-".join(map(str, list_at(pair, "assumed"))),
             "draft ms": f"{at(pair, 'draft.ms')} {at(pair, 'draft.kind')}",
@@ -223,8 +282,16 @@ def summary() -> list[tuple[str, str, str]]:
     for family in objects_at(known(), "families"):
         best = object_at(family, "instead") or objects_at(family, "pairs")[0]
         what = best.get("what") or best["drafter"]
-        share = f"{best['acceptance']} accepted" if "acceptance" in best else best.get("result", "unknown")
+        share = (
+            f"{best['acceptance']} accepted"
+            if "acceptance" in best
+            else best.get("result", "unknown")
+        )
         found.append(
-            (str(family["name"]), str(what), f"[{share}]({best['source']})" if "source" in best else str(share))
+            (
+                str(family["name"]),
+                str(what),
+                f"[{share}]({best['source']})" if "source" in best else str(share),
+            )
         )
     return found

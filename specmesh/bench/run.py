@@ -14,20 +14,35 @@ from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import ConfigError
 
 ALONE = "alone"
-VARIANTS: dict[str, int | str] = {ALONE: 0, "draft_n 2": 2, "draft_n 4": 4, "draft_n 8": 8, "adaptive": "auto"}
+VARIANTS: dict[str, int | str] = {
+    ALONE: 0,
+    "draft_n 2": 2,
+    "draft_n 4": 4,
+    "draft_n 8": 8,
+    "adaptive": "auto",
+}
 """The draft_n that is asked for, by name."""
-SOURCES: dict[str, int | str] = {ALONE: 0, "drafter": "auto"}  # the same of a suite, by where drafts are from
+SOURCES: dict[str, int | str] = {
+    ALONE: 0,
+    "drafter": "auto",
+}  # the same of a suite, by where drafts are from
 MEDIAN = "tokens_per_second.median"  # in an outcome
 Runs = dict[str, list[list[GeneratedText]]]  # by variant and iteration, the text of each prompt
 
 
 def measure(
-    client: Client, bodies: list[Json], iterations: int, advance: Callable[[], None], ways: Mapping[str, int | str]
+    client: Client,
+    bodies: list[Json],
+    iterations: int,
+    advance: Callable[[], None],
+    ways: Mapping[str, int | str],
 ) -> Runs:
     """Generate each body's text with each variant, by its draft_n of `ways`, in each iteration, one text at a time,
     calling `advance` after each; first an unmeasured text of the first and of the last variant. Raise what the daemon
     raises."""
-    bodies = [body | {"cache_prompt": False} for body in bodies]  # else the second finds its prompt in memory
+    bodies = [
+        body | {"cache_prompt": False} for body in bodies
+    ]  # else the second finds its prompt in memory
     variants = [*ways]
     for variant in (variants[0], variants[-1]):
         generate(client, bodies[0] | {"draft_n": ways[variant], "max_tokens": WARM_UP_TOKENS})
@@ -43,9 +58,15 @@ def measure(
 
 def outcomes(runs: Runs) -> list[Json]:
     """Sum up each variant. Rates are without prompt processing, by iteration; speed-ups against the verifier alone."""
-    found: list[Json] = [{"variant": name} | _outcome(iterations, runs[ALONE][0]) for name, iterations in runs.items()]
+    found: list[Json] = [
+        {"variant": name} | _outcome(iterations, runs[ALONE][0])
+        for name, iterations in runs.items()
+    ]
     alone = number_at(found[0], MEDIAN)
-    return [one | {"speedup": round(number_at(one, MEDIAN) / alone, 4) if alone else 0.0} for one in found]
+    return [
+        one | {"speedup": round(number_at(one, MEDIAN) / alone, 4) if alone else 0.0}
+        for one in found
+    ]
 
 
 def _outcome(iterations: list[list[GeneratedText]], alone: list[GeneratedText]) -> Json:
@@ -54,10 +75,18 @@ def _outcome(iterations: list[list[GeneratedText]], alone: list[GeneratedText]) 
     sums = totals(texts)
     tokens, rounds, size = number_at(sums, "tokens"), summed(texts, "rounds"), summed(texts, *SIZES)
     return sums | {
-        "tokens_per_second": {"median": round(median(rates), 3), "low": round(min(rates), 3), "high": max(rates)},
+        "tokens_per_second": {
+            "median": round(median(rates), 3),
+            "low": round(min(rates), 3),
+            "high": max(rates),
+        },
         "mean_draft_n": round(summed(texts, "drafted") / rounds, 4) if rounds else 0.0,
         "bytes_per_token": round(size / tokens, 2) if tokens else 0.0,
-        "identical": sum(text.ids == truth.ids for own in iterations for text, truth in zip(own, alone, strict=True)),
+        "identical": sum(
+            text.ids == truth.ids
+            for own in iterations
+            for text, truth in zip(own, alone, strict=True)
+        ),
     }
 
 
@@ -71,12 +100,21 @@ def _rate(texts: list[GeneratedText]) -> float:
 def prompts(count: int | None) -> dict[str, list[str]]:
     """Return the first `count` prompts of each category, all without it, each after a number that nobody has seen, so
     that no cache and no earlier text helps."""
-    suite: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "suite.toml").read_text(encoding="utf-8"))
-    return {name: [f"No. {token_hex(8)}\n\n{text}" for text in texts[:count]] for name, texts in suite.items()}
+    suite: dict[str, list[str]] = tomllib.loads(
+        (Path(__file__).parent / "suite.toml").read_text(encoding="utf-8")
+    )
+    return {
+        name: [f"No. {token_hex(8)}\n\n{text}" for text in texts[:count]]
+        for name, texts in suite.items()
+    }
 
 
 def run_suite(
-    client: Client, suite: dict[str, list[str]], body: Json, iterations: int, advance: Callable[[], None]
+    client: Client,
+    suite: dict[str, list[str]],
+    body: Json,
+    iterations: int,
+    advance: Callable[[], None],
 ) -> list[Json]:
     """Generate each prompt's text from each source, as `measure` does; return what came of each category, and of all
     together at the end."""
@@ -84,7 +122,9 @@ def run_suite(
     runs, first, found = measure(client, bodies, iterations, advance, SOURCES), 0, list[Json]()
     for name, texts in suite.items():
         end = first + len(texts)
-        part = {source: [made[first:end] for made in iterations] for source, iterations in runs.items()}
+        part = {
+            source: [made[first:end] for made in iterations] for source, iterations in runs.items()
+        }
         found.append({"category": name, "sources": outcomes(part)})
         first = end
     return [*found, {"category": "all", "sources": outcomes(runs)}]
@@ -114,10 +154,16 @@ def draw(found: list[Json], title: str, file: Path) -> None:
     except ImportError:
         raise ConfigError("--png needs matplotlib", "pip install matplotlib") from None
     axes, (_, drafted) = figure.subplots(), SOURCES
-    bars = axes.bar([*range(len(found))], [objects_at(one, "sources")[1]["speedup"] for one in found], label=drafted)
+    bars = axes.bar(
+        [*range(len(found))],
+        [objects_at(one, "sources")[1]["speedup"] for one in found],
+        label=drafted,
+    )
     axes.bar_label(bars, fmt="%.2f")
     axes.axhline(1, color="black", linewidth=1)
-    axes.set_xticks(range(len(found)), [str(one["category"]).replace("_", " ") for one in found], rotation=20)
+    axes.set_xticks(
+        range(len(found)), [str(one["category"]).replace("_", " ") for one in found], rotation=20
+    )
     axes.set_ylabel("speed-up against the verifier alone")
     axes.set_title(title)
     axes.legend()

@@ -14,14 +14,22 @@ from specmesh.errors import ConfigError, SpecmeshError
 
 SYSTEM_REFUSED, NOT_WRITTEN, INTERRUPTED = 71, 74, 130
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-_CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SPECMESH", "show_default": True}
+_CONTEXT = {
+    "help_option_names": ["-h", "--help"],
+    "auto_envvar_prefix": "SPECMESH",
+    "show_default": True,
+}
 
 
 class _Commands(click.Group):
     """Turns our errors, and the system's, into one line on stderr and their exit code."""
 
     def main(self, *args: object, **options: object) -> object:  # type: ignore[override]
-        if None in (sys.stdin, sys.stdout, sys.stderr):  # the next file opened would take its descriptor
+        if None in (
+            sys.stdin,
+            sys.stdout,
+            sys.stderr,
+        ):  # the next file opened would take its descriptor
             click.echo("specmesh: a standard stream is closed: give /dev/null instead", err=True)
             raise SystemExit(NOT_WRITTEN)
         try:
@@ -36,13 +44,18 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (SpecmeshError, click.UsageError) as raised:
-            error = (isinstance(raised, click.BadParameter) and config.wrong_setting(raised)) or raised
+            error = (
+                isinstance(raised, click.BadParameter) and config.wrong_setting(raised)
+            ) or raised
             if isinstance(error, click.UsageError):
                 error.show()
             else:
                 click.echo(f"specmesh: {error}", err=True)
             # launchd starts whatever fails again and again; only an exit code of 0 makes it leave a job alone.
-            final = isinstance(error, ConfigError | click.UsageError) and "SPECMESH_LAUNCHD" in os.environ
+            final = (
+                isinstance(error, ConfigError | click.UsageError)
+                and "SPECMESH_LAUNCHD" in os.environ
+            )
             ctx.exit(0 if final else error.exit_code)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
@@ -65,7 +78,9 @@ def _end(error: Exception) -> NoReturn:
 
 
 @click.group(cls=_Commands, context_settings=_CONTEXT)
-@click.version_option(package_name="specmesh", message="specmesh %(version)s", allow_from_autoenv=False)
+@click.version_option(
+    package_name="specmesh", message="specmesh %(version)s", allow_from_autoenv=False
+)
 def main() -> None:
     """Speculative decoding across machines: a fast drafter proposes, a precise verifier decides."""
 
@@ -80,8 +95,24 @@ def completion(shell: str) -> None:
 
 
 for _command in (
-    *(daemons.verifier, daemons.drafter, demo.demo, generate.generate, generate.chat, status.stats, status.ps),
-    *(status.ping, setup.models, setup.keys, setup.pair, config.config, setup.service, status.doctor_command),
+    *(
+        daemons.verifier,
+        daemons.drafter,
+        demo.demo,
+        generate.generate,
+        generate.chat,
+        status.stats,
+        status.ps,
+    ),
+    *(
+        status.ping,
+        setup.models,
+        setup.keys,
+        setup.pair,
+        config.config,
+        setup.service,
+        status.doctor_command,
+    ),
     *(bench.plan, bench.audit, bench.bench, bench.recommend, daemons.rpc_server),
 ):
     main.add_command(_command)

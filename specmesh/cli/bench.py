@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from specmesh import client as daemon
-from specmesh.bench import PAYS, WARM_UP_TOKENS, bar, drafting_stats, generate, loaded_stats, read_prompts
+from specmesh.bench import (
+    PAYS,
+    WARM_UP_TOKENS,
+    bar,
+    drafting_stats,
+    generate,
+    loaded_stats,
+    read_prompts,
+)
 from specmesh.cli.options import (
     COUNT,
     FILE,
@@ -65,10 +73,18 @@ def steps(socket_path: Path | None, json: bool) -> None:
 
 @bench.command()
 @_prompts_option
-@option("--num-prompts", COUNT, "N", "Use the first N prompts only, of each category.", shown="4, all of --suite")
+@option(
+    "--num-prompts",
+    COUNT,
+    "N",
+    "Use the first N prompts only, of each category.",
+    shown="4, all of --suite",
+)
 @option("--iterations", COUNT, "N", "Number of runs of each prompt.", shown="3, 1 of --suite")
 @_tokens_option
-@click.option("--suite", is_flag=True, help="Use the built-in prompts by category, and adaptive draft_n only.")
+@click.option(
+    "--suite", is_flag=True, help="Use the built-in prompts by category, and adaptive draft_n only."
+)
 @option("--png", FILE, "FILE", "Draw the speed-ups of --suite; needs matplotlib.")
 @socket_option
 @json_option
@@ -90,15 +106,26 @@ def run(
     from specmesh.bench.run import VARIANTS, measure, outcomes
 
     if (png and not suite) or (file and suite):
-        raise click.UsageError("--png belongs to --suite, which has its own prompts: leave --prompts out")
+        raise click.UsageError(
+            "--png belongs to --suite, which has its own prompts: leave --prompts out"
+        )
     client = daemon.Client(socket_path)
     if suite:
-        _suite(client, {"max_tokens": max_tokens, "temperature": 0}, num_prompts, iterations or 1, png, json=json)
+        _suite(
+            client,
+            {"max_tokens": max_tokens, "temperature": 0},
+            num_prompts,
+            iterations or 1,
+            png,
+            json=json,
+        )
         return
     iterations, prompts = iterations or 3, read_prompts(file)[: num_prompts or 4]
     snapshot = drafting_stats(client)
     with bar(len(prompts) * iterations * len(VARIANTS)) as advance:
-        bodies: list[Json] = [{"prompt": one, "max_tokens": max_tokens, "temperature": 0} for one in prompts]
+        bodies: list[Json] = [
+            {"prompt": one, "max_tokens": max_tokens, "temperature": 0} for one in prompts
+        ]
         found = outcomes(measure(client, bodies, iterations, advance, VARIANTS))
     result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": len(prompts)}
     result |= {"iterations": iterations, "max_tokens": max_tokens, "variants": found}
@@ -106,7 +133,13 @@ def run(
 
 
 def _suite(
-    client: daemon.Client, body: Json, count: int | None, iterations: int, png: Path | None, *, json: bool
+    client: daemon.Client,
+    body: Json,
+    count: int | None,
+    iterations: int,
+    png: Path | None,
+    *,
+    json: bool,
 ) -> None:
     from specmesh.bench.run import SOURCES, draw, prompts, rows, run_suite
 
@@ -118,7 +151,12 @@ def _suite(
         found = run_suite(client, suite, body, iterations, advance)
     if png is not None:
         draw(found, str(at(snapshot, "model.name")), png)
-    result: Json = {"schema_version": 1, "model": snapshot["model"], "prompts": texts, "iterations": iterations}
+    result: Json = {
+        "schema_version": 1,
+        "model": snapshot["model"],
+        "prompts": texts,
+        "iterations": iterations,
+    }
     result |= {"max_tokens": body["max_tokens"], "categories": found}
     print_result(result, table(rows(found)), as_json=json)
 
@@ -151,20 +189,34 @@ def load(
 
     client, prompts = daemon.Client(socket_path), read_prompts(file)[:num_prompts]
     snapshot = loaded_stats(client)
-    body: Json = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "draft_n": draft_n}
+    body: Json = {
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "draft_n": draft_n,
+    }
     bodies = [body | {"prompt": one} for one in prompts]
     with bar(sum(sessions) * iterations) as advance:
         generate(client, bodies[0] | {"max_tokens": WARM_UP_TOKENS})
-        found = [level(run_clients(client, bodies, iterations, count, advance)) for count in sessions]
+        found = [
+            level(run_clients(client, bodies, iterations, count, advance)) for count in sessions
+        ]
     result: Json = {"schema_version": 1, "model": snapshot.get("model"), "prompts": len(prompts)}
-    result |= {"iterations": iterations, "max_tokens": max_tokens, "draft_n": draft_n, "levels": found}
+    result |= {
+        "iterations": iterations,
+        "max_tokens": max_tokens,
+        "draft_n": draft_n,
+        "levels": found,
+    }
     print_result(result, columns(found), as_json=json)
 
 
 @click.command()
 @_prompts_option
 @_num_prompts_option
-@counts_option("--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFTS, auto=True)
+@counts_option(
+    "--draft-n", "auto,4,8", "Numbers of drafts per step to check.", MAX_DRAFTS, auto=True
+)
 @sampling_options(temperature=0, max_tokens="128")
 @socket_option
 @json_option
@@ -188,11 +240,20 @@ def audit(
     from specmesh.bench.audit import lines
 
     if options["strategy"] not in (None, "deterministic", "greedy"):
-        raise click.UsageError(f"--strategy {options['strategy']} does not promise the same text: audit another")
+        raise click.UsageError(
+            f"--strategy {options['strategy']} does not promise the same text: audit another"
+        )
     client = daemon.Client(socket_path)
     snapshot = drafting_stats(client)
-    sampling, prompts, ways = request_fields(options), read_prompts(file)[:num_prompts], tuple(dict.fromkeys(draft_n))
-    bodies = [{"seed": number, "max_tokens": 128} | sampling | {"prompt": one} for number, one in enumerate(prompts)]
+    sampling, prompts, ways = (
+        request_fields(options),
+        read_prompts(file)[:num_prompts],
+        tuple(dict.fromkeys(draft_n)),
+    )
+    bodies = [
+        {"seed": number, "max_tokens": 128} | sampling | {"prompt": one}
+        for number, one in enumerate(prompts)
+    ]
     with bar(len(bodies) * (1 + len(ways))) as advance:
         result = run(client, bodies, ways, snapshot, advance) | {"sampling": sampling}
     print_result(result, [*columns(objects_at(result, "ways")), *lines(result)], as_json=json)
@@ -212,7 +273,13 @@ def audit(
 @option("--alpha", SHARE, "P", "Probability that a draft is accepted.", 0.75)
 @option("--draft-ms", click.FloatRange(0, min_open=True), "MS", "Drafter's time per draft.", 5.2)
 @option("--round-trip-ms", click.FloatRange(0), "MS", "Network round trip.", 5.0)
-@option("--pause-ms", click.FloatRange(0), "MS", "Time between two steps, as `stats --json` has it.", 0.5)
+@option(
+    "--pause-ms",
+    click.FloatRange(0),
+    "MS",
+    "Time between two steps, as `stats --json` has it.",
+    0.5,
+)
 @option("--drafters", COUNT, "N", "Number of drafters that all users share (default: one each).")
 @socket_option
 @json_option
@@ -243,19 +310,39 @@ def plan(
         advance()
         return {key: value and round(value, 4) for key, value in asdict(found).items()}
 
-    costs = read_costs(steps) if steps is not None else costs_of(steps_of(loaded_stats(daemon.Client(socket_path))))
+    costs = (
+        read_costs(steps)
+        if steps is not None
+        else costs_of(steps_of(loaded_stats(daemon.Client(socket_path))))
+    )
     site = Deployment(costs, draft_ms / 1e3, round_trip_ms / 1e3, pause_ms / 1e3, drafters=drafters)
     levels = list[Json]()
     with bar(2 * len(users)) as advance:
         for count in sorted(users):
             drafting, alone = run(count, None), run(count, 0)
             speedup = round(number_at(drafting, "total") / number_at(alone, "total"), 4)
-            levels.append({"users": count, "speedup": speedup, "drafting": drafting, "alone": alone})
+            levels.append(
+                {"users": count, "speedup": speedup, "drafting": drafting, "alone": alone}
+            )
     paying = [*itertools.takewhile(lambda level: number_at(level, "speedup") >= PAYS, levels)]
     most = paying[-1]["users"] if paying else None
-    result: Json = {"schema_version": 1, "step_ms": round(costs.seconds(1) * 1e3, 4), "alpha": alpha}
-    result |= {"round_trip_ms": round_trip_ms, "draft_ms": draft_ms, "pause_ms": pause_ms, "drafters": drafters}
-    result |= {"tokens": tokens, "prompt_tokens": prompt_tokens, "levels": levels, "drafting_pays_up_to": most}
+    result: Json = {
+        "schema_version": 1,
+        "step_ms": round(costs.seconds(1) * 1e3, 4),
+        "alpha": alpha,
+    }
+    result |= {
+        "round_trip_ms": round_trip_ms,
+        "draft_ms": draft_ms,
+        "pause_ms": pause_ms,
+        "drafters": drafters,
+    }
+    result |= {
+        "tokens": tokens,
+        "prompt_tokens": prompt_tokens,
+        "levels": levels,
+        "drafting_pays_up_to": most,
+    }
     verdict = f"Drafting pays up to {most} users" if most is not None else "Drafting does not pay"
     print_result(result, [*columns(levels), f"{verdict} of {max(users)}."], as_json=json)
 
@@ -264,12 +351,24 @@ def plan(
 
 
 @click.command()
-@option("--target", str, "FILE|NAME", "GGUF file, or name of a model or repository (default: list what is known).")
-@option("--step-ms", click.FloatRange(0, min_open=True), "MS", "Target's time per step (default: see above).")
+@option(
+    "--target",
+    str,
+    "FILE|NAME",
+    "GGUF file, or name of a model or repository (default: list what is known).",
+)
+@option(
+    "--step-ms",
+    click.FloatRange(0, min_open=True),
+    "MS",
+    "Target's time per step (default: see above).",
+)
 @option("--chip", str, "NAME", "Chip of the drafter's machine (default: a guess).")
 @option("--round-trip-ms", click.FloatRange(0), "MS", "Network round trip.", 0.5)
 @json_option
-def recommend(target: str | None, step_ms: float | None, chip: str | None, round_trip_ms: float, json: bool) -> None:
+def recommend(
+    target: str | None, step_ms: float | None, chip: str | None, round_trip_ms: float, json: bool
+) -> None:
     """Which drafter suits a target, and what would it bring?
 
     Known pairs with the acceptance that was published for them, drafting speed by chip, and the speed-up that a
@@ -281,9 +380,13 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, round
     chips = object_at(known(), "chips")
     if chip is not None and chip not in chips:
         names = ", ".join(chips)
-        raise click.UsageError(f"no speed of {chip!r} is known: give one of {names}, or `specmesh plan` --draft-ms")
+        raise click.UsageError(
+            f"no speed of {chip!r} is known: give one of {names}, or `specmesh plan` --draft-ms"
+        )
     if target is None:
-        found: list[Json] = [dict(zip(("target", "drafter", "result"), row, strict=True)) for row in summary()]
+        found: list[Json] = [
+            dict(zip(("target", "drafter", "result"), row, strict=True)) for row in summary()
+        ]
         print_result({"schema_version": 1} | known(), table(found), as_json=json)
         return
     name, metadata, step = target, dict[str, str](), None if step_ms is None else given(step_ms)
@@ -292,11 +395,17 @@ def recommend(target: str | None, step_ms: float | None, chip: str | None, round
         from specmesh.engines.llama.model import metadata as read
 
         logs.configure("error")
-        path = Path(bundled("target.gguf") if target == "bundled" else resolve(target, models_dir()))
+        path = Path(
+            bundled("target.gguf") if target == "bundled" else resolve(target, models_dir())
+        )
         name, metadata, step = path.stem, read(path), step or _measured(path)
     result = report(name, metadata, step, chip, round_trip_ms)
     lines = [f"{name}: {result['family'] or 'unknown family'}, by {result['known_by']}"]
-    lines += [*(table(rows(result)) if result["pairs"] else []), *sources(result), *map(str, list_at(result, "advice"))]
+    lines += [
+        *(table(rows(result)) if result["pairs"] else []),
+        *sources(result),
+        *map(str, list_at(result, "advice")),
+    ]
     print_result(result, lines, as_json=json)
 
 

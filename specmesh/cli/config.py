@@ -27,7 +27,9 @@ def config() -> None:
 
 @config.command()
 @ROLE
-@click.option("--config", "path", type=FILE, metavar="FILE", help="Read this file instead of the usual one.")
+@click.option(
+    "--config", "path", type=FILE, metavar="FILE", help="Read this file instead of the usual one."
+)
 @json_option
 def show(role: str, path: Path | None, json: bool) -> None:
     """Show every setting that the daemon would start with now, as a settings file: defaults are commented out, the
@@ -61,7 +63,11 @@ def daemon_context(role: str, path: Path | None = None) -> click.Context:
 def keys(command: click.Command) -> dict[str, click.Option]:
     """Return the keys that a command's file may hold: its options' names, without dashes before them."""
     options = (parameter for parameter in command.params if isinstance(parameter, click.Option))
-    return {str(option.name).replace("_", "-"): option for option in options if option.name not in ("help", "config")}
+    return {
+        str(option.name).replace("_", "-"): option
+        for option in options
+        if option.name not in ("help", "config")
+    }
 
 
 def origin(ctx: click.Context, option: click.Parameter) -> str | None:
@@ -71,13 +77,21 @@ def origin(ctx: click.Context, option: click.Parameter) -> str | None:
     if source is ParameterSource.DEFAULT_MAP:
         return str(ctx.params["config"])
     if source is ParameterSource.ENVIRONMENT:
-        return option.envvar if isinstance(option.envvar, str) else f"{ctx.auto_envvar_prefix}_{name.upper()}"
+        return (
+            option.envvar
+            if isinstance(option.envvar, str)
+            else f"{ctx.auto_envvar_prefix}_{name.upper()}"
+        )
     return None
 
 
 def wrong_setting(error: click.BadParameter) -> ConfigError | None:
     """Return click's error as one of the file or the variable that the value came from; None: of a flag."""
-    where = origin(error.ctx, error.param) if error.ctx is not None and error.param is not None else None
+    where = (
+        origin(error.ctx, error.param)
+        if error.ctx is not None and error.param is not None
+        else None
+    )
     return None if where is None else ConfigError(f"{where}: {error.format_message()}")
 
 
@@ -116,8 +130,14 @@ def read(path: Path, command: click.Command) -> dict[str, object]:
     for key, value in settings.items():
         if key not in known:
             close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"see `specmesh config show {command.name}`"
+            hint = (
+                f"did you mean {close[0]}?"
+                if close
+                else f"see `specmesh config show {command.name}`"
+            )
             raise ConfigError(f"{path}: unknown key {key}", hint)
         several = value if is_list(value) else [value]
-        values[str(known[key].name)] = [str(one) for one in several] if known[key].multiple else str(value)
+        values[str(known[key].name)] = (
+            [str(one) for one in several] if known[key].multiple else str(value)
+        )
     return values

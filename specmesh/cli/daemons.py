@@ -11,7 +11,13 @@ import click
 from specmesh import paths
 from specmesh.cli.config import config_option
 from specmesh.cli.options import COUNT, FILE, SECONDS, combined, option, several
-from specmesh.config import DaemonSettings, DrafterSettings, ModelSettings, VerifierSettings, parse_port
+from specmesh.config import (
+    DaemonSettings,
+    DrafterSettings,
+    ModelSettings,
+    VerifierSettings,
+    parse_port,
+)
 from specmesh.core.fields import Json
 from specmesh.core.tool_calls import FORMATS
 from specmesh.errors import ConfigError
@@ -38,21 +44,57 @@ class DaemonOptions(TypedDict):
     engine: str
 
 
-_threads_option = option("--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None)
+_threads_option = option(
+    "--threads", COUNT, "N", "Number of CPU threads (default: one per core).", None
+)
 _daemon_options = combined(
-    option("--socket", FILE, "PATH", "Socket of the local API (default: in this user's runtime folder)."),
-    option("--http", str, "HOST:PORT", "Serve OpenAI's API there too; beyond this machine with keys only."),
-    option("--api-key-file", FILE, "FILE", "API keys for --http, one per line, in a file that others cannot read."),
-    several("--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."),
-    option("--responses", click.IntRange(0), "N", "Number of answers of /v1/responses to keep in memory.", 0),
-    option("--keys", FILE, "DIR", "Folder of this machine's keys (default: the user's, then the system's)."),
+    option(
+        "--socket",
+        FILE,
+        "PATH",
+        "Socket of the local API (default: in this user's runtime folder).",
+    ),
+    option(
+        "--http",
+        str,
+        "HOST:PORT",
+        "Serve OpenAI's API there too; beyond this machine with keys only.",
+    ),
+    option(
+        "--api-key-file",
+        FILE,
+        "FILE",
+        "API keys for --http, one per line, in a file that others cannot read.",
+    ),
+    several(
+        "--allow-origin", "ORIGIN", "Let its web pages use --http; '*' for any, with keys only."
+    ),
+    option(
+        "--responses",
+        click.IntRange(0),
+        "N",
+        "Number of answers of /v1/responses to keep in memory.",
+        0,
+    ),
+    option(
+        "--keys",
+        FILE,
+        "DIR",
+        "Folder of this machine's keys (default: the user's, then the system's).",
+    ),
     click.option(
         "--insecure-no-auth",
         is_flag=True,
         help="Use no keys, even beyond this machine: anybody on the network path can read and change everything.",
     ),
     _threads_option,
-    option("--gpu-layers", click.IntRange(-1), "N", "Number of model layers to put on a GPU; -1 for all.", -1),
+    option(
+        "--gpu-layers",
+        click.IntRange(-1),
+        "N",
+        "Number of model layers to put on a GPU; -1 for all.",
+        -1,
+    ),
     option("--max-sessions", COUNT, "N", "Maximum number of concurrent sessions.", 8),
     option(
         "--ctx",
@@ -61,9 +103,23 @@ _daemon_options = combined(
         "Maximum number of tokens per session; memory is reserved for all sessions.",
         shown="4096, or the model's training context if less",
     ),
-    option("--drain", SECONDS, "SECONDS", "Time for running requests after SIGTERM; a second one ends at once.", 10.0),
-    option("--log-level", LEVELS, None, "Minimum level to log; debug includes the engines' own lines.", "info"),
-    click.option("--stretch", type=click.Choice(list(STEPS_MS)), hidden=True),  # for `specmesh demo`
+    option(
+        "--drain",
+        SECONDS,
+        "SECONDS",
+        "Time for running requests after SIGTERM; a second one ends at once.",
+        10.0,
+    ),
+    option(
+        "--log-level",
+        LEVELS,
+        None,
+        "Minimum level to log; debug includes the engines' own lines.",
+        "info",
+    ),
+    click.option(
+        "--stretch", type=click.Choice(list(STEPS_MS)), hidden=True
+    ),  # for `specmesh demo`
     config_option,
 )
 _insecure_rpc_option = click.option(
@@ -75,19 +131,43 @@ _insecure_rpc_option = click.option(
 
 
 @click.command()
-@option("--model", click.Path(), "FILE", "Target model: a GGUF file, a name in `models list`, or `bundled`.")
+@option(
+    "--model",
+    click.Path(),
+    "FILE",
+    "Target model: a GGUF file, a name in `models list`, or `bundled`.",
+)
 @option("--bind", str, "ADDRESS", "Address to listen on for drafters.", ADDRESS)
 @option("--chat-template", FILE, "FILE", "Jinja template for chats (default: the model's own).")
-@option("--tool-format", click.Choice([*FORMATS]), None, "How the model calls tools (default: as its template shows).")
-@option("--grace", SECONDS, "SECONDS", "Time to keep a completion whose drafter went away (`generate --resume`).", 30.0)
-@option("--max-queue", click.IntRange(0), "N", "Maximum number of waiting requests; more exit with 75.", 256)
+@option(
+    "--tool-format",
+    click.Choice([*FORMATS]),
+    None,
+    "How the model calls tools (default: as its template shows).",
+)
+@option(
+    "--grace",
+    SECONDS,
+    "SECONDS",
+    "Time to keep a completion whose drafter went away (`generate --resume`).",
+    30.0,
+)
+@option(
+    "--max-queue",
+    click.IntRange(0),
+    "N",
+    "Maximum number of waiting requests; more exit with 75.",
+    256,
+)
 @click.option(
     "--reproducible",
     is_flag=True,
     help="Give every step the same number of rows: the text is then the same to the last bit with and without drafts, "
     "whatever else runs. Steps cost more, see docs/usage.md.",
 )
-@several("--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`.")
+@several(
+    "--rpc", "HOST:PORT,...", "Put layers on these machines too, which run `specmesh rpc-server`."
+)
 @_insecure_rpc_option
 @click.option("--engine", type=click.Choice(["llama", "sim"]), default="llama", hidden=True)
 @_daemon_options
@@ -133,10 +213,17 @@ def _run(role: str, values: DaemonOptions) -> None:
     with paths.instance_lock(where):  # visible to clients before the rest is imported
         logs.configure(values["log_level"])
         bundled = values["model"] == "bundled" and role == "verifier"
-        path = paths.bundled("target.gguf") if bundled else _model_path(values["model"], values["engine"])
+        path = (
+            paths.bundled("target.gguf")
+            if bundled
+            else _model_path(values["model"], values["engine"])
+        )
         given: Json = {**values, "model": path, "insecure": values["insecure_no_auth"]}
         given |= {"model": _settings(ModelSettings, given), "socket": where, "port": port}
-        from specmesh.daemons.serve import serve_drafter, serve_verifier  # not before: what is wrong is said at once
+        from specmesh.daemons.serve import (
+            serve_drafter,
+            serve_verifier,
+        )  # not before: what is wrong is said at once
 
         if role == "verifier":
             serve_verifier(_settings(VerifierSettings, given))

@@ -27,7 +27,18 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 START_S = 120.0
-DAEMON = ["--model", "bundled", "--engine", "llama", "--gpu-layers", "0", "--threads", "1", "--drain", "0"]
+DAEMON = [
+    "--model",
+    "bundled",
+    "--engine",
+    "llama",
+    "--gpu-layers",
+    "0",
+    "--threads",
+    "1",
+    "--drain",
+    "0",
+]
 
 
 @click.command()
@@ -52,15 +63,28 @@ def demo(prompt: str, hardware: str, max_tokens: int, json: bool) -> None:
     if not json:
         click.echo(explanation(hardware))
     with ThreadPoolExecutor() as threads, daemons(hardware) as clients:
-        body: Json = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "rounds": True}
+        body: Json = {
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "rounds": True,
+        }
         texts = GeneratedText(), GeneratedText()
-        streams = [threads.submit(generate, client, body, text) for client, text in zip(clients, texts, strict=True)]
+        streams = [
+            threads.submit(generate, client, body, text)
+            for client, text in zip(clients, texts, strict=True)
+        ]
         if not json and sys.stdout.isatty():
             show(texts, streams)
         for stream in streams:
             stream.result()
     found = result(hardware, *texts)
-    print_result(found, columns([{name: value for name, value in found.items() if name != "text"}]), as_json=json)
+    print_result(
+        found,
+        columns([{name: value for name, value in found.items() if name != "text"}]),
+        as_json=json,
+    )
 
 
 def explanation(hardware: str) -> str:
@@ -78,17 +102,47 @@ def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
         folder = Path(name)
         KeyFolder(folder / "keys").new()
         stretch = [] if hardware == "this" else ["--stretch", hardware]
-        options = [*DAEMON, *stretch, "--keys", str(folder / "keys"), "--config", os.devnull, "--log-level", "warning"]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
-        with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        options = [
+            *DAEMON,
+            *stretch,
+            "--keys",
+            str(folder / "keys"),
+            "--config",
+            os.devnull,
+            "--log-level",
+            "warning",
+        ]
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")
+        }
+        with (
+            socket.create_server(("127.0.0.1", 0)) as first,
+            socket.create_server(("127.0.0.1", 0)) as second,
+        ):
             alone, pair = (f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in (first, second))
         running: list[tuple[subprocess.Popen[bytes], Path]] = []
-        for where in (["verifier", "--bind", alone], ["verifier", "--bind", pair], ["drafter", "--connect", pair]):
+        for where in (
+            ["verifier", "--bind", alone],
+            ["verifier", "--bind", pair],
+            ["drafter", "--connect", pair],
+        ):
             own = folder / str(len(running))
-            command = [sys.executable, "-m", "specmesh", *where, "--socket", f"{own}.sock", *options]
+            command = [
+                sys.executable,
+                "-m",
+                "specmesh",
+                *where,
+                "--socket",
+                f"{own}.sock",
+                *options,
+            ]
             log = ends.enter_context(own.open("wb"))
             daemon = subprocess.Popen(  # noqa: S603  (in a session of its own: Ctrl-C ends it through us)
-                command, stdin=subprocess.DEVNULL, stderr=log, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
             ends.callback(daemon.wait)
             ends.callback(daemon.terminate)
@@ -98,7 +152,12 @@ def daemons(hardware: str) -> Generator[tuple[Client, Client]]:
         while not _ready(*clients):
             for daemon, log_path in running:
                 if daemon.poll() is not None or time.monotonic() > until:
-                    said = log_path.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("specmesh: ")
+                    said = (
+                        log_path.read_text(errors="replace")
+                        .strip()
+                        .rpartition("\n")[2]
+                        .removeprefix("specmesh: ")
+                    )
                     raise EngineError(f"a daemon of the demo does not run: {said}")
             time.sleep(0.1)
         yield clients
@@ -117,7 +176,9 @@ def show(texts: tuple[GeneratedText, GeneratedText], streams: list[Future[Genera
 
     console = Console()
     with Live(
-        console=console, refresh_per_second=20, get_renderable=lambda: screen(texts, min(console.height - 4, 24))
+        console=console,
+        refresh_per_second=20,
+        get_renderable=lambda: screen(texts, min(console.height - 4, 24)),
     ):
         wait(streams)
 
@@ -131,7 +192,9 @@ def screen(texts: tuple[GeneratedText, GeneratedText], height: int) -> "Table":
     grid, panels = Table.grid(expand=True), list[Panel]()
     for title, one in zip(("alone", "with a drafter"), texts, strict=True):
         grid.add_column(ratio=1)
-        text = Text.assemble(*((piece, "green" if drafted else "") for piece, drafted in list(one.pieces)))
+        text = Text.assemble(
+            *((piece, "green" if drafted else "") for piece, drafted in list(one.pieces))
+        )
         tail = Text("\n", no_wrap=True).join(text.split("\n", allow_blank=True)[2 - height :])
         panels.append(Panel(tail, title=f"{title}: {len(one.ids)} tokens", height=height))
     grid.add_row(*panels)
@@ -140,7 +203,14 @@ def screen(texts: tuple[GeneratedText, GeneratedText], height: int) -> "Table":
 
 def result(hardware: str, alone: GeneratedText, pair: GeneratedText) -> Json:
     """What the two reports say. step_ms: of the verifier alone, as it was in this run."""
-    counts = ("rounds", "drafted", "accepted", "acceptance_rate", "mean_acceptance_length", "tokens_per_second")
+    counts = (
+        "rounds",
+        "drafted",
+        "accepted",
+        "acceptance_rate",
+        "mean_acceptance_length",
+        "tokens_per_second",
+    )
     before, report = alone.report, pair.report
     rate, size = number_at(before, "tokens_per_second"), summed([pair], *SIZES)
     return {

@@ -11,7 +11,15 @@ from pathlib import Path
 import click
 
 from specmesh import client as daemon
-from specmesh.cli.options import SECONDS, aligned, draft_n_option, json_option, option, request_fields, request_options
+from specmesh.cli.options import (
+    SECONDS,
+    aligned,
+    draft_n_option,
+    json_option,
+    option,
+    request_fields,
+    request_options,
+)
 from specmesh.client import RECONNECT_TIMEOUT, Client, GeneratedText, answer
 from specmesh.core.fields import Json, at, number_at, objects_at
 from specmesh.errors import RequestError, SpecmeshError
@@ -30,10 +38,22 @@ from specmesh.errors import RequestError, SpecmeshError
     "N",
     "Add the log probability of each token and of the N most likely ones (with --json).",
 )
-@click.option("--show-drafts", is_flag=True, help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.")
+@click.option(
+    "--show-drafts",
+    is_flag=True,
+    help="Mark accepted drafts: green, or [[ ]] where NO_COLOR is set.",
+)
 @json_option
-@click.option("--verbose", is_flag=True, help="Print counts, times and rates to stderr, named as in --json.")
-@option("--reconnect-timeout", SECONDS, "SECONDS", "Time to wait for a daemon that went away.", RECONNECT_TIMEOUT)
+@click.option(
+    "--verbose", is_flag=True, help="Print counts, times and rates to stderr, named as in --json."
+)
+@option(
+    "--reconnect-timeout",
+    SECONDS,
+    "SECONDS",
+    "Time to wait for a daemon that went away.",
+    RECONNECT_TIMEOUT,
+)
 @option(
     "--resume",
     str,
@@ -57,7 +77,10 @@ def generate(
     for wrong, message in (
         ((prompt is None) == (resume is None), "give either PROMPT or --resume ID"),
         (options["logprobs"] is not None and not json, "--logprobs needs --json: give both"),
-        (n > 1 and (resume is not None or show_drafts), "--n works without --resume and --show-drafts"),
+        (
+            n > 1 and (resume is not None or show_drafts),
+            "--n works without --resume and --show-drafts",
+        ),
         (resume is not None and options["model"], "--resume keeps its model: leave out --model"),
     ):
         if wrong:
@@ -66,7 +89,11 @@ def generate(
         "seed": secrets.randbits(32),
         "draft_n": draft_n,
         "rounds": show_drafts,
-        **({"prompt": read_stdin() if prompt == "-" else prompt} if resume is None else {"resume": {"id": resume}}),
+        **(
+            {"prompt": read_stdin() if prompt == "-" else prompt}
+            if resume is None
+            else {"resume": {"id": resume}}
+        ),
         **request_fields(options),
     }
     if n > 1:
@@ -85,7 +112,11 @@ def generate(
             print(flush=True)
         if json:
             choices = [_as_json(text) for text in texts]
-            click.echo(json_module.dumps(choices[0] if n == 1 else {"schema_version": 1, "choices": choices}))
+            click.echo(
+                json_module.dumps(
+                    choices[0] if n == 1 else {"schema_version": 1, "choices": choices}
+                )
+            )
         for number, text in enumerate(texts if n > 1 and not json else (), 1):
             say(f"text {number} of {n}, seed {text.seed}")
             click.echo(text.text)
@@ -119,7 +150,9 @@ def read_stdin() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RequestError(f"standard input is not UTF-8 ({error}): convert it first, for example with iconv") from None
+        raise RequestError(
+            f"standard input is not UTF-8 ({error}): convert it first, for example with iconv"
+        ) from None
 
 
 # --- chat

@@ -19,7 +19,11 @@ Callback = Callable[[click.Context, click.Parameter, str], object]
 
 FILE = click.Path(path_type=Path)
 SECONDS = click.FloatRange(0.0, 86_400.0)
-COUNT, SHARE, POSITIVE_SHARE = click.IntRange(1), click.FloatRange(0.0, 1.0), click.FloatRange(0.0, 1.0, min_open=True)
+COUNT, SHARE, POSITIVE_SHARE = (
+    click.IntRange(1),
+    click.FloatRange(0.0, 1.0),
+    click.FloatRange(0.0, 1.0, min_open=True),
+)
 _PENALTY, _FACTOR = click.FloatRange(-100.0, 100.0), click.FloatRange(0.0, 100.0, min_open=True)
 
 MAX_FILE_BYTES = 2**24  # maximum size of a grammar or schema that is read; a verifier takes less
@@ -40,7 +44,10 @@ def aligned(rows: Iterable[tuple[object, ...]]) -> list[str]:
     """Return rows in columns, a dash for None. What could steer a terminal, as peers' names could, is replaced."""
     cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> list[str]:
@@ -81,7 +88,13 @@ def option(
     """Return an option with a value. name: of its parameter; shown: as its default, where that is none of click's."""
     names = (flag,) if name is None else (flag, name)
     return click.option(
-        *names, type=kind, metavar=metavar, help=meaning, default=default, show_default=shown, callback=callback
+        *names,
+        type=kind,
+        metavar=metavar,
+        help=meaning,
+        default=default,
+        show_default=shown,
+        callback=callback,
     )
 
 
@@ -89,9 +102,13 @@ def several(flag: str, metavar: str, meaning: str, default: Sequence[str] = ()) 
     """Return an option that may be given more than once, or with commas in between: each text once."""
 
     def texts(_: click.Context, __: click.Parameter, meaning: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.strip() for text in meaning for one in text.split(",") if one.strip()))
+        return tuple(
+            dict.fromkeys(one.strip() for text in meaning for one in text.split(",") if one.strip())
+        )
 
-    return click.option(flag, metavar=metavar, help=meaning, default=default, multiple=True, callback=texts)
+    return click.option(
+        flag, metavar=metavar, help=meaning, default=default, multiple=True, callback=texts
+    )
 
 
 # --- asking a daemon
@@ -107,14 +124,21 @@ socket_option = click.option(
 json_option = click.option("--json", is_flag=True, help="Print JSON instead of text.")
 
 
-def counts_option(flag: str, default: str, meaning: str, most: int, *, auto: bool = False) -> Decorator:
+def counts_option(
+    flag: str, default: str, meaning: str, most: int, *, auto: bool = False
+) -> Decorator:
     """Return an option for a list of numbers from 1 to `most`; `auto` is one too where it is allowed."""
 
     def counts(_: click.Context, __: click.Parameter, text: str) -> tuple[int | str, ...]:
         parts = [part.strip() for part in text.split(",")]
-        if not all((auto and part == "auto") or (part.isdecimal() and 1 <= int(part) <= most) for part in parts):
+        if not all(
+            (auto and part == "auto") or (part.isdecimal() and 1 <= int(part) <= most)
+            for part in parts
+        ):
             kinds = "auto and numbers" if auto else "numbers"
-            raise click.BadParameter(f"{text!r} is no list of {kinds} from 1 to {most} like {default}")
+            raise click.BadParameter(
+                f"{text!r} is no list of {kinds} from 1 to {most} like {default}"
+            )
         return tuple(part if part == "auto" else int(part) for part in parts)
 
     metavar = "auto|N[,...]" if auto else "N[,N...]"
@@ -140,7 +164,11 @@ def request_fields(options: Mapping[str, object]) -> dict[str, object]:
     if isinstance(path := body.get("grammar"), Path):
         body["grammar"] = read_text(path, MAX_FILE_BYTES, "a grammar")
     if isinstance(schema := body.get("json_schema"), str):
-        text = schema if schema.lstrip().startswith("{") else read_text(Path(schema), MAX_FILE_BYTES, "a schema")
+        text = (
+            schema
+            if schema.lstrip().startswith("{")
+            else read_text(Path(schema), MAX_FILE_BYTES, "a schema")
+        )
         try:
             body["json_schema"] = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -151,7 +179,9 @@ def request_fields(options: Mapping[str, object]) -> dict[str, object]:
 def sampling_options(temperature: float, max_tokens: str) -> Decorator:
     """Return options for how tokens are chosen. max_tokens: what an answer has where that is not set."""
     return combined(
-        option("--max-tokens", COUNT, "N", "Maximum number of tokens to generate.", shown=max_tokens),
+        option(
+            "--max-tokens", COUNT, "N", "Maximum number of tokens to generate.", shown=max_tokens
+        ),
         option(
             "--temperature",
             click.FloatRange(0.0, 100.0),
@@ -159,14 +189,51 @@ def sampling_options(temperature: float, max_tokens: str) -> Decorator:
             "Sampling temperature; 0 always takes the likeliest token.",
             temperature,
         ),
-        option("--top-k", click.IntRange(0), "K", "Sample from the K most likely tokens only (default: all)."),
-        option("--top-p", SHARE, "P", "Sample from the most likely tokens that have probability P (default: 1)."),
-        option("--min-p", SHARE, "P", "Drop tokens less likely than P times the most likely one (default: 0)."),
-        option("--repeat-penalty", _FACTOR, "X", "Make recent tokens less likely by this factor (default: 1)."),
-        option("--repeat-last-n", click.IntRange(-1), "N", "Tokens that penalties look at (default: 64; -1: all)."),
-        option("--frequency-penalty", _PENALTY, "X", "Penalize each time that a token occurred (default: 0)."),
-        option("--presence-penalty", _PENALTY, "X", "Penalize a token once if it occurred (default: 0)."),
-        option("--seed", click.IntRange(0, 2**32 - 1), "S", "Seed of the sampling (default: random)."),
+        option(
+            "--top-k",
+            click.IntRange(0),
+            "K",
+            "Sample from the K most likely tokens only (default: all).",
+        ),
+        option(
+            "--top-p",
+            SHARE,
+            "P",
+            "Sample from the most likely tokens that have probability P (default: 1).",
+        ),
+        option(
+            "--min-p",
+            SHARE,
+            "P",
+            "Drop tokens less likely than P times the most likely one (default: 0).",
+        ),
+        option(
+            "--repeat-penalty",
+            _FACTOR,
+            "X",
+            "Make recent tokens less likely by this factor (default: 1).",
+        ),
+        option(
+            "--repeat-last-n",
+            click.IntRange(-1),
+            "N",
+            "Tokens that penalties look at (default: 64; -1: all).",
+        ),
+        option(
+            "--frequency-penalty",
+            _PENALTY,
+            "X",
+            "Penalize each time that a token occurred (default: 0).",
+        ),
+        option(
+            "--presence-penalty",
+            _PENALTY,
+            "X",
+            "Penalize a token once if it occurred (default: 0).",
+        ),
+        option(
+            "--seed", click.IntRange(0, 2**32 - 1), "S", "Seed of the sampling (default: random)."
+        ),
         option(
             "--strategy",
             click.Choice([strategy.value for strategy in Strategy]),
@@ -175,15 +242,36 @@ def sampling_options(temperature: float, max_tokens: str) -> Decorator:
             "the most that keep the target's distribution (probabilistic); those that are likely enough, which changes "
             "the text (threshold); none, so nothing is drafted (greedy).",
         ),
-        option("--threshold", POSITIVE_SHARE, "P", f"Least probability for threshold (default: {THRESHOLD:g})."),
+        option(
+            "--threshold",
+            POSITIVE_SHARE,
+            "P",
+            f"Least probability for threshold (default: {THRESHOLD:g}).",
+        ),
     )
 
 
 def request_options(temperature: float, max_tokens: str) -> Decorator:
     return combined(
         sampling_options(temperature, max_tokens),
-        option("--grammar-file", FILE, "FILE", "Generate only text of this GBNF grammar.", name="grammar"),
-        option("--json-schema", str, "FILE|JSON", "Generate only JSON of this schema: the schema itself, or a file."),
-        option("--model", str, "NAME", "Model to ask, as `specmesh ps` names it, where a drafter has several."),
+        option(
+            "--grammar-file",
+            FILE,
+            "FILE",
+            "Generate only text of this GBNF grammar.",
+            name="grammar",
+        ),
+        option(
+            "--json-schema",
+            str,
+            "FILE|JSON",
+            "Generate only JSON of this schema: the schema itself, or a file.",
+        ),
+        option(
+            "--model",
+            str,
+            "NAME",
+            "Model to ask, as `specmesh ps` names it, where a drafter has several.",
+        ),
         socket_option,
     )

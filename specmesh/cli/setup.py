@@ -42,7 +42,9 @@ _folder_option = click.option(
 
 @keys.command()
 @click.option(
-    "--force", is_flag=True, help="Replace an existing key; peers that know the old one will refuse this machine."
+    "--force",
+    is_flag=True,
+    help="Replace an existing key; peers that know the old one will refuse this machine.",
 )
 @_folder_option
 def new(force: bool, folder: KeyFolder) -> None:
@@ -50,7 +52,10 @@ def new(force: bool, folder: KeyFolder) -> None:
     made = folder.new(replace=force, owner=_owner(folder))
     click.echo(f"wrote {folder.path}", err=True)
     if force:
-        click.echo("daemons that run keep the old key: restart them, and tell their peers the new one", err=True)
+        click.echo(
+            "daemons that run keep the old key: restart them, and tell their peers the new one",
+            err=True,
+        )
     click.echo(made.public.hex())
 
 
@@ -64,12 +69,16 @@ def show(folder: KeyFolder) -> None:
 @keys.command()
 @click.argument("key")
 @option("--name", str, "NAME", "Name for the drafter (default: the beginning of its key).")
-@option("--verifier", str, "tcp://HOST:PORT", "Trust KEY as the key of the verifier at this address.")
+@option(
+    "--verifier", str, "tcp://HOST:PORT", "Trust KEY as the key of the verifier at this address."
+)
 @_folder_option
 def allow(key: str, name: str | None, verifier: str | None, folder: KeyFolder) -> None:
     """Allow the drafter with this public KEY to connect here; or, with --verifier, trust that verifier."""
     if name and verifier:
-        raise click.UsageError("--name is for a drafter's key, --verifier for a verifier's: leave one out")
+        raise click.UsageError(
+            "--name is for a drafter's key, --verifier for a verifier's: leave one out"
+        )
     if verifier is not None:
         host_of(verifier, "--verifier")
     listing = Listing.DRAFTERS if verifier is None else Listing.VERIFIERS
@@ -95,8 +104,15 @@ def revoke(who: str, folder: KeyFolder) -> None:
 def list_command(json: bool, folder: KeyFolder) -> None:
     """List the drafters that are allowed here, and the verifiers that are trusted."""
     found = {str(listing): folder.entries(listing) for listing in Listing}
-    lists = {listing: [{"key": key, "label": label} for key, label in one] for listing, one in found.items()}
-    rows = [(listing.removesuffix("s"), label, key) for listing, one in found.items() for key, label in one]
+    lists = {
+        listing: [{"key": key, "label": label} for key, label in one]
+        for listing, one in found.items()
+    }
+    rows = [
+        (listing.removesuffix("s"), label, key)
+        for listing, one in found.items()
+        for key, label in one
+    ]
     lines = aligned(rows) if rows else [f"nobody is on the lists in {folder.path}"]
     print_result({"schema_version": 1, "folder": str(folder.path), **lists}, lines, as_json=json)
 
@@ -127,7 +143,13 @@ def _owner(folder: KeyFolder) -> tuple[int, int] | None:
     "On the verifier's machine: address to listen on (default: where the verifier's settings listen, or else this "
     "machine's address in its network; port 7072).",
 )
-@option("--keys", FILE, "DIR", "Use this folder of keys (default: as the daemon on this machine does).", name="path")
+@option(
+    "--keys",
+    FILE,
+    "DIR",
+    "Use this folder of keys (default: as the daemon on this machine does).",
+    name="path",
+)
 def pair(host: str | None, code: str | None, address: str | None, path: Path | None) -> None:
     """Introduce two machines to each other.
 
@@ -141,7 +163,10 @@ def pair(host: str | None, code: str | None, address: str | None, path: Path | N
     folder = (KeyFolder(named) if named else find_keys(None)) or KeyFolder(key_folders()[0])
     if not folder.has_key():
         folder.new(owner=_owner(folder))
-        click.echo("This machine has a new key: a daemon that runs uses it once it is started again.", err=True)
+        click.echo(
+            "This machine has a new key: a daemon that runs uses it once it is started again.",
+            err=True,
+        )
     if host is None:
         _wait(folder, settings["bind"], address)
     else:
@@ -154,16 +179,22 @@ def _wait(folder: KeyFolder, bind: str, address: str | None) -> None:
     listens, wire_port = endpoint(bind)
     alone = is_loopback(listens)
     host, port = _endpoint(address or bracketed(_own_address() if alone else listens), "--address")
-    mine = PairingIntroduction("verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0)
+    mine = PairingIntroduction(
+        "verifier", folder.identity().public.hex(), socket.gethostname(), wire_port or 0
+    )
     check_one_network(f"tcp://{bracketed(host)}:{port}", "--address")
     with listen(host, port, "--address") as listener:
         code, shown = new_code(), bracketed(host) + (f":{port}" if port != PORT else "")
-        click.echo(f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n")
+        click.echo(
+            f"On the drafter's machine, within five minutes:\n\n  specmesh pair {shown} {code}\n"
+        )
         theirs = wait(listener, code, mine, lambda theirs: _admit(folder, theirs))
     name = folder.listed(Listing.DRAFTERS)[theirs.key]
     click.echo(f"Paired with {name}. To take it back: specmesh keys revoke {name}")
     if alone:
-        click.echo(f"Next: specmesh verifier --model FILE --bind tcp://{bracketed(host)}:{wire_port}")
+        click.echo(
+            f"Next: specmesh verifier --model FILE --bind tcp://{bracketed(host)}:{wire_port}"
+        )
 
 
 def _ask(folder: KeyFolder, host: str, code: str) -> None:
@@ -175,10 +206,14 @@ def _ask(folder: KeyFolder, host: str, code: str) -> None:
         with socket.create_connection((name, port), 5.0) as connection:
             theirs = ask(connection, code, mine)
     except WrongCode as error:
-        raise WrongCode(f"{error}: run `specmesh pair` on the verifier's machine again for a new one") from None
+        raise WrongCode(
+            f"{error}: run `specmesh pair` on the verifier's machine again for a new one"
+        ) from None
     except OSError as error:
         remedy = "run `specmesh pair` on the verifier's machine first; a code is good once, for five minutes"
-        raise DaemonUnreachable(f"nobody waits at {name}:{port} ({error.strerror or error})", remedy) from None
+        raise DaemonUnreachable(
+            f"nobody waits at {name}:{port} ({error.strerror or error})", remedy
+        ) from None
     address = f"tcp://{bracketed(name)}:{theirs.port}"
     folder.allow(Listing.VERIFIERS, theirs.key, address, replace=True)
     click.echo(f"Paired with {theirs.name}. Start the drafter with --connect {address}")
@@ -194,9 +229,14 @@ def _admit(folder: KeyFolder, theirs: "PairingIntroduction") -> None:
 def _endpoint(text: str, option: str) -> tuple[str, int]:
     from specmesh.security.pairing import PORT
 
-    host, port = endpoint(f"tcp://{text}" if endpoint(f"tcp://{text}")[1] else f"tcp://{text}:{PORT}")
+    host, port = endpoint(
+        f"tcp://{text}" if endpoint(f"tcp://{text}")[1] else f"tcp://{text}:{PORT}"
+    )
     if not (host and port):
-        raise ConfigError(f"{option} {text!r} is not an address", "write HOST or HOST:PORT, IPv6 as [ADDRESS]:PORT")
+        raise ConfigError(
+            f"{option} {text!r} is not an address",
+            "write HOST or HOST:PORT, IPv6 as [ADDRESS]:PORT",
+        )
     return host, port
 
 
@@ -214,7 +254,10 @@ def _own_address() -> str:
 
 
 @click.command()
-@click.argument("action", type=click.Choice(["install", "uninstall", "start", "stop", "restart", "status", "logs"]))
+@click.argument(
+    "action",
+    type=click.Choice(["install", "uninstall", "start", "stop", "restart", "status", "logs"]),
+)
 @ROLE
 @click.option("--system/--user", default=False, help="The machine's own service, or this user's.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be written and run.")
@@ -237,7 +280,9 @@ def service(action: str, role: str, system: bool, dry_run: bool) -> None:
         else:
             run(found.commands[action], dry_run)
     except PermissionError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}", "--system needs root, use sudo") from None
+        raise ConfigError(
+            f"{error.filename}: {error.strerror}", "--system needs root, use sudo"
+        ) from None
 
 
 # --- models
@@ -260,7 +305,9 @@ def pull(hub_id: str, file: str | None) -> None:
     try:
         from specmesh.models.pull import pull as get
     except ImportError as error:
-        raise ConfigError("huggingface_hub is not installed", 'pip install "specmesh[hub]"') from error
+        raise ConfigError(
+            "huggingface_hub is not installed", 'pip install "specmesh[hub]"'
+        ) from error
     click.echo(get(hub_id, file, models_dir().absolute()))
 
 

@@ -44,7 +44,15 @@ _PEER = (
     "{drafter} ({engine} {model}), round trip {round_trip_ms.p50} ms, {draft_interval_ms} ms per draft, acceptance "
     "{acceptance}, promises {promised_tokens_per_second} tokens/s, drafts for {sessions}"
 )
-_SESSION = ("session", "prompt_tokens", "generated_tokens", "acceptance_rate", "draft_n", "lead", "tokens_per_second")
+_SESSION = (
+    "session",
+    "prompt_tokens",
+    "generated_tokens",
+    "acceptance_rate",
+    "draft_n",
+    "lead",
+    "tokens_per_second",
+)
 
 
 @click.command()
@@ -68,7 +76,10 @@ def watch(client: Client, interval: float) -> None:
     none answers at first."""
     snapshot, trouble, answered = client.get("/stats"), "", time.monotonic()
     while True:
-        found = [{name: session.get(name) for name in _SESSION} for session in objects_at(snapshot, "sessions.rows")]
+        found = [
+            {name: session.get(name) for name in _SESSION}
+            for session in objects_at(snapshot, "sessions.rows")
+        ]
         shown = [trouble, *lines(snapshot), "", *(table(found[::-1]) if found else [])]
         if sys.stdout.isatty():
             width, height = shutil.get_terminal_size()
@@ -91,12 +102,25 @@ def rows(snapshot: Json) -> list[tuple[str, str]]:
     role = str(snapshot.get("role"))
     if "loading" in snapshot:
         return [("role", role), ("loading", f"{snapshot['loading']:.0%}")]
-    templates = {"role": "{role}, up {uptime_s} s"} | _ROWS | (_DRAFTER_ROWS if role == "drafter" else _VERIFIER_ROWS)
+    templates = (
+        {"role": "{role}, up {uptime_s} s"}
+        | _ROWS
+        | (_DRAFTER_ROWS if role == "drafter" else _VERIFIER_ROWS)
+    )
     found = [(name, _filled(template, snapshot)) for name, template in templates.items()]
-    found.append(("wire", "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted"))
+    found.append(
+        (
+            "wire",
+            "encrypted, for allowed keys only" if snapshot.get("encrypted") else "not encrypted",
+        )
+    )
     found += [("verifier", _verifier_of(one)) for one in objects_at(snapshot, "verifiers")]
     found += [("drafter", _filled(_PEER, one)) for one in objects_at(snapshot, "peers")]
-    return found if "verifiers" in snapshot or snapshot.get("peers") else [*found, ("drafter", "none attached")]
+    return (
+        found
+        if "verifiers" in snapshot or snapshot.get("peers")
+        else [*found, ("drafter", "none attached")]
+    )
 
 
 def _verifier_of(one: Json) -> str:
@@ -111,7 +135,11 @@ def _filled(template: str, snapshot: Json) -> str:
 
     def value(path: re.Match[str]) -> str:
         found = at(snapshot, path[1])
-        return "-" if found is None else printable(f"{found:.4g}" if isinstance(found, float) else str(found))
+        return (
+            "-"
+            if found is None
+            else printable(f"{found:.4g}" if isinstance(found, float) else str(found))
+        )
 
     return re.sub(r"{([\w.]+)}", value, template)
 
@@ -130,7 +158,10 @@ def ps(ctx: click.Context, json: bool) -> None:
     elif daemons:
         click.echo("\n".join(table(daemons)))
     if not daemons:
-        click.echo("specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)", err=True)
+        click.echo(
+            "specmesh: no daemon runs here: start one (specmesh verifier, specmesh drafter)",
+            err=True,
+        )
         ctx.exit(DaemonUnreachable.exit_code)
 
 
@@ -169,9 +200,15 @@ def find() -> list[Found]:
             stats = daemon.Client(path, ANSWER_TIMEOUT_S).get("/stats")
         except SpecmeshError as error:
             if type(error) is not DaemonUnreachable:  # else nobody listens there
-                found.append(Found(path, "starting" if isinstance(error, Starting) else "does not answer"))
+                found.append(
+                    Found(path, "starting" if isinstance(error, Starting) else "does not answer")
+                )
             continue
-        found.append(Found(path, f"loading {stats['loading']:.0%}" if "loading" in stats else "running", stats))
+        found.append(
+            Found(
+                path, f"loading {stats['loading']:.0%}" if "loading" in stats else "running", stats
+            )
+        )
     return found
 
 
@@ -208,7 +245,9 @@ def ping(count: int, interval: float, json: bool, socket_path: Path | None) -> N
         elif peers:
             click.echo("\n" + "\n".join(table(peers)))
     if not any(peer["answered"] for peer in peers):
-        raise DaemonUnreachable("no peer answered: is it running, and reachable from here? `specmesh doctor` looks")
+        raise DaemonUnreachable(
+            "no peer answered: is it running, and reachable from here? `specmesh doctor` looks"
+        )
 
 
 def _pinged(name: str, address: str, times_ms: list[float | None]) -> Json:

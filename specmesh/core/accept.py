@@ -21,7 +21,9 @@ class Acceptance:
     """The outcome of one round."""
 
     committed: tuple[int, ...]  # the accepted drafts, then the recovered or bonus token
-    accepted: int  # how many of them were drafts; all of them where the row after them gave no choice
+    accepted: (
+        int  # how many of them were drafts; all of them where the row after them gave no choice
+    )
     tested: int  # drafts that were compared; the last of them failed where accepted < tested
     ended: bool  # the last committed id ends the text, and is none of it
     stopped: bool = False  # the last committed id completes a stop string
@@ -69,8 +71,12 @@ class VerifiedRows:
 
     base: int  # committed ids
     crc: int  # theirs
-    logits: NDArray[np.float32]  # (k + 1, n_vocab): for the place after them, and after each of k verified drafts
-    offers: Sequence[SampledDraft]  # these drafts, and perhaps the next one in hand, for the last row
+    logits: NDArray[
+        np.float32
+    ]  # (k + 1, n_vocab): for the place after them, and after each of k verified drafts
+    offers: Sequence[
+        SampledDraft
+    ]  # these drafts, and perhaps the next one in hand, for the last row
     sampler: Callable[[int], Sampler]  # what chooses after the first so many drafts
 
 
@@ -109,13 +115,18 @@ class Probabilistic:
     prefix they are for (see `ProposalSampler`)."""
 
     def __init__(self, seed: int) -> None:
-        self._coins, self._residuals = derived(seed, NoiseStream.COINS), derived(seed, NoiseStream.RESIDUALS)
+        self._coins, self._residuals = (
+            derived(seed, NoiseStream.COINS),
+            derived(seed, NoiseStream.RESIDUALS),
+        )
 
     def choices(self, rows: VerifiedRows) -> TokenChoice:
         offers = rows.offers
         chosen = [offer.token for offer in offers]
         if offers:
-            block = Block.of([rows.sampler(i).distribution(rows.logits[i]) for i in range(len(offers))], offers)
+            block = Block.of(
+                [rows.sampler(i).distribution(rows.logits[i]) for i in range(len(offers))], offers
+            )
             stood, weights = block.outcome(uniform(self._coins, rows.base, np.arange(len(offers))))
             if weights is not None:
                 coin = float(uniform(self._residuals, rows.base, np.zeros(1, np.int64))[0])

@@ -20,7 +20,10 @@ def most_sessions(max_sessions: int) -> int:
 def check_queue(waiting: Sequence[int], new: int, most: int, full: str) -> None:
     """Raise Busy, which says `full`, where those `waiting`, all in bytes, leave no room for one more."""
     if waiting and sum(waiting) + new > MAX_BYTES:
-        raise Busy(f"the {len(waiting)} requests that wait take {sum(waiting) >> 20} MB", "try again, or ask for less")
+        raise Busy(
+            f"the {len(waiting)} requests that wait take {sum(waiting) >> 20} MB",
+            "try again, or ask for less",
+        )
     if len(waiting) >= most:
         raise Busy(full)
 
@@ -76,7 +79,11 @@ class KeptSessions(dict[int, SessionContext]):
         if now < self.next_end and len(self) <= MAX_KEPT:
             return []
         excess = len(self) - MAX_KEPT
-        over = [live for number, live in enumerate(self.values()) if now >= live.kept_until or number < excess]
+        over = [
+            live
+            for number, live in enumerate(self.values())
+            if now >= live.kept_until or number < excess
+        ]
         for live in over:
             del self[live.id]
         return over

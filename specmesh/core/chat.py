@@ -33,7 +33,9 @@ class Tokenizer(Protocol):
         """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
         ...
 
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+    def chat_text(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
+    ) -> str:
         """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
         variables: the template's, besides those that every template has. Raises RequestError where there is no template
         or it refuses the messages, EngineError where it fails."""
@@ -59,7 +61,9 @@ class ToolChoice:
         return cls([one for one in tools if is_object(one)], name)
 
 
-def for_template(request: Request, texts: Mapping[str, str]) -> tuple[Sequence[ChatMessage], dict[str, object]]:
+def for_template(
+    request: Request, texts: Mapping[str, str]
+) -> tuple[Sequence[ChatMessage], dict[str, object]]:
     """Return the messages and the variables that the model's template is to render. Where that knows no tools, a
     message of the system's describes them. texts: see `Tokenizer`."""
     choice, variables = ToolChoice.of(request.params.grammar), dict(request.template)
@@ -71,7 +75,9 @@ def for_template(request: Request, texts: Mapping[str, str]) -> tuple[Sequence[C
         return messages, variables
     if re.search(r"\btools\b", template) is None or form is tool_calls.GENERIC:
         return _in_words(messages, tool_calls.generic_prompt(choice.tools, form)), variables
-    return messages, variables | {"tools": [{"type": "function", "function": one} for one in choice.tools]}
+    return messages, variables | {
+        "tools": [{"type": "function", "function": one} for one in choice.tools]
+    }
 
 
 def unknown_variables(request: Request, texts: Mapping[str, str]) -> Iterator[str]:
@@ -85,8 +91,12 @@ def _in_turn(message: ChatMessage, form: tool_calls.ToolFormat) -> ChatMessage:
     """A message of a tool loop for a template that knows of none: calls are text, and what came of them the user's."""
     if message.role == "tool":
         return ChatMessage("user", f"<tool_response>\n{message.content}\n</tool_response>")
-    calls = [f"{form.start}{one.name}{form.after}{one.arguments}{form.end}" for one in message.tool_calls]
-    return replace(message, content="\n".join(filter(None, (message.content, *calls))), tool_calls=())
+    calls = [
+        f"{form.start}{one.name}{form.after}{one.arguments}{form.end}" for one in message.tool_calls
+    ]
+    return replace(
+        message, content="\n".join(filter(None, (message.content, *calls))), tool_calls=()
+    )
 
 
 def _joined(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
@@ -94,7 +104,11 @@ def _joined(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
     turns = list[ChatMessage]()
     for one in messages:
         before = turns[-1] if turns else None
-        if before is not None and before.role == one.role == "user" and before.content.endswith("</tool_response>"):
+        if (
+            before is not None
+            and before.role == one.role == "user"
+            and before.content.endswith("</tool_response>")
+        ):
             turns[-1] = replace(before, content=f"{before.content}\n{one.content}")
         else:
             turns.append(one)
@@ -115,7 +129,10 @@ def with_format(params: SessionParams, texts: Mapping[str, str], tail: str) -> S
     thinking = params.thinking or reasoning.thinking(style, tail)
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
         said = json.loads(grammar.text)
-        said |= {"format": said["format"] or texts.get("tool_format", "generic"), "thinking": thinking}
+        said |= {
+            "format": said["format"] or texts.get("tool_format", "generic"),
+            "thinking": thinking,
+        }
         grammar = Grammar(GrammarKind.TOOLS, json.dumps(said, ensure_ascii=False))
     elif grammar is not None:
         thinking = ""  # no other grammar lets a thought end
@@ -130,11 +147,15 @@ def prompt_of(request: Request, tokenizer: Tokenizer) -> tuple[tuple[int, ...], 
     ids = request.prompt_ids
     if ids is not None:
         pieces = tokenizer.vocabulary.pieces
-        text = b"".join(pieces[one] for one in ids[-TAIL:] if one < len(pieces)).decode("utf-8", "replace")
+        text = b"".join(pieces[one] for one in ids[-TAIL:] if one < len(pieces)).decode(
+            "utf-8", "replace"
+        )
     else:
         text = request.prompt or ""
         if request.messages:
             messages, variables = for_template(request, tokenizer.texts)
             text = tokenizer.chat_text(messages, variables, continued=request.continued)
         ids = tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1])
-    return ids, with_format(request.params, tokenizer.texts, text) if request.chat else request.params
+    return ids, with_format(
+        request.params, tokenizer.texts, text
+    ) if request.chat else request.params

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 
 from specmesh.core.events import Learned
 from specmesh.core.fields import Json
-from specmesh.core.requests import DrafterRequest, Finished, Reply, RequestState, Scored, Started, Tokens
+from specmesh.core.requests import (
+    DrafterRequest,
+    Finished,
+    Reply,
+    RequestState,
+    Scored,
+    Started,
+    Tokens,
+)
 from specmesh.core.sampling.logprobs import Logprob, unflattened
 from specmesh.errors import SpecmeshError
 from specmesh.wire import messages as m
@@ -45,7 +53,9 @@ class ClientSession:
     broken: SpecmeshError | None = None
     _truth: list[int] = field(default_factory=list)
     _waiting: CommittedIds | None = None
-    _scores: list[Logprob] = field(default_factory=list)  # of the prompt's ids but the first, where these are echoed
+    _scores: list[Logprob] = field(
+        default_factory=list
+    )  # of the prompt's ids but the first, where these are echoed
 
     @property
     def _prompt_ids(self) -> tuple[int, ...]:
@@ -78,16 +88,28 @@ class ClientSession:
 
     def add(self, logprobs: m.Logprobs) -> list[Reply]:
         """Add log-probabilities of committed ids, and send these once all are here; so those of an echoed prompt."""
-        waiting, found = self._waiting, unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top))
-        echoed, replies = self.pending is not None and self.pending.request.params.scored, list[Reply]()
-        if self.pending is not None and echoed and logprobs.base == len(self._scores) + 1 < self.n_prompt:
+        waiting, found = (
+            self._waiting,
+            unflattened((logprobs.chosen, logprobs.top_ids, logprobs.top)),
+        )
+        echoed, replies = (
+            self.pending is not None and self.pending.request.params.scored,
+            list[Reply](),
+        )
+        if (
+            self.pending is not None
+            and echoed
+            and logprobs.base == len(self._scores) + 1 < self.n_prompt
+        ):
             self._scores += found[: self.n_prompt - logprobs.base]
             if len(self._scores) == self.n_prompt - 1:
                 replies.append(Reply(self.pending.client, Scored(tuple(self._scores))))
         if waiting is None:
             return replies
         positions = range(waiting.base, waiting.base + len(waiting.ids))
-        waiting.logprobs |= {at: one for at, one in enumerate(found, logprobs.base) if at in positions}
+        waiting.logprobs |= {
+            at: one for at, one in enumerate(found, logprobs.base) if at in positions
+        }
         return replies + (self._take_waiting() if len(waiting.logprobs) == len(waiting.ids) else [])
 
     def done(self, reason: str, report: Json) -> list[Reply]:
@@ -113,7 +135,11 @@ class ClientSession:
         request = pending.request
         if self.n_truth >= self.n_prompt:
             # what lacks its log-probabilities comes again
-            sent = tuple(self._truth[self.n_prompt : self._waiting.base if self._waiting is not None else None])
+            sent = tuple(
+                self._truth[
+                    self.n_prompt : self._waiting.base if self._waiting is not None else None
+                ]
+            )
             generated, known = max(sent, request.generated, key=len), max(request.known, len(sent))
             pending.request = replace(
                 request, prompt_ids=self._prompt_ids, messages=(), generated=generated, known=known
@@ -135,8 +161,16 @@ class ClientSession:
         return [self._tokens(self.pending, one.ids, one.accepted, logprobs)]
 
     def _tokens(
-        self, pending: DrafterRequest, ids: tuple[int, ...], accepted: int, logprobs: tuple[Logprob | None, ...] = ()
+        self,
+        pending: DrafterRequest,
+        ids: tuple[int, ...],
+        accepted: int,
+        logprobs: tuple[Logprob | None, ...] = (),
     ) -> Reply:
-        ended = ids[-1] in self.end_ids and not pending.request.params.scored  # only the last can be an end id
+        ended = (
+            ids[-1] in self.end_ids and not pending.request.params.scored
+        )  # only the last can be an end id
         shown = ids[:-1] if ended else ids
-        return Reply(pending.client, Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)]))
+        return Reply(
+            pending.client, Tokens(shown, min(accepted, len(shown)), logprobs[: len(shown)])
+        )

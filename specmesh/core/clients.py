@@ -70,7 +70,11 @@ class Clients:
     @property
     def waiting(self) -> list[ClientRequest]:
         """Requests that wait for a session; one by its name only is answered at once."""
-        return [entry for entry in self.requests.values() if not entry.session and not entry.request.named_only]
+        return [
+            entry
+            for entry in self.requests.values()
+            if not entry.session and not entry.request.named_only
+        ]
 
     # --- what clients ask for
 
@@ -87,7 +91,9 @@ class Clients:
         except SpecmeshError as error:
             return [Reply(client, Failed(error))]
         self.requests[entry.number] = entry
-        ids = () if request.named_only else request.prompt_ids or ()  # without ids no new session begins
+        ids = (
+            () if request.named_only else request.prompt_ids or ()
+        )  # without ids no new session begins
         opening = vev.Opening(entry.number, request, ids, len(ids), None, owner, key)
         if request.named_only:
             return [opening]  # the core answers at once
@@ -104,11 +110,16 @@ class Clients:
         """Raise Busy where too many wait already."""
         waiting, owners = self.waiting, self.owners()
         hint = "try again, or start the verifier with a larger --max-queue"
-        full = f"all {self._max_sessions} sessions are taken and {len(waiting)} requests wait: {hint}"
+        full = (
+            f"all {self._max_sessions} sessions are taken and {len(waiting)} requests wait: {hint}"
+        )
         sizes, free = [one.request.size for one in waiting], self._max_sessions - len(owners)
         check_queue(sizes, entry.request.size, self._most + free, full)
         theirs = owners.count(entry.owner) + sum(one.owner == entry.owner for one in waiting)
-        if entry.owner is not None and theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2:
+        if (
+            entry.owner is not None
+            and theirs >= most_sessions(self._max_sessions) + (self._most + 1) // 2
+        ):
             raise Busy(f"{theirs} requests of this drafter run or wait", hint)
 
     def encoded(self, opening: vev.Opening) -> Sequence[ClientsEffect]:
@@ -172,7 +183,12 @@ class Clients:
         if new is None:
             return []
         new.session = began.session
-        replies = [Reply(new.client, Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params))]
+        replies = [
+            Reply(
+                new.client,
+                Started(began.session, len(began.prompt_ids), began.prompt_ids, began.params),
+            )
+        ]
         if began.said:
             replies.append(Reply(new.client, Tokens(began.said, 0, began.logprobs)))
         return replies
@@ -186,7 +202,9 @@ class Clients:
         entry, emit = self.requests.get(done.client) if done.client is not None else None, done.emit
         if entry is None:
             return []
-        return [Reply(entry.client, Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))]
+        return [
+            Reply(entry.client, Tokens(emit.ids, min(emit.accepted, len(emit.ids)), emit.logprobs))
+        ]
 
     def ended(self, end: vev.SessionEnded) -> Sequence[Reply]:
         """Tell a session's client of its end, with the report."""
@@ -200,5 +218,8 @@ class Clients:
             return [Reply(entry.client, Failed(end.error))]
         report = end.report
         if traffic is not None:
-            report = report | {"bytes_sent": traffic.bytes_sent, "bytes_received": traffic.bytes_received}
+            report = report | {
+                "bytes_sent": traffic.bytes_sent,
+                "bytes_received": traffic.bytes_received,
+            }
         return [Reply(entry.client, Finished(end.reason, end.prompt_ids, report))]

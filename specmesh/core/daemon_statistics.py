@@ -10,9 +10,23 @@ from specmesh.core import events as ev
 from specmesh.core import snapshot
 from specmesh.core import verifier_events as vev
 from specmesh.core.fields import Json
-from specmesh.core.statistics import LONG, SERVED, SHORT, BusyShare, Histogram, RecentSamples, Throughput, milliseconds
+from specmesh.core.statistics import (
+    LONG,
+    SERVED,
+    SHORT,
+    BusyShare,
+    Histogram,
+    RecentSamples,
+    Throughput,
+    milliseconds,
+)
 
-UNMEASURED = {"draft_interval_ms": None, "acceptance_rate": None, "promised_tokens_per_second": None, "sessions": 0}
+UNMEASURED = {
+    "draft_interval_ms": None,
+    "acceptance_rate": None,
+    "promised_tokens_per_second": None,
+    "sessions": 0,
+}
 
 
 class DaemonFacts(TypedDict):
@@ -47,7 +61,11 @@ class DaemonStats:
 
 class VerifierStats(DaemonStats):
     def __init__(self, now: float) -> None:
-        self._first_tokens, self._between, self._latencies = Histogram(LONG), Histogram(SHORT), Histogram(LONG)
+        self._first_tokens, self._between, self._latencies = (
+            Histogram(LONG),
+            Histogram(SHORT),
+            Histogram(LONG),
+        )
         own = self._first_tokens, self._between, self._latencies
         super().__init__(now, snapshot.HistogramsSection(Histogram(SHORT), *own))
         self._ended, self.throughput = Counter[str](), Throughput()
@@ -110,7 +128,9 @@ class VerifierStats(DaemonStats):
                 kept=core.kept,
                 queued=queued,
                 rows=core.sessions,
-                ended=snapshot.Ended(**{one.name: self._ended[one.name] for one in fields(snapshot.Ended)}),
+                ended=snapshot.Ended(
+                    **{one.name: self._ended[one.name] for one in fields(snapshot.Ended)}
+                ),
             ),
             acceptance={
                 "rate": round(totals.acceptance_rate, 4) if totals.drafted else None,
@@ -126,7 +146,9 @@ class VerifierStats(DaemonStats):
                 str(least): {str(n): round(one * 1e3, 4) for n, one in table.items()}
                 for least, table in core.steps.items()
             },
-            peers=[peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()],
+            peers=[
+                peer | core.drafters.get(identity, UNMEASURED) for identity, peer in peers.items()
+            ],
             wire=wire,
             prefix_cache=core.prefix_cache,
         )

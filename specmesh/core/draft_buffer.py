@@ -23,11 +23,18 @@ class DraftBuffer:
     ) -> None:  # fmt: skip
         self.cut = False
         self._session, self._counts = session, counts
-        self._prefix, self._n_vocab, self._constraint, self._draft_length = prefix, n_vocab, constraint, draft_length
+        self._prefix, self._n_vocab, self._constraint, self._draft_length = (
+            prefix,
+            n_vocab,
+            constraint,
+            draft_length,
+        )
         self._chain = Prefix()  # goes on from the whole prefix, as soon as it holds any
         self.tokens = self._chain.ids
         self._proposals: list[Proposal | None] = []  # what each was sampled from
-        self._judged = len(prefix)  # up to here it is known whether drafts were accepted, or there were none
+        self._judged = len(
+            prefix
+        )  # up to here it is known whether drafts were accepted, or there were none
         self._nacked = float("-inf")
         self._orphaned: float | None = None  # since when drafts come that hang on nothing here
 
@@ -61,7 +68,11 @@ class DraftBuffer:
 
     def take(self, drafts: m.Draft | m.DraftProbs, now: float) -> list[ev.VerifierEffect]:
         length, base, crc, ids = len(self._prefix.ids), drafts.base, drafts.prefix_crc, drafts.ids
-        proposals = () if isinstance(drafts, m.Draft) else unflattened((drafts.sizes, drafts.support, drafts.weights))
+        proposals = (
+            ()
+            if isinstance(drafts, m.Draft)
+            else unflattened((drafts.sizes, drafts.support, drafts.weights))
+        )
         if not self._possible(ids, proposals):
             self._counts.stale_drafts += len(ids)
             return []
@@ -77,7 +88,9 @@ class DraftBuffer:
                 self._draft_length.estimate.alive()
             return []
         self._orphaned = None
-        self._draft_length.estimate.arrived(length, self._draft_length.draft_n, base + len(ids), now)
+        self._draft_length.estimate.arrived(
+            length, self._draft_length.draft_n, base + len(ids), now
+        )
         if self._constraint is not None:
             self._prune(self._constraint)
         return []
@@ -89,10 +102,15 @@ class DraftBuffer:
             return False
         if not proposals:
             return True
-        fits = all(one is None or one.fits(token, n_vocab) for token, one in zip(ids, proposals, strict=False))
+        fits = all(
+            one is None or one.fits(token, n_vocab)
+            for token, one in zip(ids, proposals, strict=False)
+        )
         return fits and len(proposals) == len(ids)
 
-    def _insert(self, base: int, crc: int, ids: tuple[int, ...], proposals: tuple[Proposal | None, ...]) -> bool:
+    def _insert(
+        self, base: int, crc: int, ids: tuple[int, ...], proposals: tuple[Proposal | None, ...]
+    ) -> bool:
         """Let the chain go on so; return False where the ids follow nothing here or contradict what is committed. A
         draft that is here already keeps its first proposal."""
         at = base - len(self._prefix.ids)
@@ -111,7 +129,9 @@ class DraftBuffer:
                 self.forget()
             new = ids[agreed : MOST_HELD - at]
             self._chain.extend(new)
-            self._proposals += proposals[agreed : agreed + len(new)] if proposals else (None,) * len(new)
+            self._proposals += (
+                proposals[agreed : agreed + len(new)] if proposals else (None,) * len(new)
+            )
         return True
 
     def _truncate(self, length: int) -> None:
@@ -134,7 +154,9 @@ class DraftBuffer:
         if tuple(ids[:known]) != tuple(self._prefix[base : base + len(ids[:known])]):
             return
         said = self._prefix[base + known : base + len(ids)]
-        for position, (token, true) in enumerate(zip(ids[known:], said, strict=False), base + known):
+        for position, (token, true) in enumerate(
+            zip(ids[known:], said, strict=False), base + known
+        ):
             self._judged = position + 1
             self._draft_length.judged(right=token == true)
             if token != true:
@@ -185,7 +207,9 @@ class TruthSender:
         return [m.Truth(self._session, base, crc, new, self._draft_length.draft_n, accepted)]
 
     def nacked(self, nack: m.Nack, now: float) -> list[m.Sync]:
-        if now - self._synced < min(m.NACK_INTERVAL, max(SYNC_INTERVAL, self._draft_length.round_trip)):
+        if now - self._synced < min(
+            m.NACK_INTERVAL, max(SYNC_INTERVAL, self._draft_length.round_trip)
+        ):
             return []
         self._synced = now
         return self._sync(nack.base if self._prefix.holds(nack.base, nack.prefix_crc) else 0)
@@ -196,5 +220,8 @@ class TruthSender:
         self._drafting = draft_n > 0 and not self._draft_length.probing
         parts = range(base, max(end, base + 1), m.MAX_TOKENS)
         return [
-            m.Sync(self._session, at, prefix.crc_at(at), tuple(prefix[at : at + m.MAX_TOKENS]), draft_n) for at in parts
+            m.Sync(
+                self._session, at, prefix.crc_at(at), tuple(prefix[at : at + m.MAX_TOKENS]), draft_n
+            )
+            for at in parts
         ]

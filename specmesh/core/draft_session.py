@@ -25,7 +25,10 @@ BURST = 1e-3
 # slow link has room for few, and a verifier has limits. With 1e-3 a busy machine's texts took 130 bytes a token.
 FRAME_INTERVAL, AHEAD_INTERVAL = 1.5e-3, 2.5e-3
 LEAST_USE = 0.01  # probability below which a draft is not worth its bytes
-PRIOR_DRAFTS, PRIOR_RATE = 6.0, 0.75  # drafts that count as judged from the start, and the share of them accepted
+PRIOR_DRAFTS, PRIOR_RATE = (
+    6.0,
+    0.75,
+)  # drafts that count as judged from the start, and the share of them accepted
 KEEP = 0.5 ** (1 / 16)  # what a round still counts after the next one
 CHUNK = 128  # most ids of a prompt that are taken in at once: sessions take turns in between
 
@@ -45,7 +48,9 @@ class DrafterSession:
     is to be cut. guided: drafts keep to its grammar. undraftable: drafting for it has failed; alone: it did beside
     others, so none joins until it has drafted."""
 
-    def __init__(self, opened: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0) -> None:
+    def __init__(
+        self, opened: ev.DraftFor, limits: DraftLimits, *, round_trip: float = 0.0
+    ) -> None:
         self.opened, self._limits = opened, limits
         self.seq: int | None = None
         self.grammar = opened.grammar  # until others are asked to compile it
@@ -53,7 +58,9 @@ class DrafterSession:
         self.undraftable = self.alone = False
         self._sampler = Sampler(opened.params)
         self._samples = uses_proposals(opened.params)  # and says from what
-        self._plain = not self._sampler.looks_back and not self._samples  # one sampler does for every position
+        self._plain = (
+            not self._sampler.looks_back and not self._samples
+        )  # one sampler does for every position
         self.draft_n = 0
         self._round_trip = round_trip
         self.draft_tokens = 0
@@ -62,7 +69,9 @@ class DrafterSession:
         self._chunk = min(CHUNK, limits.n_batch)
         self.known = Prefix()  # the truth, then the chain
         self._ids = self.known.ids
-        self._proposals: dict[int, Proposal] = {}  # by position, what drafts beyond the truth were sampled from
+        self._proposals: dict[
+            int, Proposal
+        ] = {}  # by position, what drafts beyond the truth were sampled from
         self.n_truth = 0
         self._learned = 0  # how much of the truth has been reported
         self.fed = self.held = 0
@@ -99,8 +108,17 @@ class DrafterSession:
         if not draft:
             return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), None)
         if self._plain and self.guided is None:
-            return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), self._sampler, self._in_a_row())
-        return ev.DraftRow(self.opened.key, self.seq, held, tuple(ids[held:end]), self._sampler_at(end))
+            return ev.DraftRow(
+                self.opened.key,
+                self.seq,
+                held,
+                tuple(ids[held:end]),
+                self._sampler,
+                self._in_a_row(),
+            )
+        return ev.DraftRow(
+            self.opened.key, self.seq, held, tuple(ids[held:end]), self._sampler_at(end)
+        )
 
     def _in_a_row(self) -> int:
         """Drafts that the model makes before it hears anything: those asked for, or those beyond them, but no longer
@@ -116,7 +134,9 @@ class DrafterSession:
             sampler = sampler.after(self._before(end, back))
         if self.guided is not None and self.guided.exhausted is None:
             try:
-                return self.guided.sampler(sampler, end - self.opened.n_prompt, lambda count: self._before(end, count))
+                return self.guided.sampler(
+                    sampler, end - self.opened.n_prompt, lambda count: self._before(end, count)
+                )
             except SpecmeshError:
                 self.guided = None  # drafts go on without
         return ProposalSampler(sampler, self.known.crc_at(end)) if self._samples else sampler
@@ -208,12 +228,16 @@ class DrafterSession:
         """Note that the model's memory was cut, to so many ids, or fewer than were asked for."""
         self.fed, self.held = length, min(self.held, length)
 
-    def predicted(self, row: ev.DraftRow, tokens: Sequence[int], started: float, now: float) -> list[ev.DrafterEffect]:
+    def predicted(
+        self, row: ev.DraftRow, tokens: Sequence[int], started: float, now: float
+    ) -> list[ev.DrafterEffect]:
         """Note what the model took in, as far as it belongs to the chain still, and let that grow by its drafts."""
         if row.position != self.fed:
             return []  # the memory could not be cut there, and was not fed
         made = (*row.ids, *tokens)
-        self.fed += len(made) - (len(tokens) == row.draft_n)  # the last draft is fed next time, unless none followed it
+        self.fed += len(made) - (
+            len(tokens) == row.draft_n
+        )  # the last draft is fed next time, unless none followed it
         if row.position != self.held:
             return []  # what it follows was cut meanwhile
         known = self._ids[self.held : self.held + len(made)]
@@ -238,12 +262,22 @@ class DrafterSession:
     def _send(self, now: float) -> list[ev.DrafterEffect]:
         """Send what is not sent: at once where it is all that the next step wants, else once in FRAME_INTERVAL,
         or in AHEAD_INTERVAL where it is beyond that."""
-        base, end, wanted = max(self._sent, self.n_truth), len(self._ids), self.n_truth + self.draft_n
+        base, end, wanted = (
+            max(self._sent, self.n_truth),
+            len(self._ids),
+            self.n_truth + self.draft_n,
+        )
         more = end < self._most and not self._stuck and not base < wanted <= end
-        if base >= end or (more and now - self._sent_at < (FRAME_INTERVAL if base < wanted else AHEAD_INTERVAL)):
+        if base >= end or (
+            more and now - self._sent_at < (FRAME_INTERVAL if base < wanted else AHEAD_INTERVAL)
+        ):
             return []
         self._sent, self._sent_at = end, now
         place = self.opened.session, base, self.known.crc_at(base), tuple(self._ids[base:end])
         if self._proposals:
-            return [m.DraftProbs(*place, *flattened([self._proposals.get(at) for at in range(base, end)]))]
+            return [
+                m.DraftProbs(
+                    *place, *flattened([self._proposals.get(at) for at in range(base, end)])
+                )
+            ]
         return [m.Draft(*place)]

@@ -27,7 +27,9 @@ class DrafterCore:
         self.sessions: dict[int, DrafterSession] = {}  # those who were served last come last
         self._round_trips: dict[int, float] = {}
         self._speaks: set[int] = set()  # upstreams whose ids the draft model can be asked in
-        self._cuts: dict[int, int] = {}  # length by sequence that no session has, due before its next row
+        self._cuts: dict[
+            int, int
+        ] = {}  # length by sequence that no session has, due before its next row
         self._threads: int | None = None  # of the next step, where that changes
         self._work = ev.Worked()  # that is not reported yet
         self._reported_at = 0.0
@@ -41,9 +43,15 @@ class DrafterCore:
             case ev.DraftFor(key, upstream):
                 round_trip = self._round_trips.get(upstream, 0.0)
                 self.sessions[key] = DrafterSession(event, self._limits, round_trip=round_trip)
-            case ev.FollowUp(key):  # in order with what is learned, so that no end overtakes its text
+            case ev.FollowUp(
+                key
+            ):  # in order with what is learned, so that no end overtakes its text
                 if (session := self.sessions.get(key)) is not None:
-                    event = replace(event, draft_tokens=session.draft_tokens, draft_seconds=session.draft_seconds)
+                    event = replace(
+                        event,
+                        draft_tokens=session.draft_tokens,
+                        draft_seconds=session.draft_seconds,
+                    )
                 return [(key, event)]
             case ev.Dropped(key):
                 if (session := self.sessions.pop(key, None)) is not None:
@@ -60,7 +68,9 @@ class DrafterCore:
                 assert_never(event)
         return []
 
-    def _heard(self, session: DrafterSession, said: m.Truth | m.Sync | m.Nack, now: float) -> list[ev.CoreEffect]:
+    def _heard(
+        self, session: DrafterSession, said: m.Truth | m.Sync | m.Nack, now: float
+    ) -> list[ev.CoreEffect]:
         """Take in what was said; the first time that drafts are asked for have the grammar compiled, which takes long:
         texts that nobody drafts for need none."""
         key, effects = session.opened.key, list[ev.CoreEffect]()
@@ -73,7 +83,11 @@ class DrafterCore:
                 if not session.opened.learns:
                     continue
             effects.append((key, effect))
-        if session.grammar is not None and session.draft_n and session.opened.upstream in self._speaks:
+        if (
+            session.grammar is not None
+            and session.draft_n
+            and session.opened.upstream in self._speaks
+        ):
             effects.append((key, session.grammar))
             session.grammar = None
         return effects
@@ -138,7 +152,11 @@ class DrafterCore:
         return upstream, rows
 
     def finish(
-        self, step: ev.DraftStep, result: ev.DraftedRows | SpecmeshError, started: float, ended: float
+        self,
+        step: ev.DraftStep,
+        result: ev.DraftedRows | SpecmeshError,
+        started: float,
+        ended: float,
     ) -> list[ev.CoreEffect]:
         if isinstance(result, SpecmeshError):
             return self._failed(step, result)
@@ -155,7 +173,10 @@ class DrafterCore:
             drafted += len(tokens)
         work.ended, work.seconds = ended, work.seconds + ended - started
         if drafted:
-            work.drafted, work.draft_seconds = work.drafted + drafted, work.draft_seconds + ended - started
+            work.drafted, work.draft_seconds = (
+                work.drafted + drafted,
+                work.draft_seconds + ended - started,
+            )
         if self._slots_changed or ended - self._reported_at > REPORT_INTERVAL:
             effects += self._worked(ended)
         return effects
@@ -180,7 +201,9 @@ class DrafterCore:
             self._release(session, broken=True)
             session.undraftable, session.alone = alone, True
             if alone:
-                report.append((row.key, ev.Noted("drafting_failed", {"error": str(error)}, "error")))
+                report.append(
+                    (row.key, ev.Noted("drafting_failed", {"error": str(error)}, "error"))
+                )
         for cut in step.cuts:  # perhaps not carried out
             self._cut(cut.seq, cut.length)
         return report
@@ -197,11 +220,15 @@ class DrafterCore:
         if session.undraftable or session.n_truth < max(n_prompt, 1):
             return False
         if not self.slots:
-            idle = (one for one in self.sessions.values() if one.seq is not None and not one.draft_n)
+            idle = (
+                one for one in self.sessions.values() if one.seq is not None and not one.draft_n
+            )
             if (spare := next(idle, None)) is None:
                 return False
             self._release(spare)
-        session.seq, session.held = self.slots.acquire(session.truth, n_prompt, cached=session.opened.cached)
+        session.seq, session.held = self.slots.acquire(
+            session.truth, n_prompt, cached=session.opened.cached
+        )
         session.fed = session.held
         self._slots_changed = True
         return True
@@ -214,7 +241,9 @@ class DrafterCore:
         if broken or not opened.cached:
             held = 0
         self._cut(session.seq, held)
-        self.slots.release(session.seq, KVContents(session.truth[:held], opened.n_prompt) if held else NO_CONTENTS)
+        self.slots.release(
+            session.seq, KVContents(session.truth[:held], opened.n_prompt) if held else NO_CONTENTS
+        )
         session.seq, session.held, session.fed = None, 0, 0
         self._slots_changed = True
 

@@ -36,7 +36,11 @@ class Fields:
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not low <= value <= high
+        ):
             raise RequestError(f"{name} must be a number from {low:g} to {high:g}", name)
         return float(value)
 

@@ -58,7 +58,11 @@ class Link:
         PONG."""
         if answer is None:
             self.next_ping = now + PING_INTERVAL
-            self._sent = {number: one for number, one in self._sent.items() if one[1] and now - one[0] <= self.silence}
+            self._sent = {
+                number: one
+                for number, one in self._sent.items()
+                if one[1] and now - one[0] <= self.silence
+            }
         number = next(self._numbers)
         self._sent[number] = now, answer
         return number

@@ -106,7 +106,9 @@ class PeerLimits:
                 continue
             if now > filled[cost]:
                 rate = self._rates[cost]
-                levels[cost] = min(levels[cost] + (now - filled[cost]) * rate.per_second, rate.burst)
+                levels[cost] = min(
+                    levels[cost] + (now - filled[cost]) * rate.per_second, rate.burst
+                )
                 filled[cost] = now
             if amount > levels[cost]:
                 return False
@@ -117,7 +119,9 @@ class PeerLimits:
         """Note that the peer was sent a TRUTH or SYNC which asks for so many drafts."""
         for cost in (_FRAMES, _IDS):
             rate = self._rates[cost]
-            self._levels[cost] = min(self._levels[cost] + rate.earned + rate.per_draft * drafts, rate.burst)
+            self._levels[cost] = min(
+                self._levels[cost] + rate.earned + rate.per_draft * drafts, rate.burst
+            )
 
 
 class PeerAccounts:

@@ -16,7 +16,9 @@ class Thinking:
 
 
 _NEXT = "<|end|><|start|>assistant"
-_ANSWERS = [f"<|channel|>{kind}<|message|>" for kind in ("final", "final <|constrain|>json", "commentary")]
+_ANSWERS = [
+    f"<|channel|>{kind}<|message|>" for kind in ("final", "final <|constrain|>json", "commentary")
+]
 _STYLES = (
     Thinking("harmony", "<|channel|>analysis<|message|>", _NEXT, (*_ANSWERS, _NEXT)),
     Thinking("seed", "<seed:think>", "</seed:think>"),
@@ -29,7 +31,10 @@ STYLES = {style.name: style for style in _STYLES}  # by their names; the most sp
 
 def detect(template: str) -> Thinking | None:
     """Find a mark of thoughts in a chat template's source."""
-    return next((style for style in STYLES.values() if style.begin in template or style.end in template), None)
+    return next(
+        (style for style in STYLES.values() if style.begin in template or style.end in template),
+        None,
+    )
 
 
 def thinking(style: Thinking | None, prompt: str) -> str:
@@ -45,7 +50,9 @@ def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
 
 def begun(text: str, marks: Iterable[str]) -> int:
     """The length of the longest end of `text` with which a mark begins."""
-    sizes = ((size, mark[:size]) for mark in marks for size in range(1, min(len(mark), len(text) + 1)))
+    sizes = (
+        (size, mark[:size]) for mark in marks for size in range(1, min(len(mark), len(text) + 1))
+    )
     return max((size for size, begin in sizes if text.endswith(begin)), default=0)
 
 
@@ -73,7 +80,13 @@ class ThoughtSplitter:
                 self._inside = self._trimming = start.startswith(style.begin)
                 self._kept = start.removeprefix(style.begin) if self._inside else self._kept
             self._starting = False
-            marks = (style.end,) if self._inside else (style.begin, *style.dropped) if style.dropped else ()
+            marks = (
+                (style.end,)
+                if self._inside
+                else (style.begin, *style.dropped)
+                if style.dropped
+                else ()
+            )
             end, mark = first_mark(self._kept, marks)
             end -= 0 if mark or over else begun(self._kept, marks)
             part, rest = self._kept[:end], self._kept[end + len(mark) :]

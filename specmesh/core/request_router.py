@@ -4,17 +4,36 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specmesh.core.admission import MAX_QUEUE, check_queue
-from specmesh.core.requests import DrafterRequest, EventSink, Reply, Request, RequestState, is_wrong, target_of
+from specmesh.core.requests import (
+    DrafterRequest,
+    EventSink,
+    Reply,
+    Request,
+    RequestState,
+    is_wrong,
+    target_of,
+)
 from specmesh.core.upstream import Upstream
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import Busy, DaemonUnreachable, NoSuchModel, RemoteProtocolError, SpecmeshError, Starting
+from specmesh.errors import (
+    Busy,
+    DaemonUnreachable,
+    NoSuchModel,
+    RemoteProtocolError,
+    SpecmeshError,
+    Starting,
+)
 from specmesh.wire import messages as m
 
 CONNECTING = 1.0  # seconds after the start in which a verifier counts as not found yet
 RETRY_S = 0.5  # seconds until verifiers that are there, but refused a request, are asked again
 MAX_GIVEN_UP = 64  # most requests that are remembered after they were given up
-MAX_OPENING = 32  # most requests that a verifier is asked for and has not begun: it drops what comes too fast
-NEARLY_AS_FAST = 1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
+MAX_OPENING = (
+    32  # most requests that a verifier is asked for and has not begun: it drops what comes too fast
+)
+NEARLY_AS_FAST = (
+    1.1  # slower by less is not slower: the turns of a chat should find their prefix cache again
+)
 
 
 class RequestRouter:
@@ -46,23 +65,37 @@ class RequestRouter:
 
     @property
     def models(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.info.model for one in self.upstreams if one.info is not None))
+        return tuple(
+            dict.fromkeys(one.info.model for one in self.upstreams if one.info is not None)
+        )
 
     def serving(self, name: str, now: float) -> tuple[m.Welcome, Vocabulary]:
         """Return a verifier with the model of this name, or any; a lone one answers to any name. Raises why none is."""
         there = [one for one in self.upstreams if one.info is not None]
-        wanted = [one for one in there if len(self.upstreams) == 1 or name in ("", one.info and one.info.model)]
+        wanted = [
+            one
+            for one in there
+            if len(self.upstreams) == 1 or name in ("", one.info and one.info.model)
+        ]
         for one in wanted:
             if one.info is not None and one.vocabulary is not None:
                 return one.info, one.vocabulary
         if wanted:
-            raise Starting("the vocabulary is still being fetched from the verifier", "try again in a moment")
-        if not there and now < self._begun + CONNECTING and not all(one.refusal for one in self.upstreams):
+            raise Starting(
+                "the vocabulary is still being fetched from the verifier", "try again in a moment"
+            )
+        if (
+            not there
+            and now < self._begun + CONNECTING
+            and not all(one.refusal for one in self.upstreams)
+        ):
             addresses = ", ".join(one.address for one in self.upstreams)
             raise Starting(f"the drafter is connecting to {addresses}", "try again in a moment")
         if not there:
             raise DaemonUnreachable(self.trouble)
-        away = [one.trouble for one in self.upstreams if (known := one.known) and known.model == name]
+        away = [
+            one.trouble for one in self.upstreams if (known := one.known) and known.model == name
+        ]
         raise DaemonUnreachable("; ".join(away)) if away else NoSuchModel.of(name)
 
     # --- requests
@@ -78,7 +111,12 @@ class RequestRouter:
             return
         unplaced = [one.request.size for one in self.in_state(RequestState.UNPLACED)]
         try:
-            check_queue(unplaced, request.size, MAX_QUEUE, f"{len(unplaced)} requests wait at this drafter: try again")
+            check_queue(
+                unplaced,
+                request.size,
+                MAX_QUEUE,
+                f"{len(unplaced)} requests wait at this drafter: try again",
+            )
         except Busy as error:
             self._replies.append(new.fail(error))
             return
@@ -125,8 +163,14 @@ class RequestRouter:
                 upstream.take_over(had)
             return
         if new.request.named_only:
-            known, rounds, timeout = new.request.known, new.request.rounds, new.request.reconnect_timeout
-            new.request = replace(had.request, known=known, rounds=rounds, reconnect_timeout=timeout)
+            known, rounds, timeout = (
+                new.request.known,
+                new.request.rounds,
+                new.request.reconnect_timeout,
+            )
+            new.request = replace(
+                had.request, known=known, rounds=rounds, reconnect_timeout=timeout
+            )
             new.verifier = had.verifier
         had.move(RequestState.OVER)
 
@@ -153,10 +197,15 @@ class RequestRouter:
         """Ask again for a request that waits, or end it after long enough, or where it waits in vain."""
         assert one.until is not None, "what waits has its time"
         if self._hopeless(one):
-            error = DaemonUnreachable("the verifier came back with another model: the text ends here")
+            error = DaemonUnreachable(
+                "the verifier came back with another model: the text ends here"
+            )
             self._replies.append(one.fail(error))
         elif now >= one.until:
-            why = next((upstream.refusal for upstream in self.upstreams if upstream.address == one.home), None)
+            why = next(
+                (upstream.refusal for upstream in self.upstreams if upstream.address == one.home),
+                None,
+            )
             seconds = one.request.reconnect_timeout
             went = f"the verifier at {one.home} went away and was not back within {seconds:g} s"
             self._give_up(one, DaemonUnreachable(why or went, address=one.home))
@@ -171,8 +220,12 @@ class RequestRouter:
             return fit
         seconds = {upstream.address: upstream.token_seconds for upstream in fit}
         near = NEARLY_AS_FAST * min(seconds.values())
-        rank = {address: 0.0 if expected <= near else expected for address, expected in seconds.items()}
-        return sorted(fit, key=lambda upstream: (upstream.address != one.home, rank[upstream.address]))
+        rank = {
+            address: 0.0 if expected <= near else expected for address, expected in seconds.items()
+        }
+        return sorted(
+            fit, key=lambda upstream: (upstream.address != one.home, rank[upstream.address])
+        )
 
     def _fits(self, one: DrafterRequest, upstream: Upstream) -> bool:
         """Return True where the verifier has not refused, and has the model that was asked for, or that the text began
@@ -184,24 +237,42 @@ class RequestRouter:
             return not is_wrong(one.error) and one.request.target in ("", target_of(info))
         if upstream.address == one.home:
             return same_model(began, info)
-        return same_file(began, info) and info.n_ctx >= began.n_ctx  # a shorter one would end the text early
+        return (
+            same_file(began, info) and info.n_ctx >= began.n_ctx
+        )  # a shorter one would end the text early
 
     def _hopeless(self, one: DrafterRequest) -> bool:
         """Return True where the verifier that began a text has another model now, and no other has that one."""
-        began, there = one.began, {other.address: other.info for other in self.upstreams if other.info is not None}
-        return began is not None and one.home in there and not any(same_model(began, info) for info in there.values())
+        began, there = (
+            one.began,
+            {other.address: other.info for other in self.upstreams if other.info is not None},
+        )
+        return (
+            began is not None
+            and one.home in there
+            and not any(same_model(began, info) for info in there.values())
+        )
 
     def _give_up(self, one: DrafterRequest, error: SpecmeshError) -> None:
         resumable = bool(one.request.id and one.request.prompt_ids)
-        self._replies.append(one.fail(error, RequestState.GIVEN_UP if resumable else RequestState.OVER))
+        self._replies.append(
+            one.fail(error, RequestState.GIVEN_UP if resumable else RequestState.OVER)
+        )
 
 
 def same_model(before: m.Welcome, now: m.Welcome) -> bool:
     """Return True where a verifier that came back has the model that it had."""
-    return (target_of(before), before.n_vocab, before.model_hash) == (target_of(now), now.n_vocab, now.model_hash)
+    return (target_of(before), before.n_vocab, before.model_hash) == (
+        target_of(now),
+        now.n_vocab,
+        now.model_hash,
+    )
 
 
 def same_file(one: m.Welcome, other: m.Welcome) -> bool:
     """Return True where both run the same file, as far as the hash shows; equal names prove nothing across machines."""
     known = one.model_hash != "" and one.model_hash == other.model_hash
-    return known and (one.vocab_fingerprint, one.n_vocab) == (other.vocab_fingerprint, other.n_vocab)
+    return known and (one.vocab_fingerprint, one.n_vocab) == (
+        other.vocab_fingerprint,
+        other.n_vocab,
+    )

@@ -9,7 +9,15 @@ from typing import Protocol
 from specmesh.core.sampling.constraint import GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.session_params import ChatMessage, SessionParams, message_of, wire_params
-from specmesh.errors import Busy, EngineError, InvalidTransition, NoSuchText, PromptTooLong, RequestError, SpecmeshError
+from specmesh.errors import (
+    Busy,
+    EngineError,
+    InvalidTransition,
+    NoSuchText,
+    PromptTooLong,
+    RequestError,
+    SpecmeshError,
+)
 from specmesh.wire import messages as m
 
 ID_BYTES = 36  # memory of an id in a tuple
@@ -26,7 +34,9 @@ class Request:
     rounds: bool = False  # each round is an event of its own
     messages: tuple[ChatMessage, ...] = ()
     continued: bool = False  # continue the last message instead of starting a new one
-    template: Mapping[str, object] = field(default_factory=dict[str, object])  # variables of the chat template's own
+    template: Mapping[str, object] = field(
+        default_factory=dict[str, object]
+    )  # variables of the chat template's own
     id: str = ""  # unguessable name; whoever knows it may resume the text
     generated: tuple[int, ...] = ()  # tokens to resume after
     known: int = 0  # generated tokens that the client already has
@@ -47,7 +57,11 @@ class Request:
         texts = (self.prompt or "", *said, str(self.template))
         grammar = self.params.grammar
         ids = len(self.prompt_ids or ()) + len(self.generated)
-        return ID_BYTES * ids + sum(map(sys.getsizeof, texts)) + (len(grammar.text) if grammar is not None else 0)
+        return (
+            ID_BYTES * ids
+            + sum(map(sys.getsizeof, texts))
+            + (len(grammar.text) if grammar is not None else 0)
+        )
 
     @property
     def label(self) -> str:
@@ -138,7 +152,12 @@ class RequestState(Enum):
 
 
 TRANSITIONS: Mapping[RequestState, set[RequestState]] = {
-    RequestState.UNPLACED: {RequestState.OPENING, RequestState.WAITING, RequestState.GIVEN_UP, RequestState.OVER},
+    RequestState.UNPLACED: {
+        RequestState.OPENING,
+        RequestState.WAITING,
+        RequestState.GIVEN_UP,
+        RequestState.OVER,
+    },
     RequestState.OPENING: {RequestState.UNPLACED, RequestState.OPEN, RequestState.OVER},
     RequestState.OPEN: {RequestState.UNPLACED, RequestState.OVER},
     RequestState.WAITING: {RequestState.OPENING, RequestState.GIVEN_UP, RequestState.OVER},
@@ -181,9 +200,13 @@ class DrafterRequest:
         """Note that a verifier has a session for it; one that resumes by name learns its parameters here."""
         self.move(RequestState.OPEN)
         mine = self.request.params
-        if not self.request.named_only:  # the verifier alone knows how its template thinks and calls tools
+        if (
+            not self.request.named_only
+        ):  # the verifier alone knows how its template thinks and calls tools
             tools = mine.grammar is not None and mine.grammar.kind is GrammarKind.TOOLS
-            params = replace(mine, thinking=params.thinking, grammar=params.grammar if tools else mine.grammar)
+            params = replace(
+                mine, thinking=params.thinking, grammar=params.grammar if tools else mine.grammar
+            )
         self.request = replace(self.request, params=params, named_only=False)
         self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None
 

@@ -85,27 +85,40 @@ class VerifierSession:
         begin = 1 if self._scored else len(self.prefix)
         self.logprobs = None if params.logprobs is None else LogprobRecorder(params.logprobs, begin)
         self.constraint = constraint
-        self.may_draft = params.allowed_draft_n != 0 and limits.max_drafts > 0  # its client and the target allow it
+        self.may_draft = (
+            params.allowed_draft_n != 0 and limits.max_drafts > 0
+        )  # its client and the target allow it
         self._stoppable = bool(params.stop) or constraint is not None
         self.counts = RoundCounts(prompt_tokens=self.n_prompt)
         self.times = SessionTimes(now)
         self.finished: m.FinishReason | None = None
-        self.followed = False  # somebody at the drafter reads along, and every round is sent at once
+        self.followed = (
+            False  # somebody at the drafter reads along, and every round is sent at once
+        )
         self._limits = limits
-        self.draft_length = DraftLengthController(params.allowed_draft_n, limits.max_drafts, costs, self.times)
+        self.draft_length = DraftLengthController(
+            params.allowed_draft_n, limits.max_drafts, costs, self.times
+        )
         self.truth = TruthSender(session, self.prefix, self.draft_length)
         self.draft_buffer = DraftBuffer(
             session, self.prefix, limits.n_vocab, constraint, self.draft_length, self.counts
         )
         self._strategy = strategy_of(params.sampling)
-        self._weighs = self._strategy not in (argmax, deterministic)  # drafts, where these only compare
+        self._weighs = self._strategy not in (
+            argmax,
+            deterministic,
+        )  # drafts, where these only compare
         self._held = held  # ids in the target's memory
-        self.end = min(self.n_prompt + params.max_tokens, limits.n_ctx)  # most ids that there may be
+        self.end = min(
+            self.n_prompt + params.max_tokens, limits.n_ctx
+        )  # most ids that there may be
         self.cached = min(held, self.n_prompt)
         self.state = SessionState.PREFILLING  # changed by `move` only
         if held >= len(ids) - 1:
             self.move(SessionState.GENERATING)
-        at_once = params.max_tokens == 0 and not (self._scored and self.state is SessionState.PREFILLING)
+        at_once = params.max_tokens == 0 and not (
+            self._scored and self.state is SessionState.PREFILLING
+        )
         if (self.resumed or at_once) and (ended := self._ended_before()) is not None:
             self._finish(ended)
 
@@ -165,13 +178,19 @@ class VerifierSession:
     @property
     def memory(self) -> KVContents:
         """What the target's sequence holds for certain, as far as other sessions may have it."""
-        return KVContents(self.prefix[: self._held], self.n_prompt - 1) if self.params.cache_prompt else NO_CONTENTS
+        return (
+            KVContents(self.prefix[: self._held], self.n_prompt - 1)
+            if self.params.cache_prompt
+            else NO_CONTENTS
+        )
 
     @property
     def drafting(self) -> bool:
         """Whether drafts are asked for, to be verified."""
         return (
-            self.draft_length.arrivals is not None and self.draft_length.draft_n > 0 and not self.draft_length.probing
+            self.draft_length.arrivals is not None
+            and self.draft_length.draft_n > 0
+            and not self.draft_length.probing
         )
 
     @property
@@ -189,8 +208,14 @@ class VerifierSession:
         idle = self.draft_length.arrivals is None or not self.draft_length.draft_n
         if idle and not self.draft_buffer.tokens and self.constraint is None:
             return ev.Verify(length - 1, self.prefix.ids[-1], ())
-        wanted, until = self.draft_length.plan(length, len(self.draft_buffer.tokens), self._max_drafts(), now)
-        if until is None or self.draft_buffer.cut or (self.constraint is not None and self._forced(self.constraint)):
+        wanted, until = self.draft_length.plan(
+            length, len(self.draft_buffer.tokens), self._max_drafts(), now
+        )
+        if (
+            until is None
+            or self.draft_buffer.cut
+            or (self.constraint is not None and self._forced(self.constraint))
+        ):
             return self.verify(wanted)
         return ev.Wait(until)
 
@@ -217,7 +242,9 @@ class VerifierSession:
     def bid(self, verify: ev.Verify) -> DraftBid:
         """What its drafts offer to a step: those of the grammar's own are accepted for certain."""
         forced = self._count_forced(verify.drafts)
-        acceptance = (1.0,) * forced + self.draft_length.chain_acceptance(len(verify.drafts) - forced)
+        acceptance = (1.0,) * forced + self.draft_length.chain_acceptance(
+            len(verify.drafts) - forced
+        )
         return DraftBid(acceptance, chosen=self.params.allowed_draft_n is not None)
 
     def _forced(self, constraint: Constraint) -> tuple[int, ...]:
@@ -228,7 +255,11 @@ class VerifierSession:
 
     def _count_forced(self, drafts: Sequence[int]) -> int:
         """How many of a step's drafts are the grammar's own, before anything of the step is accepted."""
-        return common_length(drafts, self.constraint.forced()) if self.constraint is not None and drafts else 0
+        return (
+            common_length(drafts, self.constraint.forced())
+            if self.constraint is not None and drafts
+            else 0
+        )
 
     def begin(self, now: float) -> float:
         """Note that a step with this session begins; return the seconds that were waited for it."""
@@ -262,7 +293,12 @@ class VerifierSession:
         return effects
 
     def stepped(
-        self, drafts: tuple[int, ...], logits: NDArray[np.float32], now: float, seconds: float, sessions: int = 1
+        self,
+        drafts: tuple[int, ...],
+        logits: NDArray[np.float32],
+        now: float,
+        seconds: float,
+        sessions: int = 1,
     ) -> list[ev.VerifierEffect]:
         """Take in a step over [last committed id, *drafts], which `sessions` had rows in: a row of logits for each,
         float32 (k + 1, n_vocab). Raises LocalProtocolError, as `STATES` has it."""
@@ -285,7 +321,9 @@ class VerifierSession:
         self._commit(verdict, drafts, forced, now, seconds, sessions)
         length, effects = len(self.prefix.ids), list[ev.VerifierEffect]()
         if verdict.ended or verdict.stopped or length >= self.end:
-            self._finish(m.FinishReason.STOP if verdict.ended or verdict.stopped else m.FinishReason.LENGTH)
+            self._finish(
+                m.FinishReason.STOP if verdict.ended or verdict.stopped else m.FinishReason.LENGTH
+            )
         if self.draft_length.arrivals is not None:
             idle = self.draft_length.draft_n == 0 and not self.followed and self.finished is None
             effects += self.truth.grown(base, verdict.accepted, now, idle=idle)
@@ -293,7 +331,9 @@ class VerifierSession:
             self._held = length - 1
             effects.append(ev.Trim(self._held))
         shown = verdict.committed[:-1] if verdict.ended and not self._scored else verdict.committed
-        logprobs = self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
+        logprobs = (
+            self.logprobs.between(base, base + len(shown)) if self.logprobs is not None else ()
+        )
         effects.append(ev.Emit(shown, verdict.accepted, drafts, logprobs, forced))
         if self.finished is not None:
             effects.append(ev.Finish(self.finished))
@@ -310,13 +350,23 @@ class VerifierSession:
     def _choices(self, drafts: tuple[int, ...], logits: NDArray[np.float32]) -> TokenChoice:
         sampler, ids, base = self.sampler, self.prefix.ids, len(self.prefix.ids)
         if (constraint := self.constraint) is not None:
-            return lambda i: choose_allowed(constraint, sampler.after(ids, drafts[:i]), logits[i], base + i)
+            return lambda i: choose_allowed(
+                constraint, sampler.after(ids, drafts[:i]), logits[i], base + i
+            )
         offers = self.draft_buffer.offers(drafts) if self._weighs else ()
-        rows = VerifiedRows(base, self.prefix.crc, logits, offers, lambda i: sampler.after(ids, drafts[:i]))
+        rows = VerifiedRows(
+            base, self.prefix.crc, logits, offers, lambda i: sampler.after(ids, drafts[:i])
+        )
         return self._strategy(rows)
 
     def _commit(
-        self, verdict: Acceptance, drafts: tuple[int, ...], forced: int, now: float, seconds: float, sessions: int
+        self,
+        verdict: Acceptance,
+        drafts: tuple[int, ...],
+        forced: int,
+        now: float,
+        seconds: float,
+        sessions: int,
     ) -> None:
         tested, accepted = verdict.tested, verdict.accepted
         self._held = len(self.prefix.ids) + len(drafts)

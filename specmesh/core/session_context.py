@@ -73,7 +73,10 @@ class SessionContext:
     def opened(self, label: str) -> vev.Noted:
         ids = {"prompt_tokens": self.session.n_prompt, "cached_tokens": self.session.cached}
         whose = {"request": label} if self.owner is None else {"remote": True}
-        return vev.Noted("session_opened", {"session": self.id, **ids, "resumed_tokens": self.session.resumed, **whose})
+        return vev.Noted(
+            "session_opened",
+            {"session": self.id, **ids, "resumed_tokens": self.session.resumed, **whose},
+        )
 
     def logprobs(self, truth: m.Truth | m.Sync) -> list[m.Logprobs]:
         """Return those of the ids that a drafter is sent, where its client asked for them."""
@@ -96,7 +99,9 @@ class SessionContext:
         )  # fmt: skip
 
 
-def session_report(session: VerifierSession, costs: StepCosts, drafter: str | None, now: float) -> Json:
+def session_report(
+    session: VerifierSession, costs: StepCosts, drafter: str | None, now: float
+) -> Json:
     """Counts and times of a session as its verifier saw them, in seconds and milliseconds as the keys say.
     tokens_per_second counts from the first verification step on. The baseline of speedup_vs_one_token_step is the
     measured cost of a step of one row on this verifier, not a run without drafts. Where a text was gone on with after
@@ -119,7 +124,9 @@ def session_report(session: VerifierSession, costs: StepCosts, drafter: str | No
         "accept_histogram": counts.accept_histogram,
         "draft_n_last": session.draft_n,
         "time_s": round(now - times.opened, 6),
-        "time_to_first_token_s": round(times.first_token - times.opened, 6) if times.first_token is not None else None,
+        "time_to_first_token_s": round(times.first_token - times.opened, 6)
+        if times.first_token is not None
+        else None,
         "tokens_per_second": round(rate, 3),
         "verify_ms": round(times.verify * 1e3, 3),
         "wait_ms": round(times.wait * 1e3, 3),

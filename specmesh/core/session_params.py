@@ -9,7 +9,14 @@ from specmesh.core.fields import Fields, Json, at, is_id, is_list, is_object, ob
 from specmesh.core.sampling import THRESHOLD, Strategy
 from specmesh.core.sampling.constraint import Constraint, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
-from specmesh.core.sampling.sampler import FORBIDDEN, MAX_BIASES, MOST, WINDOW, Penalties, SamplingParams
+from specmesh.core.sampling.sampler import (
+    FORBIDDEN,
+    MAX_BIASES,
+    MOST,
+    WINDOW,
+    Penalties,
+    SamplingParams,
+)
 from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
 from specmesh.core.tool_calls import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
@@ -28,12 +35,18 @@ class ChatMessage:
         """As OPEN carries it, and a chat template is to read it once `arguments` are objects: what is empty is left
         out."""
         calls = [
-            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+            {
+                "id": one.id,
+                "type": "function",
+                "function": {"name": one.name, "arguments": one.arguments},
+            }
             for one in self.tool_calls
         ]
         optional: Json = {"name": self.name, "tool_calls": calls, "tool_call_id": self.tool_call_id}
         optional |= {"reasoning_content": self.reasoning}
-        return {"role": self.role, "content": self.content} | {name: one for name, one in optional.items() if one}
+        return {"role": self.role, "content": self.content} | {
+            name: one for name, one in optional.items() if one
+        }
 
 
 def message_of(value: object, where: str = "messages") -> ChatMessage:
@@ -45,7 +58,9 @@ def message_of(value: object, where: str = "messages") -> ChatMessage:
     if wrong or not is_list(calls):
         why = f"{wrong[0]} must be a text" if wrong else "tool_calls must be a list"
         raise RequestError(f"{where}.{why}", where)
-    called = tuple(_call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls))
+    called = tuple(
+        _call_of(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)
+    )
     role, content, name, answered, thought = map(fields.text, names)
     return ChatMessage(role, content, name, called, answered, thought)
 
@@ -102,7 +117,12 @@ class SessionParams:
 
 
 def session_params(
-    fields: Fields, seed: int, max_tokens: int, logprobs: int | None, grammar: Grammar | None, most_bias: float = MOST
+    fields: Fields,
+    seed: int,
+    max_tokens: int,
+    logprobs: int | None,
+    grammar: Grammar | None,
+    most_bias: float = MOST,
 ) -> SessionParams:
     """What the fields of a request ask for, by the names that the API and the wire have for them; what these two write
     differently is given. Raise RequestError for what no session can have."""
@@ -128,7 +148,9 @@ def session_params(
     return SessionParams(
         sampling,
         max_tokens,
-        draft_n=None if fields.get("draft_n") in (None, "auto") else fields.integer("draft_n", 0, 0, MAX_DRAFTS),
+        draft_n=None
+        if fields.get("draft_n") in (None, "auto")
+        else fields.integer("draft_n", 0, 0, MAX_DRAFTS),
         stop=stops_of(fields.get("stop")),
         logprobs=logprobs,
         grammar=check_grammar(grammar) if grammar is not None else None,
@@ -146,7 +168,9 @@ def wire_params(options: dict[str, object]) -> SessionParams:
         fields,
         fields.integer("seed", 0, 0, 2**32 - 1),
         fields.integer("max_tokens", LARGEST_MAX_TOKENS, 0, LARGEST_MAX_TOKENS),
-        None if fields.get("logprobs") is None else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES),
+        None
+        if fields.get("logprobs") is None
+        else fields.integer("logprobs", 0, 0, MAX_ALTERNATIVES),
         Grammar(GrammarKind(kind), text) if kind in set(GrammarKind) else None,
         most_bias=-FORBIDDEN,
     )
@@ -157,10 +181,15 @@ def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, or llama-server's [[id, bias], ...]."""
     pairs = [list(pair) for pair in value.items()] if is_object(value) else value or []
     if is_list(pairs):
-        biases = [_bias(pair[0], pair[1], largest) if is_list(pair) and len(pair) == 2 else None for pair in pairs]
+        biases = [
+            _bias(pair[0], pair[1], largest) if is_list(pair) and len(pair) == 2 else None
+            for pair in pairs
+        ]
         if None not in biases:
             return check_biases(tuple(one for one in biases if one is not None))
-    raise RequestError(f"logit_bias must map token ids to numbers from {-largest:g} to {largest:g}", "logit_bias")
+    raise RequestError(
+        f"logit_bias must map token ids to numbers from {-largest:g} to {largest:g}", "logit_bias"
+    )
 
 
 def check_biases(biases: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
@@ -170,9 +199,16 @@ def check_biases(biases: tuple[tuple[int, float], ...]) -> tuple[tuple[int, floa
 
 
 def _bias(token: object, bias: object, largest: float) -> tuple[int, float] | None:
-    if isinstance(token, str) and token.isdecimal() and len(token) < 10:  # as keys of JSON's objects are
+    if (
+        isinstance(token, str) and token.isdecimal() and len(token) < 10
+    ):  # as keys of JSON's objects are
         token = int(token)
-    if not is_id(token) or isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= largest:
+    if (
+        not is_id(token)
+        or isinstance(bias, bool)
+        or not isinstance(bias, int | float)
+        or not abs(bias) <= largest
+    ):
         return None
     return token, float(bias)
 
@@ -191,7 +227,9 @@ def stops_of(value: object) -> tuple[str, ...]:
     if stops != given:
         raise RequestError("stop must be a text or a list of texts", "stop")
     if len(stops) > MAX_STOPS or any(len(stop) > MAX_LENGTH for stop in stops):
-        raise RequestError(f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop")
+        raise RequestError(
+            f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop"
+        )
     if any("\ufffd" in stop for stop in stops):  # it stands for bytes that are no text
         raise RequestError("stop must not contain U+FFFD", "stop")
     try:
@@ -212,24 +250,40 @@ class TargetLimits:
 
 
 def check_request(
-    params: SessionParams, ids: Sequence[int], n_prompt: int, constraint: Constraint | None, limits: TargetLimits
+    params: SessionParams,
+    ids: Sequence[int],
+    n_prompt: int,
+    constraint: Constraint | None,
+    limits: TargetLimits,
 ) -> None:
     """Raise RequestError for what the target cannot go on with, PromptTooLong where not one token would fit after the
     prompt: the first `n_prompt` of the ids, the others were generated before."""
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
     if not 0 < n_prompt <= len(ids) or len(ids) > max(limits.n_ctx, n_prompt):
-        raise RequestError(f"{len(ids)} ids are no text that began with {n_prompt} and has {limits.n_ctx} at most")
+        raise RequestError(
+            f"{len(ids)} ids are no text that began with {n_prompt} and has {limits.n_ctx} at most"
+        )
     if not all(0 <= token < limits.n_vocab for token in ids):
         raise RequestError(f"a prompt id is outside the model's vocabulary of {limits.n_vocab}")
     if n_prompt >= limits.n_ctx:
         raise PromptTooLong.of(n_prompt, limits.n_ctx)
     foreign = [token for token, _ in params.sampling.logit_bias if token >= limits.n_vocab]
     if foreign:
-        raise RequestError(f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias")
+        raise RequestError(
+            f"logit_bias names token {foreign[0]}, and the model has {limits.n_vocab}", "logit_bias"
+        )
     strategy = params.sampling.strategy
-    if params.grammar is not None and strategy in (Strategy.PROBABILISTIC, Strategy.THRESHOLD):  # of unmasked rows
-        raise RequestError(f"strategy {strategy} does not go with a grammar or schema: use deterministic", "strategy")
+    if params.grammar is not None and strategy in (
+        Strategy.PROBABILISTIC,
+        Strategy.THRESHOLD,
+    ):  # of unmasked rows
+        raise RequestError(
+            f"strategy {strategy} does not go with a grammar or schema: use deterministic",
+            "strategy",
+        )
     said = [token for token in ids[n_prompt:] if token not in limits.end_ids]
     if constraint is not None and constraint.count_allowed(said) < len(said):
-        raise RequestError("the text so far is not what its grammar allows: it cannot be gone on with", "resume")
+        raise RequestError(
+            "the text so far is not what its grammar allows: it cannot be gone on with", "resume"
+        )

@@ -48,7 +48,9 @@ class Deployment:
     solving: float = 5e-3  # one policy, one at a time
     drafters: int | None = None  # None: one for each user
     known: StepCosts | None = None  # what the verifier has measured of `costs` at first; None: all
-    burden: float = 0.0  # a step that begins while a drafter drafts takes so much longer: they share a machine
+    burden: float = (
+        0.0  # a step that begins while a drafter drafts takes so much longer: they share a machine
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,9 @@ class Simulation:
         limits = TargetLimits(ENDLESS, VOCABULARY, frozenset(), most)
         costs, slots = deepcopy(site.known or site.costs), KVSlots(users, "whole", 0)
         self._verifier = VerifierCore(limits, costs, slots, STEP_ROWS, max_sessions=users)
-        self._drafters = {name: self._join(name) for name in (b"%d" % n for n in range(site.drafters or users))}
+        self._drafters = {
+            name: self._join(name) for name in (b"%d" % n for n in range(site.drafters or users))
+        }
         self._stepping = False
         self._wake: float | None = None
         self._solver_free = 0.0
@@ -141,7 +145,11 @@ class Simulation:
     def _ask(self, user: int, now: float) -> None:
         texts = self._texts
         # The first texts differ in length, or all users would be at the same position of theirs for ever.
-        tokens = texts.tokens if self._warm or now > 0 else 1 + texts.tokens * (user + 1) // (self._users + 1)
+        tokens = (
+            texts.tokens
+            if self._warm or now > 0
+            else 1 + texts.tokens * (user + 1) // (self._users + 1)
+        )
         params = SessionParams(SamplingParams(), tokens, texts.draft_n, cache_prompt=False)
         client = next(self._order) * self._users + user  # who asked first is served first
         ids = (RIGHT,) * texts.prompt
@@ -168,7 +176,9 @@ class Simulation:
             return
         self._stepping, self._wake = True, None
         seconds = self._site.costs.seconds(step.rows, sum(span.position for span in step.spans))
-        seconds += self._site.burden if any(drafter.busy for drafter in self._drafters.values()) else 0.0
+        seconds += (
+            self._site.burden if any(drafter.busy for drafter in self._drafters.values()) else 0.0
+        )
         self._at(now + seconds, partial(self._stepped, step, seconds))
 
     def _stepped(self, step: ev.Step, seconds: float, now: float) -> None:
@@ -195,11 +205,25 @@ class Simulation:
                 case vev.Solve() if self._policy is None:
                     self._solver_free = max(self._solver_free, now) + self._site.solving
                     self._at(self._solver_free, partial(self._solved, effect))
-                case vev.SessionEnded(client=int(client)):  # the user asks for the next text at once
+                case vev.SessionEnded(
+                    client=int(client)
+                ):  # the user asks for the next text at once
                     self._ask(client % self._users, now)
-                case vev.Committed() | vev.Solve() | vev.SessionEnded() | vev.Began() | vev.ToClient():
+                case (
+                    vev.Committed()
+                    | vev.Solve()
+                    | vev.SessionEnded()
+                    | vev.Began()
+                    | vev.ToClient()
+                ):
                     pass
-                case vev.RequestRefused() | vev.Forgotten() | vev.Ran() | vev.Noted() | vev.CoreReport():
+                case (
+                    vev.RequestRefused()
+                    | vev.Forgotten()
+                    | vev.Ran()
+                    | vev.Noted()
+                    | vev.CoreReport()
+                ):
                     pass
                 case _:
                     assert_never(effect)
@@ -210,7 +234,9 @@ class Simulation:
     # --- drafters
 
     def _join(self, identity: vev.DrafterId) -> _Drafter:
-        drafter = _Drafter(identity, DrafterCore(DraftLimits(ENDLESS, STEP_ROWS), KVSlots(self._users, "whole", 0)))
+        drafter = _Drafter(
+            identity, DrafterCore(DraftLimits(ENDLESS, STEP_ROWS), KVSlots(self._users, "whole", 0))
+        )
         drafter.core.handle(ev.UpstreamChanged(0, self._site.round_trip, speaks=True), 0.0)
         self._verifier.handle(vev.DrafterJoined(identity, ENDLESS), 0.0)
         self._verifier.handle(vev.RoundTrip(identity, self._site.round_trip), 0.0)
@@ -238,7 +264,10 @@ class Simulation:
             return
         while isinstance(step := drafter.core.next_step(now), ev.DraftStep):
             if any(row.sampler is not None for row in step.rows):
-                drafter.busy, seconds = True, self._site.draft * max(row.draft_n for row in step.rows)
+                drafter.busy, seconds = (
+                    True,
+                    self._site.draft * max(row.draft_n for row in step.rows),
+                )
                 self._at(now + seconds, partial(self._drafted, drafter, step, now))
                 return
             self._send(drafter, self._drafted_rows(drafter, step, now, now), now)
@@ -248,7 +277,9 @@ class Simulation:
         self._send(drafter, self._drafted_rows(drafter, step, started, now), now)
         self._draft(drafter, now)
 
-    def _drafted_rows(self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float) -> list[ev.CoreEffect]:
+    def _drafted_rows(
+        self, drafter: _Drafter, step: ev.DraftStep, started: float, now: float
+    ) -> list[ev.CoreEffect]:
         """The effects of a step, which is free but for its drafts."""
         held = {cut.seq: cut.length for cut in step.cuts}
         tokens = list[list[int]]()

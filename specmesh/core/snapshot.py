@@ -15,7 +15,9 @@ def as_json(part: object) -> Json:
     """Return a snapshot, or a section of it. What is None by default is left out while it is None."""
     assert is_dataclass(part), "snapshots and their sections are"
     values = ((one, getattr(part, one.name)) for one in fields(part))
-    shown = ((one.name, value) for one, value in values if value is not None or one.default is not None)
+    shown = (
+        (one.name, value) for one, value in values if value is not None or one.default is not None
+    )
     return {name: as_json(value) if is_dataclass(value) else value for name, value in shown}
 
 
@@ -37,11 +39,19 @@ class LoadingSnapshot(Snapshot):
 class Ended:
     """Sessions that are over, by FinishReason; one that was MOVED is not."""
 
-    stop: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "stop"})] = 0
-    length: Annotated[int, counter("request_success", "Requests completed.", labels={"finished_reason": "length"})] = 0
+    stop: Annotated[
+        int, counter("request_success", "Requests completed.", labels={"finished_reason": "stop"})
+    ] = 0
+    length: Annotated[
+        int, counter("request_success", "Requests completed.", labels={"finished_reason": "length"})
+    ] = 0
     cancelled: Annotated[int, counter("cancelled_requests", "Requests whose client left.")] = 0
-    error: Annotated[int, counter("failed_requests", "Requests that failed.", labels={"reason": "error"})] = 0
-    shutdown: Annotated[int, counter("failed_requests", "Requests that failed.", labels={"reason": "shutdown"})] = 0
+    error: Annotated[
+        int, counter("failed_requests", "Requests that failed.", labels={"reason": "error"})
+    ] = 0
+    shutdown: Annotated[
+        int, counter("failed_requests", "Requests that failed.", labels={"reason": "shutdown"})
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +59,21 @@ class SessionsSection:
     """kept: those whose client is away. interrupted: requests that wait for a verifier."""
 
     opened: int
-    resumed: Annotated[int, counter("resumed_requests", "Completions resumed after a connection or a daemon was lost.")]
+    resumed: Annotated[
+        int,
+        counter("resumed_requests", "Completions resumed after a connection or a daemon was lost."),
+    ]
     max_sessions: int
     live: Annotated[int, gauge("num_requests_running", "Sessions held now.")]
-    kept: Annotated[int | None, gauge("num_sessions_kept", "Sessions of a drafter that is away, kept for it.")] = None
-    queued: Annotated[int | None, gauge("num_requests_waiting", "Requests that have no session yet.")] = None
-    interrupted: Annotated[int | None, gauge("num_requests_interrupted", "Requests that wait for a verifier.")] = None
+    kept: Annotated[
+        int | None, gauge("num_sessions_kept", "Sessions of a drafter that is away, kept for it.")
+    ] = None
+    queued: Annotated[
+        int | None, gauge("num_requests_waiting", "Requests that have no session yet.")
+    ] = None
+    interrupted: Annotated[
+        int | None, gauge("num_requests_interrupted", "Requests that wait for a verifier.")
+    ] = None
     rows: list[Json] | None = None
     ended: Ended | None = None
 
@@ -63,13 +82,16 @@ class SessionsSection:
 class HistogramsSection:
     round_trip_s: Annotated[Histogram, histogram("round_trip_seconds", "From a PING to its PONG.")]
     time_to_first_token_s: Annotated[
-        Histogram | None, histogram("time_to_first_token_seconds", "From the request to the first token.")
+        Histogram | None,
+        histogram("time_to_first_token_seconds", "From the request to the first token."),
     ] = None
     inter_token_latency_s: Annotated[
-        Histogram | None, histogram("inter_token_latency_seconds", "Seconds per token after the first round.")
+        Histogram | None,
+        histogram("inter_token_latency_seconds", "Seconds per token after the first round."),
     ] = None
     request_latency_s: Annotated[
-        Histogram | None, histogram("e2e_request_latency_seconds", "From the request to its last token.")
+        Histogram | None,
+        histogram("e2e_request_latency_seconds", "From the request to its last token."),
     ] = None
     draft_s: Annotated[Histogram | None, histogram("draft_seconds", "Seconds per draft.")] = None
 
@@ -78,25 +100,41 @@ class HistogramsSection:
 class WireSection:
     """Frames and bytes of one socket (ZMTP's own 2 or 9 bytes per frame not counted)."""
 
-    frames_sent: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "sent"})] = 0
-    frames_received: Annotated[int, counter("wire_frames", "Frames of the wire.", labels={"direction": "received"})] = 0
-    bytes_sent: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "sent"})] = 0
-    bytes_received: Annotated[int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "received"})] = 0
-    rejected: Annotated[Counter[str], counter("frames_rejected", "Frames refused.", by="reason")] = field(
-        default_factory=Counter
-    )
-    handshake_failures: Annotated[Counter[str], counter("handshake_failures", "Peers refused.", by="reason")] = field(
-        default_factory=Counter
-    )
-    stray: Annotated[int | None, counter("stray_frames", "Frames for sessions that are over or another's.")] = None
+    frames_sent: Annotated[
+        int, counter("wire_frames", "Frames of the wire.", labels={"direction": "sent"})
+    ] = 0
+    frames_received: Annotated[
+        int, counter("wire_frames", "Frames of the wire.", labels={"direction": "received"})
+    ] = 0
+    bytes_sent: Annotated[
+        int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "sent"})
+    ] = 0
+    bytes_received: Annotated[
+        int, counter("wire_bytes", "Bytes of the wire.", labels={"direction": "received"})
+    ] = 0
+    rejected: Annotated[
+        Counter[str], counter("frames_rejected", "Frames refused.", by="reason")
+    ] = field(default_factory=Counter)
+    handshake_failures: Annotated[
+        Counter[str], counter("handshake_failures", "Peers refused.", by="reason")
+    ] = field(default_factory=Counter)
+    stray: Annotated[
+        int | None, counter("stray_frames", "Frames for sessions that are over or another's.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheSection:
-    hits: Annotated[int, counter("prefix_cache_hit_requests", "Sessions that found some there.")] = 0
-    tokens_saved: Annotated[int, counter("prefix_cache_hits", "Tokens found in the prefix cache.")] = 0
+    hits: Annotated[
+        int, counter("prefix_cache_hit_requests", "Sessions that found some there.")
+    ] = 0
+    tokens_saved: Annotated[
+        int, counter("prefix_cache_hits", "Tokens found in the prefix cache.")
+    ] = 0
     kept_sequences: int = 0
-    kept_tokens: Annotated[int, gauge("prefix_cache_kept_tokens", "Tokens in the prefix cache.")] = 0
+    kept_tokens: Annotated[
+        int, gauge("prefix_cache_kept_tokens", "Tokens in the prefix cache.")
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +146,19 @@ class RunningSnapshot(Snapshot):
     model: Json
     sessions: SessionsSection
     histograms: HistogramsSection
-    draft_n: Annotated[int | None, gauge("draft_n", "Drafts that the newest session's drafter is asked for.")]
+    draft_n: Annotated[
+        int | None, gauge("draft_n", "Drafts that the newest session's drafter is asked for.")
+    ]
     busy: Annotated[float, gauge("busy_ratio", "Share of the last minute that the engine worked.")]
-    reconnects: Annotated[int, counter("drafter_reconnects", "Connections of drafter and verifier after one was lost.")]
+    reconnects: Annotated[
+        int,
+        counter("drafter_reconnects", "Connections of drafter and verifier after one was lost."),
+    ]
     wire: WireSection
     prefix_cache: PrefixCacheSection
-    offloaded_bytes: Annotated[int, gauge("offloaded_bytes", "Memory of the host that offloaded sequences take.")]
+    offloaded_bytes: Annotated[
+        int, gauge("offloaded_bytes", "Memory of the host that offloaded sequences take.")
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +178,15 @@ class VerifierSnapshot(RunningSnapshot):
 
 @dataclass(slots=True)
 class DraftTotals:
-    draft_tokens: Annotated[int, counter("drafter_drafted_tokens", "Tokens this drafter has drafted.")] = 0
-    accepted: Annotated[int, counter("drafter_accepted_tokens", "Of these, those that were accepted.")] = 0
-    committed: Annotated[int, counter("drafter_committed_tokens", "Tokens the verifier committed meanwhile.")] = 0
+    draft_tokens: Annotated[
+        int, counter("drafter_drafted_tokens", "Tokens this drafter has drafted.")
+    ] = 0
+    accepted: Annotated[
+        int, counter("drafter_accepted_tokens", "Of these, those that were accepted.")
+    ] = 0
+    committed: Annotated[
+        int, counter("drafter_committed_tokens", "Tokens the verifier committed meanwhile.")
+    ] = 0
     rounds: int = 0
 
 

@@ -15,7 +15,10 @@ from typing import Annotated, NamedTuple
 
 from specmesh.wire.messages import FinishReason
 
-SERVED = (FinishReason.STOP, FinishReason.LENGTH)  # reasons with which a text ends that its client has whole
+SERVED = (
+    FinishReason.STOP,
+    FinishReason.LENGTH,
+)  # reasons with which a text ends that its client has whole
 
 
 class MetricSpec(NamedTuple):
@@ -29,7 +32,9 @@ class MetricSpec(NamedTuple):
     scale: float = 1.0
 
 
-counter, gauge, histogram = (partial(MetricSpec, kind) for kind in ("counter", "gauge", "histogram"))
+counter, gauge, histogram = (
+    partial(MetricSpec, kind) for kind in ("counter", "gauge", "histogram")
+)
 
 
 @dataclass(slots=True)
@@ -37,37 +42,52 @@ class RoundCounts:
     """What sessions and their verification rounds did; a round is a step that committed a token. A grammar's own drafts
     are counted apart. Lists are by position."""
 
-    rounds: Annotated[int, counter("verification_rounds", "Steps that committed tokens, counted per session.")] = 0
+    rounds: Annotated[
+        int, counter("verification_rounds", "Steps that committed tokens, counted per session.")
+    ] = 0
     rounds_with_drafts: Annotated[int, counter("spec_decode_num_drafts", "Steps with drafts.")] = 0
     drafted: Annotated[int, counter("spec_decode_num_draft_tokens", "Drafts verified.")] = 0
     accepted: Annotated[int, counter("spec_decode_num_accepted_tokens", "Drafts accepted.")] = 0
     generated_tokens: Annotated[int, counter("generation_tokens", "Tokens generated.")] = 0
     tested_at: Annotated[
-        list[int], counter("spec_decode_num_tested_tokens_per_pos", "Drafts compared.", by="position")
+        list[int],
+        counter("spec_decode_num_tested_tokens_per_pos", "Drafts compared.", by="position"),
     ] = field(default_factory=list)
     accepted_at: Annotated[
-        list[int], counter("spec_decode_num_accepted_tokens_per_pos", "Drafts accepted.", by="position")
+        list[int],
+        counter("spec_decode_num_accepted_tokens_per_pos", "Drafts accepted.", by="position"),
     ] = field(default_factory=list)
     forced_drafted: int = 0
     forced_accepted: int = 0
-    prompt_tokens: Annotated[int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")] = 0
+    prompt_tokens: Annotated[
+        int, counter("prompt_tokens", "Prompt tokens of all sessions opened.")
+    ] = 0
     stale_drafts: Annotated[
-        int, counter("stale_drafts", "Drafts that came too late, did not fit the text or were forbidden.")
+        int,
+        counter(
+            "stale_drafts", "Drafts that came too late, did not fit the text or were forbidden."
+        ),
     ] = 0
 
-    def record(self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0) -> None:
+    def record(
+        self, drafted: int, tested: int, accepted: int, generated: int, forced: int = 0
+    ) -> None:
         """Count a round that verified `drafted` drafts, the first `forced` of them a grammar's own, compared `tested`
         and committed `generated` tokens."""
         if forced:
             self.forced_drafted += forced
             self.forced_accepted += min(accepted, forced)
-            drafted, tested, accepted = (max(count - forced, 0) for count in (drafted, tested, accepted))
+            drafted, tested, accepted = (
+                max(count - forced, 0) for count in (drafted, tested, accepted)
+            )
         self.rounds += 1
         self.rounds_with_drafts += tested > 0
         self.drafted += drafted
         self.accepted += accepted
         self.generated_tokens += generated
-        for bins, size in ((self.tested_at, tested), (self.accepted_at, accepted)) if tested else ():
+        for bins, size in (
+            ((self.tested_at, tested), (self.accepted_at, accepted)) if tested else ()
+        ):
             bins.extend([0] * (size - len(bins)))
             for index in range(size):
                 bins[index] += 1
@@ -140,7 +160,24 @@ class RecentSamples:
 # seconds: once per token or frame
 SHORT = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 # seconds: once per request
-LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0)
+LONG = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    25.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
 
 
 @dataclass(slots=True)

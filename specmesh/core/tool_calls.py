@@ -64,10 +64,14 @@ def _form(
 
 _HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
 _ARRAY = '{"name": "$NAME", "arguments": $ARGS}'
-_GLM, _GLM47 = (f"<arg_key>$KEY</arg_key>{line}<arg_value>$VALUE</arg_value>{line}" for line in ("\n", ""))
+_GLM, _GLM47 = (
+    f"<arg_key>$KEY</arg_key>{line}<arg_value>$VALUE</arg_value>{line}" for line in ("\n", "")
+)
 _QWEN = "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>"
 _SEED = _QWEN.replace("tool_call>", "seed:tool_call>")
-_DEEPSEEK = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
+_DEEPSEEK = (
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
+)
 _DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
 _CALLS = "<｜tool▁calls▁begin｜>¦<｜tool▁calls▁end｜>"
 _RECIPIENT = "<|channel|>commentary to="
@@ -76,9 +80,23 @@ _ELSEWHERE = r"(|(.|\n)*(<\|start\|>assistant|<\|channel\|>(analysis|final))) to
 _LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
 
 _FORMATS = (
-    _form("harmony", "<|channel|> functions.", _HARMONY, between=None, trigger=_RECIPIENT, never=_ELSEWHERE),
-    _form("seed", "<seed:tool_call> <parameter=", _SEED, param="<parameter=$KEY>$VALUE</parameter>\n"),
-    _form("qwen3_coder", "<function= <parameter=", _QWEN, param="<parameter=$KEY>\n$VALUE\n</parameter>\n"),
+    _form(
+        "harmony",
+        "<|channel|> functions.",
+        _HARMONY,
+        between=None,
+        trigger=_RECIPIENT,
+        never=_ELSEWHERE,
+    ),
+    _form(
+        "seed", "<seed:tool_call> <parameter=", _SEED, param="<parameter=$KEY>$VALUE</parameter>\n"
+    ),
+    _form(
+        "qwen3_coder",
+        "<function= <parameter=",
+        _QWEN,
+        param="<parameter=$KEY>\n$VALUE\n</parameter>\n",
+    ),
     _form("glm47", "</arg_key><arg_value>", "<tool_call>$NAME$ARGS</tool_call>", param=_GLM47),
     _form("glm", "<arg_key>", "<tool_call>$NAME\n$ARGS</tool_call>", param=_GLM),
     _form("deepseek", "<｜tool▁sep｜> ```json", _DEEPSEEK, around=_CALLS),
@@ -87,7 +105,14 @@ _FORMATS = (
     _form("mistral", "[TOOL_CALLS]", _ARRAY, around="[TOOL_CALLS][¦]", between=", "),
     _form("nemotron", "<TOOLCALL>", _ARRAY, around="<TOOLCALL>[¦]</TOOLCALL>", between=", "),
     _form("hermes", "<tool_call>", _HERMES),
-    _form("llama3", 'start_header_id "parameters":', _LLAMA, around="<|python_tag|>¦", between=None, bare=True),
+    _form(
+        "llama3",
+        'start_header_id "parameters":',
+        _LLAMA,
+        around="<|python_tag|>¦",
+        between=None,
+        bare=True,
+    ),
     _form("generic", "", _HERMES),
 )
 FORMATS = {form.name: form for form in _FORMATS}  # by their names; the most specific first
@@ -110,7 +135,11 @@ def detect(template: str) -> ToolFormat:
 
 def generic_prompt(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
     """Tell a model in words of the tools, and how to call one in this form."""
-    each = f"{form.param_begin}KEY{form.param_middle}VALUE{form.param_end}" if form.param_begin else "ARGUMENTS"
+    each = (
+        f"{form.param_begin}KEY{form.param_middle}VALUE{form.param_end}"
+        if form.param_begin
+        else "ARGUMENTS"
+    )
     call = f"{form.start}NAME{form.after}{each}{form.end}{form.closing}"
     shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     return (
@@ -146,7 +175,9 @@ class CallParser:
 
     def __init__(self, form: ToolFormat, tools: Iterable[Mapping[str, object]]) -> None:
         self._form = form
-        self._schemas: dict[str, object] = {str(tool["name"]): tool.get("parameters") or {} for tool in tools}
+        self._schemas: dict[str, object] = {
+            str(tool["name"]): tool.get("parameters") or {} for tool in tools
+        }
         self._kept, self._over, self._called = "", False, False
         self.whole = True  # no call has begun that has not ended
         self._events = list[CallEvent]()
@@ -181,7 +212,9 @@ class CallParser:
         """Tell a call that begins with a mark; return the mark that begins the next."""
         form = self._form
         begins = ("{",) if not form.param_begin else (form.param_begin, form.end)
-        names = {name + form.after + begin: (name, begin) for name in self._schemas for begin in begins}
+        names = {
+            name + form.after + begin: (name, begin) for name in self._schemas for begin in begins
+        }
         found = yield from self._cut(names, within=self._called)
         if not found:
             self._tell(TextPart("" if self._called and self._over and not self._kept else mark))
@@ -191,7 +224,9 @@ class CallParser:
         self._events.append(CallBegin(name))
         self.whole = False
         self._tell(ArgumentsPart("{"))
-        yield from self._parameters(begin, self._schemas[name]) if form.param_begin else self._object()
+        yield from (
+            self._parameters(begin, self._schemas[name]) if form.param_begin else self._object()
+        )
         another = form.closing if form.between is None else form.between + form.head
         found = yield from self._cut([another, form.closing], within=True)
         return found if found != form.closing else ""
@@ -249,7 +284,9 @@ class CallParser:
     def _cut(self, marks: Iterable[str], *, within: bool = False) -> _Steps:
         """Cut off and return the longest of the marks with which the text goes on; "" where there is none. `within` a
         call, or between two, half a mark with which the text ends is no text."""
-        while not self._over and any(mark.startswith(self._kept) and mark != self._kept for mark in marks):
+        while not self._over and any(
+            mark.startswith(self._kept) and mark != self._kept for mark in marks
+        ):
             yield
         found = max((mark for mark in marks if self._kept.startswith(mark)), key=len, default="")
         lost = within and not found and any(mark.startswith(self._kept) for mark in marks)
@@ -261,7 +298,11 @@ class CallParser:
             self._events.append(event)
 
 
-_TYPES: dict[type[object], set[str]] = {str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}}
+_TYPES: dict[type[object], set[str]] = {
+    str: {"string"},
+    bool: {"boolean"},
+    int: {"integer", "number"},
+}
 _TYPES.update({float: {"number"}, list: {"array"}, dict: {"object"}, type(None): {"null"}})
 
 
@@ -287,8 +328,13 @@ def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
         return set()
     if is_list(values := schema.get("enum", [schema["const"]] if "const" in schema else None)):
         return set[str]().union(*(_TYPES[type(value)] for value in values))
-    parts = cast("Mapping[str, Iterable[str]]", schema)  # TypeError where it is none, which refuses it
-    kinds, either = parts.get("type", ()), [] if within else [*parts.get("anyOf", ()), *parts.get("oneOf", ())]
+    parts = cast(
+        "Mapping[str, Iterable[str]]", schema
+    )  # TypeError where it is none, which refuses it
+    kinds, either = (
+        parts.get("type", ()),
+        [] if within else [*parts.get("anyOf", ()), *parts.get("oneOf", ())],
+    )
     inner = [types_of(one, root, within=True) for one in either]
     return {kinds} if isinstance(kinds, str) else set(kinds).union(*inner) if all(inner) else set()
 

@@ -12,14 +12,30 @@ from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.requests import DrafterRequest, Reply, RequestState, open_of
 from specmesh.core.session_params import SessionParams
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.errors import DaemonUnreachable, EndLost, EngineError, RemoteProtocolError, RequestError, SpecmeshError
+from specmesh.errors import (
+    DaemonUnreachable,
+    EndLost,
+    EngineError,
+    RemoteProtocolError,
+    RequestError,
+    SpecmeshError,
+)
 from specmesh.wire import messages as m
 
 MAX_REF = 0xFFFFFFFF  # refs wrap around on the wire
 UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 
 
-UpstreamEffect = m.Open | m.Close | ev.DraftFor | ev.FollowUp | ev.Dropped | ev.UpstreamChanged | Reply | ev.Noted
+UpstreamEffect = (
+    m.Open
+    | m.Close
+    | ev.DraftFor
+    | ev.FollowUp
+    | ev.Dropped
+    | ev.UpstreamChanged
+    | Reply
+    | ev.Noted
+)
 """An OPEN that cannot be sent comes back as `request_failed`, and the request is placed anew."""
 
 
@@ -71,7 +87,9 @@ class Upstream:
         if before is not None and before.verifier == info.verifier:
             self.info = self.known = info
             return False
-        self._interrupt_all(DaemonUnreachable("the verifier started anew and has forgotten this session"), now)
+        self._interrupt_all(
+            DaemonUnreachable("the verifier started anew and has forgotten this session"), now
+        )
         self.info = self.known = info
         self._stats.reconnects += known is not None
         self._note("verifier_found", verifier=info.verifier, model=info.model)
@@ -87,7 +105,10 @@ class Upstream:
 
     def lost(self, reason: str, now: float) -> None:
         self._note("verifier_lost", "warning", reason=reason)
-        self._away(DaemonUnreachable(f"the verifier at {self.address} went away", address=self.address), now)
+        self._away(
+            DaemonUnreachable(f"the verifier at {self.address} went away", address=self.address),
+            now,
+        )
 
     def give_up(self, error: SpecmeshError, now: float) -> None:
         self.given_up = error
@@ -106,15 +127,21 @@ class Upstream:
     def token_seconds(self) -> float:
         """Seconds per token that one more text can expect: a step's, more the more sessions are taken or waited for."""
         load = self.load
-        others = max(load.sessions + load.queued, self.own)  # own requests may be newer than the load
-        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (1 + others / (load.max_sessions or 1))
+        others = max(
+            load.sessions + load.queued, self.own
+        )  # own requests may be newer than the load
+        return (max(load.step_ms, 0.0) / 1e3 or UNKNOWN_STEP) * (
+            1 + others / (load.max_sessions or 1)
+        )
 
     # --- requests of clients here
 
     def ask(self, pending: DrafterRequest) -> None:
         """Ask the verifier, which is there, for a session."""
         if pending.began is not None and pending.home != self.address:
-            self._note("session_goes_elsewhere", request=pending.request.label, verifier=self.address)
+            self._note(
+                "session_goes_elsewhere", request=pending.request.label, verifier=self.address
+            )
         ref = next(self._refs) & MAX_REF
         pending.move(RequestState.OPENING)
         self.opening[ref] = pending
@@ -154,23 +181,37 @@ class Upstream:
         if ref and pending is None:
             self._effects.append(m.Close(session))  # its client left before it was opened
             return
-        if pending is not None and pending.request.generated and n_prompt != len(pending.request.prompt_ids or ()):
+        if (
+            pending is not None
+            and pending.request.generated
+            and n_prompt != len(pending.request.prompt_ids or ())
+        ):
             self._effects.append(m.Close(session))
-            self.request_failed(ref, RemoteProtocolError("the verifier took a text to resume for a prompt"))
+            self.request_failed(
+                ref, RemoteProtocolError("the verifier took a text to resume for a prompt")
+            )
             return
         self.opening.pop(ref, None)
         if session in self.live:
             self._taken_over(self.live[session])
-        end_ids, n_vocab = (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)
+        end_ids, n_vocab = (
+            (self.known.end_ids, self.known.n_vocab) if self.known is not None else ((), 0)
+        )
         named = dict[str, str]()
         if pending is not None:
             named = {"request": pending.request.label}
-            self._stats.resumed += pending.started or bool(pending.request.generated) or pending.request.named_only
+            self._stats.resumed += (
+                pending.started or bool(pending.request.generated) or pending.request.named_only
+            )
             pending.opened(params, self.known, self.address)
         live = ClientSession(session, next(self._keys), n_prompt, end_ids, pending, ref)
         self.live[live.id] = self.sessions[live.key] = live
         place, learns = (live.key, self.number, session, n_vocab, n_prompt), pending is not None
-        self._effects.append(ev.DraftFor(*place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns))
+        self._effects.append(
+            ev.DraftFor(
+                *place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns
+            )
+        )
         self._stats.opened += 1
         self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
 
@@ -184,7 +225,10 @@ class Upstream:
 
     def logprobs(self, logprobs: m.Logprobs) -> None:
         """Pass on those of committed ids, unless they name an id that is none."""
-        live, n_vocab = self.live.get(logprobs.session), self.known.n_vocab if self.known is not None else 0
+        live, n_vocab = (
+            self.live.get(logprobs.session),
+            self.known.n_vocab if self.known is not None else 0,
+        )
         if live is not None and all(token < n_vocab for token in logprobs.top_ids):
             self._effects.append(ev.FollowUp(live.key, logprobs))
 
@@ -197,7 +241,9 @@ class Upstream:
         else:
             self._end(live, done)
 
-    def from_core(self, live: ClientSession, said: ev.Learned | ev.FollowUp | ev.Noted, now: float) -> bool:
+    def from_core(
+        self, live: ClientSession, said: ev.Learned | ev.FollowUp | ev.Noted, now: float
+    ) -> bool:
         """Take what the core says of a session; return whether it ended by that."""
         match said:
             case ev.Learned():
@@ -230,23 +276,36 @@ class Upstream:
             self._interrupt(live, EndLost.of(live.n_truth, why.length), now)
         else:
             self._effects.append(m.Close(live.id))
-            self._note("session_finished", session=live.id, reason=why.finish_reason, draft_tokens=live.draft_tokens)
+            self._note(
+                "session_finished",
+                session=live.id,
+                reason=why.finish_reason,
+                draft_tokens=live.draft_tokens,
+            )
             if why.finish_reason == m.FinishReason.ERROR:
-                self._effects += live.failed(live.broken or EngineError("the verifier's engine failed: see its log"))
+                self._effects += live.failed(
+                    live.broken or EngineError("the verifier's engine failed: see its log")
+                )
             self._effects += live.done(why.finish_reason, why.report)
             self._forget(live)
 
-    def _interrupt(self, live: ClientSession, error: SpecmeshError, now: float, tried: tuple[str, ...] = ()) -> None:
+    def _interrupt(
+        self, live: ClientSession, error: SpecmeshError, now: float, tried: tuple[str, ...] = ()
+    ) -> None:
         pending = live.interrupted()
         self._forget(live)
         if pending is not None:
-            self._note("session_interrupted", session=live.id, generated=len(pending.request.generated))
+            self._note(
+                "session_interrupted", session=live.id, generated=len(pending.request.generated)
+            )
             pending.lost(error, now)
             pending.tried = tried
             pending.move(RequestState.UNPLACED)
 
     def _taken_over(self, live: ClientSession) -> None:
-        self._effects += live.failed(RequestError("somebody else has asked for this text by its name"))
+        self._effects += live.failed(
+            RequestError("somebody else has asked for this text by its name")
+        )
         self._forget(live)
 
     def _forget(self, live: ClientSession) -> None:

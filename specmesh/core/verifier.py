@@ -57,7 +57,11 @@ class VerifierCore:
         self._stray_frames = 0
         self._over = RoundCounts()  # of sessions that have ended
         self._now = 0.0  # of the newest event
-        self._tokens, self._had, self._forced = 0, False, False  # of the newest step, as `StepMeter.compare` has them
+        self._tokens, self._had, self._forced = (
+            0,
+            False,
+            False,
+        )  # of the newest step, as `StepMeter.compare` has them
 
     def _tell(self, effect: vev.Effect) -> None:
         self._effects.append(effect)
@@ -157,7 +161,9 @@ class VerifierCore:
             live = sessions[key]
             if isinstance(part, ev.Verify):
                 waited += live.session.begin(now)
-                spans.append(ev.Span(live.seq, part.position, (part.last, *part.drafts), logits=True))
+                spans.append(
+                    ev.Span(live.seq, part.position, (part.last, *part.drafts), logits=True)
+                )
             else:
                 spans.append(ev.Span(live.seq, part.position, part.ids, logits=part.stepwise))
         self._batch = batch
@@ -181,7 +187,9 @@ class VerifierCore:
             self._change(event, ended)
         return self.take_effects(ended)
 
-    def _stepped(self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float) -> None:
+    def _stepped(
+        self, batch: Batch, step: ev.Step, result: Sequence[ev.Rows], started: float, ended: float
+    ) -> None:
         """Give each session its rows, then the gate and the drafter pool what the step has brought as a whole."""
         seconds, asked, lives = ended - started, False, list[SessionContext]()
         self._meter.ended(batch, started, ended, cut=bool(step.orders))
@@ -192,14 +200,26 @@ class VerifierCore:
             if isinstance(part, ev.Prefill):
                 effects = live.session.prefilled(len(part.ids), logits)
             elif logits is not None:
-                effects = live.session.stepped(part.drafts, logits, ended, seconds, len(batch.parts))
+                effects = live.session.stepped(
+                    part.drafts, logits, ended, seconds, len(batch.parts)
+                )
             self._carry_out(live, effects)
         if lives and self.drafters.drafters:
             gate = self._costs.gate(len(lives)) if len(lives) > 1 else self.drafters.gate(lives[0])
-            refused = gate is not None and gate.refuses  # all that is done here costs every step then
+            refused = (
+                gate is not None and gate.refuses
+            )  # all that is done here costs every step then
             alone = 0.0 if refused or len(lives) > 1 else lives[0].session.draft_length.alone
             if gate is not None:
-                self._meter.compare(batch, self._tokens, gate, alone, asked=asked, had=self._had, forced=self._forced)
+                self._meter.compare(
+                    batch,
+                    self._tokens,
+                    gate,
+                    alone,
+                    asked=asked,
+                    had=self._had,
+                    forced=self._forced,
+                )
             for live in lives if not refused or len(self.drafters.drafters) > 1 else ():
                 self._effects += self.drafters.stepped(live, ended)
         self._tell(vev.Ran(started, ended, batch.rows, self._tokens))
@@ -207,7 +227,9 @@ class VerifierCore:
     def _failed(self, step: ev.Step, error: SpecmeshError) -> None:
         self._meter.idle()  # the time until the next step is no pause
         self._tell(vev.Noted("step_failed", {"error": str(error)}, "error"))
-        doubtful = {one.seq for one in (*step.orders, *step.spans) if not isinstance(one, KVOffload)}
+        doubtful = {
+            one.seq for one in (*step.orders, *step.spans) if not isinstance(one, KVOffload)
+        }
         self._slots.doubt(doubtful)
         for live in [live for live in self.sessions.values() if live.seq in doubtful]:
             if live.client is not None:
@@ -236,11 +258,23 @@ class VerifierCore:
             self._drop(kept)
         ids, params = opening.ids, opening.request.params
         others = ((live.seq, live.session.memory) for live in self.sessions.values())
-        seq, held = self._slots.acquire(ids, opening.n_prompt - 1, others, cached=params.cache_prompt)
-        session = VerifierSession(
-            next(self._ids), ids, params, self._limits, self._costs, now, opening.n_prompt, opening.constraint, held
+        seq, held = self._slots.acquire(
+            ids, opening.n_prompt - 1, others, cached=params.cache_prompt
         )
-        live = SessionContext(session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key)
+        session = VerifierSession(
+            next(self._ids),
+            ids,
+            params,
+            self._limits,
+            self._costs,
+            now,
+            opening.n_prompt,
+            opening.constraint,
+            held,
+        )
+        live = SessionContext(
+            session, seq, opening.client, opening.owner, name=opening.request.id, key=opening.key
+        )
         self.sessions[live.id] = live
         self.drafters.share(self.waiting.sharing(len(self.sessions)))
         self._tell(live.opened(opening.request.label))
@@ -288,14 +322,21 @@ class VerifierCore:
                 if live.drafter == identity:
                     self.drafters.detach(live)
 
-    def _hand_over(self, live: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False) -> None:
+    def _hand_over(
+        self, live: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False
+    ) -> None:
         """Give a session to the opening's client, with what that does not know of the text."""
         session, live.client, live.owner = live.session, opening.client, opening.owner
         session.followed = opening.owner is not None
         self._tell(live.began(opening.request.known, adopted=adopted))
         if opening.owner is not None:
             self._effects += self.drafters.attach(live, opening.owner, now)
-        elif session.finished is None and live.drafter is None and session.may_draft and self.drafters.drafters:
+        elif (
+            session.finished is None
+            and live.drafter is None
+            and session.may_draft
+            and self.drafters.drafters
+        ):
             self._effects += self.drafters.find(live, now)
 
     # --- a drafter comes or goes
@@ -323,7 +364,9 @@ class VerifierCore:
 
     # --- a session ends
 
-    def _cancel(self, live: SessionContext, reason: m.FinishReason = m.FinishReason.CANCELLED) -> None:
+    def _cancel(
+        self, live: SessionContext, reason: m.FinishReason = m.FinishReason.CANCELLED
+    ) -> None:
         self._carry_out(live, live.session.cancel(reason))
 
     def _drop(self, live: SessionContext) -> None:
@@ -348,10 +391,17 @@ class VerifierCore:
         for effect in effects:
             match effect:
                 case ev.Emit():
-                    self._tokens, self._forced = self._tokens + len(effect.ids), self._forced or effect.forced > 0
-                    self._had = self._had or (len(effect.drafts) > effect.forced and session.draft_length.adapts)
+                    self._tokens, self._forced = (
+                        self._tokens + len(effect.ids),
+                        self._forced or effect.forced > 0,
+                    )
+                    self._had = self._had or (
+                        len(effect.drafts) > effect.forced and session.draft_length.adapts
+                    )
                     draft_n, first = session.draft_length.draft_n, session.counts.rounds == 1
-                    self._effects.append(vev.Committed(session.id, live.client, effect, self._now, draft_n, first))
+                    self._effects.append(
+                        vev.Committed(session.id, live.client, effect, self._now, draft_n, first)
+                    )
                 case m.Truth() | m.Sync() | m.Nack():
                     self._effects += self.drafters.tell(live, effect)
                 case Scored():
@@ -360,7 +410,13 @@ class VerifierCore:
                     self._slots.cut(live.seq, length)
                 case ev.Finish(reason, error):
                     if error is not None:
-                        self._tell(vev.Noted("session_broke", {"session": live.id, "error": str(error)}, "warning"))
+                        self._tell(
+                            vev.Noted(
+                                "session_broke",
+                                {"session": live.id, "error": str(error)},
+                                "warning",
+                            )
+                        )
                     self._finish(live, reason, error, self._now)
                 case _:
                     assert_never(effect)
@@ -368,12 +424,16 @@ class VerifierCore:
     def _note(self, name: str, live: SessionContext, **fields: object) -> None:
         self._tell(vev.Noted(name, {"session": live.id, **fields}))
 
-    def _finish(self, live: SessionContext, reason: m.FinishReason, error: SpecmeshError | None, now: float) -> None:
+    def _finish(
+        self, live: SessionContext, reason: m.FinishReason, error: SpecmeshError | None, now: float
+    ) -> None:
         """Free a session's sequence, and tell its client and its drafters."""
         if self.sessions.pop(live.id, None) is None:
             return
         session, drafter = live.session, live.drafter
-        self._slots.release(live.seq, NO_CONTENTS if session.finished is m.FinishReason.ERROR else session.memory)
+        self._slots.release(
+            live.seq, NO_CONTENTS if session.finished is m.FinishReason.ERROR else session.memory
+        )
         self._over.add(session.counts)
         self.drafters.weigh()
         report = session_report(session, self._costs, self.drafters.name(drafter), now)
@@ -382,13 +442,19 @@ class VerifierCore:
         self._tell(live.end)
         counts = {name: getattr(session.counts, name) for name in ("rounds", "accepted", "drafted")}
         if session.constraint is not None and session.constraint.exhausted is not None:
-            counts["grammar_spent"] = session.constraint.exhausted  # none of its drafts was verified from then on
+            counts["grammar_spent"] = (
+                session.constraint.exhausted
+            )  # none of its drafts was verified from then on
         self._note("session_finished", live, reason=reason, tokens=session.generated, **counts)
         if drafter is not None and live.announced:
-            done = m.Done(live.id, reason, len(session.prefix), report if live.owner == drafter else {})
+            done = m.Done(
+                live.id, reason, len(session.prefix), report if live.owner == drafter else {}
+            )
             self._tell(vev.ToDrafter(drafter, done))
         match live.state:
-            case ContextState.CONNECTED if live.owner is not None and live.name and reason in SERVED:
+            case ContextState.CONNECTED if (
+                live.owner is not None and live.name and reason in SERVED
+            ):
                 self._keep(live, ContextState.ENDED, now)  # until it is closed: DONE may be lost
             case ContextState.CONNECTED:
                 self._forget(live)

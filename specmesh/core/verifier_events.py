@@ -200,13 +200,23 @@ class CoreReport:
     prefix_cache: PrefixCacheSection = field(default_factory=PrefixCacheSection)
     totals: RoundCounts = field(default_factory=RoundCounts)  # of all sessions ever
     step_s: float = 0.0
-    steps: dict[int, dict[int, float]] = field(default_factory=dict)  # seconds by rows, by each table's least context
+    steps: dict[int, dict[int, float]] = field(
+        default_factory=dict
+    )  # seconds by rows, by each table's least context
 
 
 Noted = ev.Noted
 
 Change = (
-    Opening | ClientLeft | SessionClosed | DrafterJoined | DrafterLeft | RoundTrip | Solved | ThreadsShared | Signal
+    Opening
+    | ClientLeft
+    | SessionClosed
+    | DrafterJoined
+    | DrafterLeft
+    | RoundTrip
+    | Solved
+    | ThreadsShared
+    | Signal
 )  # of who is there, and of what they ask for
 Happened = FromDrafter | Change
 Effect = (

@@ -42,7 +42,9 @@ def physical_cores() -> int:
         allowed = os.sched_getaffinity(0)  # type: ignore[attr-defined,unused-ignore]
     except AttributeError:  # macOS, whose cores have one thread each
         return os.cpu_count() or 1
-    siblings = (Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in allowed)
+    siblings = (
+        Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in allowed
+    )
     try:
         return len({path.read_text() for path in siblings})
     except OSError:
@@ -63,13 +65,22 @@ class EngineInfo:
     # Rows in which every span with logits is computed, and most that it may have, so that its logits do not depend on
     # the rest of the step. None: a step is as wide as its spans.
     width: int | None = None
-    reuse: KVReuse = "whole"  # what of a sequence another session may continue from, long after it was decoded
-    batches: bool = False  # a draft engine drafts for several sequences in less time than one after the other
+    reuse: KVReuse = (
+        "whole"  # what of a sequence another session may continue from, long after it was decoded
+    )
+    batches: bool = (
+        False  # a draft engine drafts for several sequences in less time than one after the other
+    )
     n_outputs: int | None = None  # most rows with logits of one step; None: `n_batch`
     threads: int = 0  # CPU threads of its steps; 0 on a GPU, or without a model
 
     def named(self) -> dict[str, object]:
-        return {"name": self.model, "backend": self.backend, "n_ctx": self.n_ctx, "trimming": self.trimming}
+        return {
+            "name": self.model,
+            "backend": self.backend,
+            "n_ctx": self.n_ctx,
+            "trimming": self.trimming,
+        }
 
 
 class Engine(Protocol):
@@ -156,14 +167,23 @@ class Sequences:
     """Lengths of all sequences; every check raises LocalProtocolError and changes nothing. n_batch: most rows of a
     step; n_outputs: most of them with logits."""
 
-    def __init__(self, max_sessions: int, n_ctx: int, n_vocab: int, n_batch: int, n_outputs: int | None = None) -> None:
+    def __init__(
+        self,
+        max_sessions: int,
+        n_ctx: int,
+        n_vocab: int,
+        n_batch: int,
+        n_outputs: int | None = None,
+    ) -> None:
         self.lengths = [0] * max_sessions
         self._n_ctx, self._n_vocab = n_ctx, n_vocab
         self._n_batch, self._n_outputs = n_batch, n_batch if n_outputs is None else n_outputs
 
     def held(self, seq: int) -> int:
         if not 0 <= seq < len(self.lengths):
-            raise LocalProtocolError(f"sequence {seq} does not exist: this engine has {len(self.lengths)}")
+            raise LocalProtocolError(
+                f"sequence {seq} does not exist: this engine has {len(self.lengths)}"
+            )
         return self.lengths[seq]
 
     def check_append(self, seq: int, ids: Sequence[int]) -> int:
@@ -179,12 +199,18 @@ class Sequences:
         for span in spans:
             ids, held = span.ids, ends[span.seq] if span.seq in ends else self.held(span.seq)
             if span.position != held or not ids:
-                raise LocalProtocolError(f"{len(ids)} ids at {span.position} of sequence {span.seq}, which has {held}")
+                raise LocalProtocolError(
+                    f"{len(ids)} ids at {span.position} of sequence {span.seq}, which has {held}"
+                )
             if min(ids) < 0 or max(ids) >= self._n_vocab:
-                raise LocalProtocolError(f"an id outside [0, {self._n_vocab}) for sequence {span.seq}")
+                raise LocalProtocolError(
+                    f"an id outside [0, {self._n_vocab}) for sequence {span.seq}"
+                )
             ends[span.seq] = end = held + len(ids)
             if end > self._n_ctx:
-                raise LocalProtocolError(f"{end} ids for sequence {span.seq}, which can hold at most {self._n_ctx}")
+                raise LocalProtocolError(
+                    f"{end} ids for sequence {span.seq}, which can hold at most {self._n_ctx}"
+                )
             rows += len(ids)
             outputs += len(ids) * span.logits
         if rows > self._n_batch or outputs > self._n_outputs:
@@ -201,7 +227,9 @@ class Sequences:
     def check_copy(self, seq: int, source: int, length: int) -> None:
         """Check that the empty `seq` may begin with `length` ids of `source`, 0 < length <= held."""
         if self.held(seq) or not 0 < length <= self.held(source):
-            raise LocalProtocolError(f"sequence {seq} cannot begin with {length} ids of sequence {source}")
+            raise LocalProtocolError(
+                f"sequence {seq} cannot begin with {length} ids of sequence {source}"
+            )
 
 
 @functools.cache
@@ -223,7 +251,9 @@ def offloaded_by(engine: Engine) -> int:
 def limits_of(engine: VerifyEngine) -> TargetLimits:
     info, vocabulary = engine.info, engine.tokenizer.vocabulary
     drafts = MAX_DRAFTS if info.width is None else min(MAX_DRAFTS, info.width - 1)
-    return TargetLimits(info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width)
+    return TargetLimits(
+        info.n_ctx, len(vocabulary), vocabulary.end_ids, drafts, vocabulary.pieces, info.width
+    )
 
 
 def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
@@ -243,7 +273,9 @@ def run_step(engine: VerifyEngine, step: Step) -> Sequence[Rows]:
     return engine.decode(step.spans)
 
 
-def run_draft_step(engine: DraftEngine, speaking: Mapping[int, DraftEngine], step: DraftStep) -> DraftedRows:
+def run_draft_step(
+    engine: DraftEngine, speaking: Mapping[int, DraftEngine], step: DraftStep
+) -> DraftedRows:
     """Carry a step out but for rows that the memory cannot follow; each drafts until it has enough, or the model has
     none. speaking: the engine as each upstream's ids have it."""
     if step.threads is not None and isinstance(engine, CpuEngine):

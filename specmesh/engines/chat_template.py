@@ -43,17 +43,27 @@ class ChatTemplate:
             self.close()
             raise ConfigError(f"the chat template cannot be used: {why}")
 
-    def render(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+    def render(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
+    ) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
         Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it
         fails."""
-        chat: Json = {"messages": [message.fields() for message in messages], "continued": continued}
+        chat: Json = {
+            "messages": [message.fields() for message in messages],
+            "continued": continued,
+        }
         try:
             answered = self._child.ask(self._request | chat | {"variables": variables})
         except ChildFailed as error:
-            raise EngineError(f"the chat template failed ({error})", "give the verifier another one") from None
+            raise EngineError(
+                f"the chat template failed ({error})", "give the verifier another one"
+            ) from None
         if "text" not in answered:
-            raise RequestError(f"the model's chat template refuses these messages: {answered['refused']}", "messages")
+            raise RequestError(
+                f"the model's chat template refuses these messages: {answered['refused']}",
+                "messages",
+            )
         return str(answered["text"])
 
     def close(self) -> None:
@@ -89,10 +99,15 @@ def answer(request: Json) -> Json:
 def _compiled(source: str) -> Template:
     """As transformers compiles them, for which templates are written."""
     environment = ImmutableSandboxedEnvironment(
-        loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        loader=BaseLoader(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
-    return environment.from_string(source, {"raise_exception": _raise, "strftime_now": _strftime_now})
+    return environment.from_string(
+        source, {"raise_exception": _raise, "strftime_now": _strftime_now}
+    )
 
 
 def _continued(template: Template, request: Json) -> str:
@@ -103,7 +118,9 @@ def _continued(template: Template, request: Json) -> str:
     marked = {**request, "messages": [*messages[:-1], last]}
     text, *after = _rendered(template, marked).split(mark)
     if len(after) != 1:
-        raise TemplateError(f"the last one stands there {len(after)} times, so it cannot be continued")
+        raise TemplateError(
+            f"the last one stands there {len(after)} times, so it cannot be continued"
+        )
     return text
 
 
@@ -126,18 +143,28 @@ def _shown(message: Json, source: str) -> Json:
     for call in calls:
         with suppress(ValueError, RecursionError):
             arguments = json.loads(call["function"]["arguments"])
-            call["function"]["arguments"] = _Arguments(arguments) if is_object(arguments) else arguments
-    return {**message, "content": message["content"] or (None if calls and "tool▁call" in source else "")}
+            call["function"]["arguments"] = (
+                _Arguments(arguments) if is_object(arguments) else arguments
+            )
+    return {
+        **message,
+        "content": message["content"] or (None if calls and "tool▁call" in source else ""),
+    }
 
 
 def _rendered(template: Template, request: Json) -> str:
     messages: Any = request["messages"]
     variables: Any = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
-    variables |= {"date_string": _strftime_now("%d %b %Y"), "datetime": _strftime_now("%b %d %Y")}  # as llama-server's
+    variables |= {
+        "date_string": _strftime_now("%d %b %Y"),
+        "datetime": _strftime_now("%b %d %Y"),
+    }  # as llama-server's
     variables["add_generation_prompt"] = not request["continued"]
     variables |= request.get("variables") or {}
     variables |= {"bos_token": request["bos"], "eos_token": request["eos"]}
-    text = template.render(variables | {"messages": [_shown(one, str(request["template"])) for one in messages]})
+    text = template.render(
+        variables | {"messages": [_shown(one, str(request["template"])) for one in messages]}
+    )
     if len(text) > MAX_TEXT:
         raise TemplateError(f"its text has more than {MAX_TEXT} characters")
     return text
@@ -159,4 +186,6 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON as transformers writes it: Jinja's own filter escapes for HTML. No callable of a template's gets to json."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

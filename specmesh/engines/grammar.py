@@ -61,7 +61,9 @@ class GrammarConstraint:
     def __init__(self, lark: str, tokens: "_Tokens", field: str) -> None:
         self._text, self._drafts = _Matcher(lark, tokens), _Matcher(lark, tokens)
         if self._text.library.is_error():
-            raise RequestError(f"{field} cannot be used: {describe(self._text.library.get_error())}", field)
+            raise RequestError(
+                f"{field} cannot be used: {describe(self._text.library.get_error())}", field
+            )
         self._tokens, self._field = tokens, field
         self.exhausted: str | None = None
         self._steps = 0
@@ -82,9 +84,13 @@ class GrammarConstraint:
             else:
                 allowed = self._tokens.mask(self._text.library)
             if (why := self._ran_out(self._text)) is not None:
-                raise RequestError(f"the {self._field} takes too much to go on with: {why}; {SIMPLER}", self._field)
+                raise RequestError(
+                    f"the {self._field} takes too much to go on with: {why}; {SIMPLER}", self._field
+                )
             if self._text.library.is_error() or not allowed.any():  # in error it allows an end
-                raise RequestError(f"the model has no token with which the {self._field} could go on", self._field)
+                raise RequestError(
+                    f"the model has no token with which the {self._field} could go on", self._field
+                )
             self._allowed = allowed
         return self._allowed
 
@@ -183,9 +189,14 @@ class _Tokens:
     bos_token_id = None
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self.pieces = [b"" if token in vocabulary.end_ids else piece for token, piece in enumerate(vocabulary.pieces)]
+        self.pieces = [
+            b"" if token in vocabulary.end_ids else piece
+            for token, piece in enumerate(vocabulary.pieces)
+        ]
         self.ends, self._end_ids = vocabulary.end_ids, sorted(vocabulary.end_ids)
-        self._ids = {piece: token for token, piece in reversed(list(enumerate(self.pieces))) if piece}
+        self._ids = {
+            piece: token for token, piece in reversed(list(enumerate(self.pieces))) if piece
+        }
         self._longest = max(map(len, self._ids), default=0)
         self.tokens = [*self.pieces, b""]  # these and __call__ are what the library asks for
         self.eos_token_id = len(self.pieces)

@@ -26,9 +26,18 @@ LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
 ON_ONE_LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as `json.dumps` writes it: a model cannot emit blanks without end, and the schema forces more of the text."""
 
-_NO_TEXT = "no text fits it: a rule that begins with itself needs another way to begin (left recursion)"
+_NO_TEXT = (
+    "no text fits it: a rule that begins with itself needs another way to begin (left recursion)"
+)
 
-_OPENING = ("additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref")
+_OPENING = (
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "anyOf",
+    "oneOf",
+    "$ref",
+)
 _UNFORCED = '%llguidance {"no_forcing": true}\n'
 """Any spelling of an allowed text may be chosen, not only the library's."""
 
@@ -39,7 +48,17 @@ _MOST_DEEP = 100  # most brackets within one another
 
 _CHAR = r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|[^\\]"
 _CHARS, _RANGES = re.compile(_CHAR, re.DOTALL), re.compile(f"({_CHAR})(?:-({_CHAR}))?", re.DOTALL)
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}
+_ESCAPES = {
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "\\": "\\",
+    '"': '"',
+    "[": "[",
+    "]": "]",
+    "-": "-",
+    "^": "^",
+}
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t]+|\#[^\r\n]*) | (?P<lines>[\r\n](?:[ \t\r\n]+|\#[^\r\n]*)*+) | (?P<sign>::=|[|()])
     | (?P<name>[a-zA-Z0-9_-]+) | "(?P<literal>(?:[^"\\]|\\.)*)" | \[(?P<class>(?:[^\]\\]|\\.)*)\] | (?P<any>\.)
@@ -64,7 +83,9 @@ def answer(request: Json) -> Json:
 
 def describe(error: str) -> str:
     """Shorten the library's error: positions are in its own language."""
-    first, _, rest = re.sub(r"^(at )?[0-9()]+: (failed to compile JSON schema: )?", "", error).partition("\n")
+    first, _, rest = re.sub(
+        r"^(at )?[0-9()]+: (failed to compile JSON schema: )?", "", error
+    ).partition("\n")
     if (cause := re.search(r"^error: (.+)", rest, re.MULTILINE)) is not None:
         return f"{first[:200]} {cause[1]}: {rest.partition(chr(10))[0].strip()[:100]}"
     return _NO_TEXT if "NoExtension" in first else first[:300]
@@ -121,15 +142,23 @@ def _tool_rules(request: Mapping[str, Any]) -> Iterator[str]:
     names = [tool["name"] for tool in tools]
     for name in names:
         if not _TOOL_NAME.fullmatch(name):
-            raise RequestError(f"a tool's name has at most 64 letters, digits, '_', '-' and '.': not {name[:80]!r}")
+            raise RequestError(
+                f"a tool's name has at most 64 letters, digits, '_', '-' and '.': not {name[:80]!r}"
+            )
     if len(set(names)) < len(names):
         raise RequestError("two tools have the same name")
     if isinstance(choice, dict):
         tools = [tool for tool in tools if tool["name"] == choice["name"]]
     if not tools:
-        raise RequestError(f"no tool is named {choice['name']!r}" if isinstance(choice, dict) else "there are no tools")
+        raise RequestError(
+            f"no tool is named {choice['name']!r}"
+            if isinstance(choice, dict)
+            else "there are no tools"
+        )
     if choice == "auto":
-        bare = [f" | bare{number} args{number}" for number in range(len(tools))] if form.bare else []
+        bare = (
+            [f" | bare{number} args{number}" for number in range(len(tools))] if form.bare else []
+        )
         yield f"body: TEXT | trigger rest calls{''.join(bare)}"
         yield f"trigger[lazy]: TEXT {_quoted(form.trigger)}"
         yield f"rest: {_quoted(form.start.removeprefix(form.trigger))}"
@@ -140,7 +169,9 @@ def _tool_rules(request: Mapping[str, Any]) -> Iterator[str]:
     if form.bare:
         yield f"head: {_quoted(form.head)}"
     yield f"start: {_after_thought(str(request['thinking']), free=choice == 'auto')}"
-    several = request["parallel"] is True and form.between is not None and not isinstance(choice, dict)
+    several = (
+        request["parallel"] is True and form.between is not None and not isinstance(choice, dict)
+    )
     more = f" ({_quoted((form.between or '') + form.head)} call)*" * several
     yield f"calls: call{more} {_quoted(form.closing)}"
     yield "call: " + " | ".join(f"call{number}" for number in range(len(tools)))
@@ -148,7 +179,9 @@ def _tool_rules(request: Mapping[str, Any]) -> Iterator[str]:
         begin = tool["name"] + form.after
         yield f"args{number}: {_arguments(form, tool)} {_quoted(form.end)}"
         yield f"call{number}: {_quoted(begin)} args{number}"
-        if form.bare and choice == "auto":  # lazy to the end of the name: another object with one is text
+        if (
+            form.bare and choice == "auto"
+        ):  # lazy to the end of the name: another object with one is text
             yield f"bare{number}[lazy]: {_quoted(form.head + begin)}"
     if form.param_begin:
         yield f"value[lazy]: TEXT {_quoted(form.param_end)}"
@@ -180,7 +213,9 @@ def _arguments(form: ToolFormat, tool: Mapping[str, Any]) -> str:
 def _parameter(form: ToolFormat, name: str, root: dict[str, Any]) -> str:
     """An argument between marks. One that may be a text is free up to the mark, but for the texts of an enum."""
     if re.search(r"[<>\n]", name):
-        raise RequestError(f"a parameter's name must have no '<', '>' or line break: not {name[:80]!r}")
+        raise RequestError(
+            f"a parameter's name must have no '<', '>' or line break: not {name[:80]!r}"
+        )
     schema: Any = resolved(root["properties"][name], root)
     types, known = types_of(schema, root), dict[str, Any](schema if is_object(schema) else {})
     texts = known.get("enum") or ([known["const"]] if "const" in known else None)
@@ -200,7 +235,10 @@ def gbnf_to_lark(text: str) -> str:
     rules = _rules(list(_tokens(text)))
     if "root" not in rules:
         raise RequestError("there is no rule named root, with which a text begins")
-    uses = {name: {token[0] for token in rule if token.lastgroup == "name"} for name, rule in rules.items()}
+    uses = {
+        name: {token[0] for token in rule if token.lastgroup == "name"}
+        for name, rule in rules.items()
+    }
     reached, ahead = set[str](), {"root"}
     while ahead := ahead & rules.keys() - reached:
         reached |= ahead
@@ -213,20 +251,30 @@ def gbnf_to_lark(text: str) -> str:
     # Lark's rules in capital letters are the lexer's.
     names = {name: f"{'r' if by_parser else 'R'}{number}" for number, name in enumerate(rules)}
     larks = {name: " ".join(_lark(rule, names, by_parser)) for name, rule in rules.items()}
-    return f"start: {names['root']}\n" + "".join(f"{names[name]}: {larks[name]}\n" for name in rules if name in reached)
+    return f"start: {names['root']}\n" + "".join(
+        f"{names[name]}: {larks[name]}\n" for name in rules if name in reached
+    )
 
 
 def _tokens(text: str) -> Iterator[_Token]:
     for token in _TOKEN.finditer(text):
-        if token.lastgroup == "wrong":  # here, as to look for the end of each bracket would take long
-            raise _wrong(token, "unexpected end" if token[0] in '"[' else f"unexpected {token[0]!r}")
+        if (
+            token.lastgroup == "wrong"
+        ):  # here, as to look for the end of each bracket would take long
+            raise _wrong(
+                token, "unexpected end" if token[0] in '"[' else f"unexpected {token[0]!r}"
+            )
         if token.lastgroup != "blank":
             yield token
 
 
 def _rules(tokens: list[_Token]) -> dict[str, list[_Token]]:
     """Return the tokens of each rule: it begins on a line of its own with its name and `::=`."""
-    begins = [at for at, (name, sign) in enumerate(pairwise(tokens)) if name.lastgroup == "name" and sign[0] == "::="]
+    begins = [
+        at
+        for at, (name, sign) in enumerate(pairwise(tokens))
+        if name.lastgroup == "name" and sign[0] == "::="
+    ]
     for token in tokens[: begins[0] if begins else None]:
         if token.lastgroup != "lines":
             raise _wrong(token, "expected the name of a rule and ::=")

@@ -60,7 +60,9 @@ def load_drafter(settings: ModelSettings, progress: Progress) -> DraftEngine:
         case "ngram":
             from specmesh.engines.ngram import NgramDrafter
 
-            return NgramDrafter(n_ctx=settings.ctx or DEFAULT_CTX, max_sessions=settings.max_sessions)
+            return NgramDrafter(
+                n_ctx=settings.ctx or DEFAULT_CTX, max_sessions=settings.max_sessions
+            )
         case _:  # sim
             from specmesh.engines.sim import SimDrafter, SimSettings
 
@@ -97,7 +99,9 @@ class RemappedDrafter:
     def _translated(self, ask: Ask) -> Ask:
         ids = ask.ids
         if ids and not 0 <= min(ids) <= max(ids) < self._remap.n_verifier:
-            raise LocalProtocolError(f"an id outside [0, {self._remap.n_verifier}) for sequence {ask.seq}")
+            raise LocalProtocolError(
+                f"an id outside [0, {self._remap.n_verifier}) for sequence {ask.seq}"
+            )
         sampler = None if ask.sampler is None else _Translating(ask.sampler, self._remap)
         return Ask(ask.seq, self._remap.feed(ids), sampler)
 

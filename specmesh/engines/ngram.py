@@ -20,7 +20,9 @@ class NgramDrafter:
 
     def __init__(self, n_ctx: int, max_sessions: int) -> None:
         name, backend = f"ngram-{_SIZES[0]}", "prompt lookup"
-        self.info = EngineInfo(name, n_ctx, n_ctx, max_sessions, trimming="removal", backend=backend, reuse="cut")
+        self.info = EngineInfo(
+            name, n_ctx, n_ctx, max_sessions, trimming="removal", backend=backend, reuse="cut"
+        )
         self._sequences = Sequences(max_sessions, n_ctx, ANY_ID, n_ctx)
         self._ids = np.zeros((max_sessions, n_ctx), np.int32)
 

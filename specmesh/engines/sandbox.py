@@ -49,7 +49,9 @@ class Child:
                     self._process = self._start()
                     self._exchange(self._process, b"", STARTING)
                 answer = self._exchange(self._process, line, self.seconds)
-            except BaseException:  # whatever interrupted this: the next request must not get its answer
+            except (
+                BaseException
+            ):  # whatever interrupted this: the next request must not get its answer
                 self._end()
                 raise
         if "failed" in answer:
@@ -72,13 +74,23 @@ class Child:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # Tokens and keys in our environment are none of its business.
-        names = [name for name in os.environ if name in _PASSED or name.startswith(_PASSED_PREFIXES)]
+        names = [
+            name for name in os.environ if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+        ]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would fill and block it
         self._channel, theirs = socket.socketpair()
         with theirs:
             try:
                 return subprocess.Popen(  # noqa: S603 - our own module
-                    [sys.executable, "-P", "-m", __name__, self._module, str(self._memory), str(self.seconds)],
+                    [
+                        sys.executable,
+                        "-P",
+                        "-m",
+                        __name__,
+                        self._module,
+                        str(self._memory),
+                        str(self.seconds),
+                    ],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=self._stderr,
@@ -135,7 +147,9 @@ def _serve(answer: Callable[[Json], Json], memory: int, seconds: float) -> None:
             # A child nobody waits for any more ends too.
             spent = math.ceil(time.process_time() + seconds) + 1
             with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+                resource.setrlimit(
+                    resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1])
+                )
             try:
                 answered = answer(json.loads(request))
             except MemoryError:

@@ -32,7 +32,9 @@ class SimSettings:
     step_ms: float = 0.0  # a verifier's step of k rows takes step_ms + row_ms (k - 1);
     row_ms: float = 0.0  # drafts for n sequences at once take row_ms (n - 1) more than one
     draft_ms: float = 0.0  # one draft; prefill costs nothing
-    steps_ms: tuple[float, ...] = ()  # if given: of 1, 2, ... rows; more rows cost as much as the last entry
+    steps_ms: tuple[
+        float, ...
+    ] = ()  # if given: of 1, 2, ... rows; more rows cost as much as the last entry
     alpha: float = 0.75  # probability that a draft is right, decided by a hash of the prefix
     alphas: tuple[float, ...] = ()  # if given: each holds for PERIOD ids in turn
     n_vocab: int = 256
@@ -56,7 +58,9 @@ class SimSettings:
                 kind = defaults[name].__class__
                 values[name] = tuple(map(float, value.split("/"))) if kind is tuple else kind(value)
             except (KeyError, ValueError) as error:
-                raise ConfigError(f"{item!r} is no setting of a simulation: known are {', '.join(defaults)}") from error
+                raise ConfigError(
+                    f"{item!r} is no setting of a simulation: known are {', '.join(defaults)}"
+                ) from error
         return cls(**values)  # type: ignore[arg-type]
 
     def step_seconds(self, rows: int) -> float:
@@ -76,11 +80,17 @@ class _SimEngine:
         time.sleep(settings.load_s)
         self.settings = settings
         sizes, backend = (settings.n_ctx, settings.n_batch, settings.max_sessions), "simulation"
-        self.info = EngineInfo(self.model, *sizes, "removal", backend, reuse="copied", batches=self.batches)
-        pieces = [bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)]
+        self.info = EngineInfo(
+            self.model, *sizes, "removal", backend, reuse="copied", batches=self.batches
+        )
+        pieces = [
+            bytes([token]) if token < 256 else b"<%d>" % token for token in range(settings.n_vocab)
+        ]
         pieces[END_ID] = b""
         self.vocabulary = Vocabulary(tuple(pieces), frozenset({END_ID}))
-        self.sequences = Sequences(settings.max_sessions, settings.n_ctx, settings.n_vocab, settings.n_batch)
+        self.sequences = Sequences(
+            settings.max_sessions, settings.n_ctx, settings.n_vocab, settings.n_batch
+        )
         self.prefixes = [Prefix() for _ in range(settings.max_sessions)]
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -118,7 +128,13 @@ class SimVerifier(_SimEngine):
     def tokenizer(self) -> Tokenizer:
         return self
 
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:  # noqa: ARG002
+    def chat_text(
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Json,  # noqa: ARG002 - of a template, which there is none of
+        *,
+        continued: bool = False,
+    ) -> str:
         text = "".join(f"{message.role}: {message.content}\n" for message in messages)
         return text[:-1] if continued else text + "assistant: "
 

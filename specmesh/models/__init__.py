@@ -34,7 +34,11 @@ def entries(root: Path) -> list[Entry]:
 def is_gguf(name: str) -> bool:
     """Whether a file of this name is a GGUF model, or the first part of one."""
     split = SPLIT_NAME.fullmatch(name)
-    return name.endswith(".gguf") and not name.startswith(".") and (split is None or int(split["part"]) == 1)
+    return (
+        name.endswith(".gguf")
+        and not name.startswith(".")
+        and (split is None or int(split["part"]) == 1)
+    )
 
 
 def parts(path: Path) -> list[Path]:
@@ -43,7 +47,10 @@ def parts(path: Path) -> list[Path]:
     if match is None:
         return [path]
     count = int(match["parts"])
-    return [path.with_name(f"{match['stem']}-{part:05}-of-{count:05}.gguf") for part in range(1, count + 1)]
+    return [
+        path.with_name(f"{match['stem']}-{part:05}-of-{count:05}.gguf")
+        for part in range(1, count + 1)
+    ]
 
 
 def check_files(path: Path) -> None:
@@ -53,12 +60,16 @@ def check_files(path: Path) -> None:
         remedy = f"name the first part, {parts(path)[0].name}"
         raise ConfigError(f"{path} is part {int(match['part'])} of a model", remedy)
     try:
-        missing = [file.name for file in parts(path) if not file.is_file()]  # opening a FIFO waits for its writer
+        missing = [
+            file.name for file in parts(path) if not file.is_file()
+        ]  # opening a FIFO waits for its writer
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if missing:
         lacking = ", ".join(missing[:3])
-        raise ConfigError(f"{path}: {lacking} is missing, or no file", "name a .gguf file that has all parts")
+        raise ConfigError(
+            f"{path}: {lacking} is missing, or no file", "name a .gguf file that has all parts"
+        )
 
 
 def resolve(value: str, root: Path) -> str:
@@ -68,7 +79,9 @@ def resolve(value: str, root: Path) -> str:
     named = [entry for entry in found if entry.name == value]
     if not named and os.path.exists(value):  # noqa: PTH110 - a folder that may not be read has none
         return value
-    alike = named or [entry for entry in found if f"/{entry.name}".endswith((f"/{value}", f"/{value}.gguf"))]
+    alike = named or [
+        entry for entry in found if f"/{entry.name}".endswith((f"/{value}", f"/{value}.gguf"))
+    ]
     match alike:
         case [entry]:
             return str(entry.path)
@@ -79,4 +92,6 @@ def resolve(value: str, root: Path) -> str:
             )
         case _:
             names = ", ".join(entry.name for entry in alike)
-            raise ConfigError(f"{value!r} means {len(alike)} models in {root}", f"give one of {names}")
+            raise ConfigError(
+                f"{value!r} means {len(alike)} models in {root}", f"give one of {names}"
+            )

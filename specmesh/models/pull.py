@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from huggingface_hub import HfApi, constants, hf_hub_url
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled  # pyright: ignore[reportPrivateImportUsage]  # httpx's
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    OfflineModeIsEnabled,
+)  # pyright: ignore[reportPrivateImportUsage]  # httpx's
 from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]  # of any headers
 from huggingface_hub.utils import build_hf_headers, logging  # pyright: ignore[reportUnknownVariableType]  # likewise
 from rich.filesize import decimal
@@ -50,7 +55,11 @@ def pull(hub_id: str, file: str | None, root: Path) -> Path:
         partials.mkdir(parents=True, exist_ok=True)
         staged = [partials / f"{file.checksum} {file.name}".replace("/", " ") for file in missing]
         for one, path in zip(missing, staged, strict=True):
-            _fetch(one, hf_hub_url(hub_id, one.name, revision=commit, endpoint=constants.ENDPOINT), path)
+            _fetch(
+                one,
+                hf_hub_url(hub_id, one.name, revision=commit, endpoint=constants.ENDPOINT),
+                path,
+            )
         for one, path in zip(missing, staged, strict=True):
             (folder / one.name).parent.mkdir(parents=True, exist_ok=True)
             path.replace(folder / one.name)
@@ -72,13 +81,19 @@ def choose(hub_id: str, files: list[RemoteFile], name: str | None) -> list[Remot
     known = {file.name: file for file in files if _is_safe(file.name)}
     if name is None:
         last_parts = {name: name.rpartition("/")[2] for name in known}
-        models = [name for name, last in last_parts.items() if is_gguf(last) and not last.startswith(_COMPANIONS)]
+        models = [
+            name
+            for name, last in last_parts.items()
+            if is_gguf(last) and not last.startswith(_COMPANIONS)
+        ]
         if len(models) != 1:
             sizes = "".join(f"\n  {size}" for size in _sizes(known[name] for name in models))
             raise RequestError(f"{hub_id} has {len(models)} GGUF models, name one of them:{sizes}")
         [name] = models
     if name not in known:
-        raise RequestError(f"{hub_id} has no file {name}: it has {', '.join(_sizes(known.values())) or 'none'}")
+        raise RequestError(
+            f"{hub_id} has no file {name}: it has {', '.join(_sizes(known.values())) or 'none'}"
+        )
     names = [part.as_posix() for part in parts(Path(name))]
     for part in names:
         if part not in known:
@@ -139,10 +154,18 @@ def _refusals(what: str, out: BinaryIO | None = None) -> Generator[None]:
             hint = "check the name, accept the model's terms on the hub, or set HF_TOKEN"
             raise ConfigError(f"{what}: the hub does not give it to you ({code})", hint) from error
         if code == 404:
-            raise RequestError(f"{what} is not on {constants.ENDPOINT} (404): check the name") from error
-        raise PullError(f"{what}: {constants.ENDPOINT} answered {code}", "try again later") from error
+            raise RequestError(
+                f"{what} is not on {constants.ENDPOINT} (404): check the name"
+            ) from error
+        raise PullError(
+            f"{what}: {constants.ENDPOINT} answered {code}", "try again later"
+        ) from error
     except HTTPError as error:
-        kept = f"; {out.tell()} bytes are kept: the same command goes on from there" if out is not None else ""
+        kept = (
+            f"; {out.tell()} bytes are kept: the same command goes on from there"
+            if out is not None
+            else ""
+        )
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise PullError(f"{what}: {constants.ENDPOINT} does not answer: {reason}{kept}") from error
 
@@ -153,5 +176,9 @@ def _disk_errors(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise PullError(f"the disk of {path} is full", "make room; what came is kept") from error
-        raise PullError(f"{error.filename or path} cannot be written: {error.strerror or error}") from error
+            raise PullError(
+                f"the disk of {path} is full", "make room; what came is kept"
+            ) from error
+        raise PullError(
+            f"{error.filename or path} cannot be written: {error.strerror or error}"
+        ) from error

@@ -36,7 +36,9 @@ def bracketed(host: str) -> str:
 def listen(host: str, port: int, option: str) -> socket.socket:
     """Return a TCP socket that listens there. Raise ConfigError that names the option where it cannot."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except OSError as error:
         why = str(error.strerror).partition(" (while ")[0]  # Python names the address again
         what = f"cannot listen at {bracketed(host)}:{port} ({why}): is the port taken? Choose another {option}"
@@ -47,7 +49,10 @@ def host_of(address: str, option: str) -> str:
     """The host of tcp://HOST:PORT; raises ConfigError that names the option for anything else."""
     host, port = endpoint(address)
     if not address.lower().startswith("tcp://") or not host or not port:
-        raise ConfigError(f"{option} {address!r} is not an address", "write tcp://HOST:PORT, like tcp://127.0.0.1:7071")
+        raise ConfigError(
+            f"{option} {address!r} is not an address",
+            "write tcp://HOST:PORT, like tcp://127.0.0.1:7071",
+        )
     return host
 
 
@@ -55,7 +60,9 @@ def check_one_network(address: str, option: str) -> str:
     """The host to listen at; raises ConfigError where that would be on every network."""
     host = host_of(address, option)
     if _means_everywhere(host):
-        raise ConfigError(f"{option} {address} would listen on every network", "name the one address to listen on")
+        raise ConfigError(
+            f"{option} {address} would listen on every network", "name the one address to listen on"
+        )
     return host
 
 
@@ -89,7 +96,9 @@ def check_rpc(address: str, option: str, *, insecure: bool) -> None:
     so beyond loopback only where `insecure` says that its user trusts the wire; every network never."""
     host, _, port = address.rpartition(":")
     if not host or ":" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"{option} {address!r} is not an address", "write HOST:PORT, like 127.0.0.1:50052")
+        raise ConfigError(
+            f"{option} {address!r} is not an address", "write HOST:PORT, like 127.0.0.1:50052"
+        )
     if is_loopback(host):
         return
     if _means_everywhere(host):

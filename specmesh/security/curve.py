@@ -34,7 +34,9 @@ Context = zmq.Context[Socket]
 
 DOMAIN = "specmesh"  # the ZAP domain; libzmq asks no handler about a socket without one
 BAN_SECONDS = 30.0  # seconds that a key is kept out after one of its connections sent too much
-MAX_KEYS_LOGGED = 16  # refused keys that the log names in a minute: whoever invents keys must not fill a disk
+MAX_KEYS_LOGGED = (
+    16  # refused keys that the log names in a minute: whoever invents keys must not fill a disk
+)
 HANDSHAKES = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -71,7 +73,9 @@ class ZapGuard(ThreadAuthenticator):
         self.allowed = self._read()
         self.failures: Counter[str] = Counter()
         self._banned: dict[str, float] = {}
-        self._wrong: tuple[int, ...] | None = None  # stamp of a list that could not be read, and is in the log as such
+        self._wrong: tuple[int, ...] | None = (
+            None  # stamp of a list that could not be read, and is in the log as such
+        )
         self._logged = Throttle(60.0, MAX_KEYS_LOGGED)
         self._mark = secrets.token_hex(16)
         self.configure_curve_callback(DOMAIN, self)
@@ -95,7 +99,9 @@ class ZapGuard(ThreadAuthenticator):
         """Stop, also where the thread has died, which pyzmq would wait for."""
         if self.is_alive():
             super().stop()
-        elif (pipe := cast("Socket | None", self.pipe)) is not None:  # None before `start`, whatever pyzmq says
+        elif (
+            pipe := cast("Socket | None", self.pipe)
+        ) is not None:  # None before `start`, whatever pyzmq says
             pipe.close(linger=0)
 
     def callback(self, _: str, key: bytes) -> bool:
@@ -105,7 +111,11 @@ class ZapGuard(ThreadAuthenticator):
             return True
         self.failures["key"] += 1
         if written not in self.allowed and self._logged.due(written, now):
-            log.warning("drafter_refused", key=written, meaning="to let it in: specmesh keys allow KEY --name NAME")
+            log.warning(
+                "drafter_refused",
+                key=written,
+                meaning="to let it in: specmesh keys allow KEY --name NAME",
+            )
         return False
 
     def admits(self, key: str, now: float) -> bool:
@@ -113,7 +123,9 @@ class ZapGuard(ThreadAuthenticator):
         return key in self.allowed and now >= self._banned.get(key, 0.0)
 
     def ban(self, key: str, now: float) -> None:
-        self._banned = {other: until for other, until in self._banned.items() if until > now} | {key: now + BAN_SECONDS}
+        self._banned = {other: until for other, until in self._banned.items() if until > now} | {
+            key: now + BAN_SECONDS
+        }
 
     def reread(self) -> bool:
         """Take the list over when it has changed; return True if it was. A wrong one is logged, and changes nothing."""
@@ -122,9 +134,14 @@ class ZapGuard(ThreadAuthenticator):
             return False
         try:
             self.allowed = self._read()
-        except (ConfigError, OSError) as error:  # perhaps there was no descriptor: it is tried again
+        except (
+            ConfigError,
+            OSError,
+        ) as error:  # perhaps there was no descriptor: it is tried again
             if stamp != self._wrong:
-                log.error("drafters_not_read", error=str(error), meaning="those allowed before still are")
+                log.error(
+                    "drafters_not_read", error=str(error), meaning="those allowed before still are"
+                )
             self._wrong = stamp
             return False
         self._stamp, self._wrong = stamp, None
@@ -141,7 +158,10 @@ class ZapGuard(ThreadAuthenticator):
         names = self._keys.listed(Listing.DRAFTERS)
         own = {self._identity.public.hex()}
         if self._keys.identity() != self._identity:
-            log.warning("key_replaced", meaning="the old one lets nobody in; restart the verifier to use the new one")
+            log.warning(
+                "key_replaced",
+                meaning="the old one lets nobody in; restart the verifier to use the new one",
+            )
             own.clear()
         self.names = names
         return frozenset(names) | own
@@ -164,7 +184,9 @@ def watch(socket: Socket) -> None:
     """Watch a socket that has not connected yet; end it by `unwatch`. Its monitor must be read: libzmq waits for its
     reader with everything else. Its name is used once, because a new reader could else reach an old socket that is
     still being closed."""
-    socket.get_monitor_socket(HANDSHAKES | zmq.EVENT_DISCONNECTED, f"inproc://handshakes-{next(_watched)}")
+    socket.get_monitor_socket(
+        HANDSHAKES | zmq.EVENT_DISCONNECTED, f"inproc://handshakes-{next(_watched)}"
+    )
 
 
 def unwatch(socket: Socket) -> None:
@@ -214,6 +236,9 @@ class TcpConnection:
     def cut(self) -> None:
         """End it, for which libzmq has no call: its I/O thread then finds that the peer has left. Only where it still
         leads where it did: descriptors are used again."""
-        with contextlib.suppress(OSError), sockets.socket(fileno=os.dup(self.descriptor)) as connection:
+        with (
+            contextlib.suppress(OSError),
+            sockets.socket(fileno=os.dup(self.descriptor)) as connection,
+        ):
             if connection.getpeername() == self.end:
                 connection.shutdown(sockets.SHUT_RDWR)

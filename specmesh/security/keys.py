@@ -65,7 +65,10 @@ def find_keys(named: Path | None) -> "KeyFolder | None":
     folder named has no key, InsecureKeys if this user may not look."""
     if named is not None:
         if not KeyFolder(named).has_key():
-            raise ConfigError(f"--keys {named}: no key is there", f"make one with `specmesh keys new --keys {named}`")
+            raise ConfigError(
+                f"--keys {named}: no key is there",
+                f"make one with `specmesh keys new --keys {named}`",
+            )
         return KeyFolder(named)
     user, system = map(KeyFolder, key_folders())
     if user.has_key():
@@ -120,9 +123,13 @@ class KeyFolder:
         path, raw = self.path / SECRET, self._read(SECRET)
         if raw is None:
             raise ConfigError(f"{path}: no key is there", "make one with `specmesh keys new`")
-        lines = [line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")]
+        lines = [
+            line.strip() for line in raw.splitlines() if line.strip() and not line.startswith("#")
+        ]
         if len(lines) != 1 or not KEY.fullmatch(lines[0]):
-            raise ConfigError(f"{path} holds no key", "make another with `specmesh keys new --force`")
+            raise ConfigError(
+                f"{path} holds no key", "make another with `specmesh keys new --force`"
+            )
         secret = bytes.fromhex(lines[0])
         return Identity(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
 
@@ -138,7 +145,10 @@ class KeyFolder:
                 continue
             key, _, label = line.strip().partition(" ")
             if not KEY.fullmatch(key) or not _LABEL.fullmatch(label.strip()):
-                raise ConfigError(f"{self.path / listing}:{number}", "write the 64 digits of a key, a space and a name")
+                raise ConfigError(
+                    f"{self.path / listing}:{number}",
+                    "write the 64 digits of a key, a space and a name",
+                )
             found.append((key, label.strip()))
         return found
 
@@ -165,7 +175,9 @@ class KeyFolder:
             raise ConfigError(f"{label!r} is no name", "give one word")
         with self._changing():
             found = self.entries(listing)
-            if not replace and any(listing.same(known, label) and other != key for other, known in found):
+            if not replace and any(
+                listing.same(known, label) and other != key for other, known in found
+            ):
                 why = f"{label} has another key: `specmesh keys revoke {label}` first, or give another name"
                 raise ConfigError(why)
             kept = [(other, known) for other, known in found if not listing.same(known, label)]
@@ -191,7 +203,11 @@ class KeyFolder:
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            hint = "make a key first, with `specmesh keys new`" if error.errno == errno.ENOENT else "is it yours?"
+            hint = (
+                "make a key first, with `specmesh keys new`"
+                if error.errno == errno.ENOENT
+                else "is it yours?"
+            )
             raise ConfigError(f"{self.path} cannot be opened ({error.strerror})", hint) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -200,7 +216,9 @@ class KeyFolder:
             os.close(descriptor)
 
     def _write(self, listing: Listing, found: Iterable[tuple[str, str]]) -> None:
-        lines = [f"{key} {label}\n" for key, label in sorted(found, key=lambda entry: entry[1].lower())]
+        lines = [
+            f"{key} {label}\n" for key, label in sorted(found, key=lambda entry: entry[1].lower())
+        ]
         self._store(listing, "".join(lines))
 
     def _store(self, name: str, text: str) -> None:
@@ -222,16 +240,22 @@ class KeyFolder:
             return None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
-                raise InsecureKeys(f"{path} is a symbolic link", "put the file itself there") from None
+                raise InsecureKeys(
+                    f"{path} is a symbolic link", "put the file itself there"
+                ) from None
             mend = f"sudo chown -R {os.geteuid()} {shlex.quote(str(self.path))}"
-            raise InsecureKeys(f"{path} cannot be read ({error.strerror}); if it is yours", mend) from None
+            raise InsecureKeys(
+                f"{path} cannot be read ({error.strerror}); if it is yours", mend
+            ) from None
         with os.fdopen(descriptor, "rb") as file:
             folder = self.path.stat()
             _require_safe(self.path, folder, folder.st_uid, forbidden=0o022)
             _require_safe(path, os.fstat(file.fileno()), folder.st_uid, forbidden=0o077)
             raw = file.read(MAX_KEY_FILE_BYTES + 1)
         if len(raw) > MAX_KEY_FILE_BYTES:
-            raise ConfigError(f"{path} is longer than {MAX_KEY_FILE_BYTES} bytes: is this a file of keys?")
+            raise ConfigError(
+                f"{path} is longer than {MAX_KEY_FILE_BYTES} bytes: is this a file of keys?"
+            )
         return raw.decode("utf-8", "replace")
 
 
@@ -242,7 +266,9 @@ def _require_safe(path: Path, found: os.stat_result, owner: int, *, forbidden: i
         raise InsecureKeys(f"{path} is no regular file", "put the file itself there")
     ours = {0, os.geteuid()} | ({owner} if os.geteuid() == 0 else set[int]())
     if found.st_uid not in ours:
-        raise InsecureKeys(f"{path} belongs to user {found.st_uid}", f"sudo chown {os.geteuid()} {quoted}")
+        raise InsecureKeys(
+            f"{path} belongs to user {found.st_uid}", f"sudo chown {os.geteuid()} {quoted}"
+        )
     if found.st_mode & forbidden:
         mode, right = stat.S_IMODE(found.st_mode), "700" if stat.S_ISDIR(found.st_mode) else "600"
         raise InsecureKeys(f"{path} is open to others (mode {mode:04o})", f"chmod {right} {quoted}")

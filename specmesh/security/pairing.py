@@ -76,12 +76,19 @@ def wait(
                 return offer(lines, code, mine, admit)
             except (WrongCode, RemoteProtocolError, OSError) as error:
                 if lines.answered:  # something that a guess could be tried on
-                    raise Refused(f"nobody was let in: {error}", "run `specmesh pair` again for a new code") from None
-    raise Busy("nobody came, and the code is no longer good", "run `specmesh pair` again for a new one")
+                    raise Refused(
+                        f"nobody was let in: {error}", "run `specmesh pair` again for a new code"
+                    ) from None
+    raise Busy(
+        "nobody came, and the code is no longer good", "run `specmesh pair` again for a new one"
+    )
 
 
 def offer(
-    lines: "LineChannel", code: str, mine: PairingIntroduction, admit: Callable[[PairingIntroduction], None]
+    lines: "LineChannel",
+    code: str,
+    mine: PairingIntroduction,
+    admit: Callable[[PairingIntroduction], None],
 ) -> PairingIntroduction:
     greeting = lines.read()
     if not greeting.startswith(_GREETING):
@@ -122,7 +129,9 @@ def _box(side: "SPAKE2_A | SPAKE2_B", message: bytes) -> Fernet:
     try:
         key = side.finish(bytes.fromhex(message.decode()))
     except Exception as error:  # noqa: BLE001  (the library has many for what is no point of its curve)
-        raise RemoteProtocolError(f"the other side breaks the exchange ({type(error).__name__})") from None
+        raise RemoteProtocolError(
+            f"the other side breaks the exchange ({type(error).__name__})"
+        ) from None
     return Fernet(base64.urlsafe_b64encode(key))
 
 
@@ -139,7 +148,9 @@ def _opened(box: Fernet, line: bytes, role: str) -> PairingIntroduction:
         case {"role": str(said), "key": str(key), "name": str(name), "port": int(port)} if (
             said == role and KEY.fullmatch(key) and 0 <= port < 2**16
         ):
-            word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64]  # a list can hold it, a terminal show it
+            word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[
+                :64
+            ]  # a list can hold it, a terminal show it
             return PairingIntroduction(said, key, word or role, port)
         case _:
             raise RemoteProtocolError(f"the other side does not introduce itself as a {role}")

@@ -34,14 +34,20 @@ def check(name: str, value: object) -> None:
     for at, kind in _walk(value, "$"):
         seen.setdefault(at, set()).add(kind)
     recorded = (
-        {at: set(kinds.split("|")) for at, kinds in json.loads(path.read_text()).items()} if path.exists() else {}
+        {at: set(kinds.split("|")) for at, kinds in json.loads(path.read_text()).items()}
+        if path.exists()
+        else {}
     )
     if REWRITE:
-        told = {at: "|".join(sorted(kinds)) for at, kinds in sorted(_recorded(recorded, seen).items())}
+        told = {
+            at: "|".join(sorted(kinds)) for at, kinds in sorted(_recorded(recorded, seen).items())
+        }
         path.write_text(json.dumps(told, indent=1) + "\n")
         return
     differences = list(_differences(recorded, seen))
-    assert not differences, f"{path.name} differs; if that is meant, run `make golden`:\n" + "\n".join(differences)
+    assert not differences, (
+        f"{path.name} differs; if that is meant, run `make golden`:\n" + "\n".join(differences)
+    )
 
 
 def check_facts(name: str, facts: dict[str, object]) -> None:
@@ -50,7 +56,9 @@ def check_facts(name: str, facts: dict[str, object]) -> None:
     if REWRITE:
         lines = [f" {json.dumps(key)}: {json.dumps(fact)}" for key, fact in facts.items()]
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    assert json.loads(path.read_text()) == facts, f"{path.name} differs; if that is meant, run `make golden`"
+    assert json.loads(path.read_text()) == facts, (
+        f"{path.name} differs; if that is meant, run `make golden`"
+    )
 
 
 def _walk(value: object, at: str, key: str = "") -> Iterator[tuple[str, str]]:
@@ -84,13 +92,20 @@ def _differences(recorded: Schema, seen: Schema) -> Iterator[str]:
         elif kinds - recorded[at]:
             yield f"{at} is {'|'.join(sorted(kinds))}, was {'|'.join(sorted(recorded[at]))}"
     for at, kinds in recorded.items():
-        if at not in seen and "absent" not in kinds and not _is_data(at) and "object" in seen.get(_parent(at), ()):
+        if (
+            at not in seen
+            and "absent" not in kinds
+            and not _is_data(at)
+            and "object" in seen.get(_parent(at), ())
+        ):
             yield f"gone: {at}"
 
 
 def _recorded(recorded: Schema, seen: Schema) -> Schema:
     """What was seen, and what of it may be null or missing as was known before."""
-    result = {at: kinds | (recorded.get(at, set()) & {"null", "absent"}) for at, kinds in seen.items()}
+    result = {
+        at: kinds | (recorded.get(at, set()) & {"null", "absent"}) for at, kinds in seen.items()
+    }
     for at in sorted(recorded.keys() - seen.keys(), key=len):
         parent = seen.get(_parent(at), set())
         unseen = _parent(at) in result and (_is_data(at) or "object" not in parent)
@@ -147,7 +162,11 @@ def apart(answer: dict[str, dict[str, object]]) -> object:
 def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object]:
     """The chunks of a stream: the first, those with text, the one that ends the text, the usage."""
     first, *chunks = map(apart, ask(daemon, resource, request).chunks())
-    ends = [chunk for chunk in chunks if chunk["choices"] and chunk["choices"][0]["finish_reason"] is not None]
+    ends = [
+        chunk
+        for chunk in chunks
+        if chunk["choices"] and chunk["choices"][0]["finish_reason"] is not None
+    ]
     usage = [chunk for chunk in chunks if not chunk["choices"]]
     between = [chunk for chunk in chunks if chunk not in ends and chunk not in usage]
     return {"first": first, "text": between, "end": ends, "usage": usage}
@@ -155,7 +174,12 @@ def streamed(daemon: Daemon, resource: str, request: object) -> dict[str, object
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("plain", ()), ("logprobs", ("--logprobs", 2)), ("several", ("--n", 2)), ("alone", ("--draft-n", 0))],
+    [
+        ("plain", ()),
+        ("logprobs", ("--logprobs", 2)),
+        ("several", ("--n", 2)),
+        ("alone", ("--draft-n", 0)),
+    ],
 )
 def test_generate_json(pair: dict[str, Daemon], name: str, options: tuple[object, ...]):
     for daemon in pair.values():
@@ -169,16 +193,27 @@ def test_stats_and_metrics(pair: dict[str, Daemon]):
     def taken() -> list[tuple[str, object, bytes]] | None:
         with Stream(pair["verifier"], body("def f(", 3500, ignore_eos=True, draft_n=4)) as stream:
             stream.read(while_=lambda: sum(stream.accepted) < 20)
-            until(lambda: all(one.stats()["draft_n"] is not None for one in pair.values()), "the snapshots have it")
-            shown = [command("stats", "--json", "--socket", one.socket).json for one in pair.values()]
+            until(
+                lambda: all(one.stats()["draft_n"] is not None for one in pair.values()),
+                "the snapshots have it",
+            )
+            shown = [
+                command("stats", "--json", "--socket", one.socket).json for one in pair.values()
+            ]
             metrics = [ask(one, "/metrics").raw for one in pair.values()]
             lasted = all(one.stats()["draft_n"] is not None for one in pair.values())
-        return [(one.role, *both) for one, *both in zip(pair.values(), shown, metrics, strict=True)] if lasted else None
+        return (
+            [(one.role, *both) for one, *both in zip(pair.values(), shown, metrics, strict=True)]
+            if lasted
+            else None
+        )
 
     for role, stats, metrics in until(taken, "they draft for as long as it takes to look"):
         check(f"stats-{role}", stats)
         families = text_string_to_metric_families(metrics.decode())
-        check_facts(f"metrics-{role}", dict(sorted((family.name, described(family)) for family in families)))
+        check_facts(
+            f"metrics-{role}", dict(sorted((family.name, described(family)) for family in families))
+        )
 
 
 def described(family: Metric) -> str:
@@ -205,7 +240,9 @@ def test_resources(pair: dict[str, Daemon]):
     ],
 )
 def test_completions(pair: dict[str, Daemon], name: str, more: dict[str, object]):
-    path, asked = ("/v1/chat/completions", CHAT) if name.startswith("chat") else ("/v1/completions", TEXT)
+    path, asked = (
+        ("/v1/chat/completions", CHAT) if name.startswith("chat") else ("/v1/completions", TEXT)
+    )
     for daemon in pair.values():
         check(name, answered(daemon, path, asked | more))
         check(f"{name}-stream", streamed(daemon, path, asked | more | EVENTS))
@@ -234,26 +271,43 @@ ERRORS = {
 def test_errors(pair: dict[str, Daemon], port: int, mesh: Mesh):
     """What a refused request is answered with: the status, and the error object's fields but for its sentence."""
     told = {name: fields(ask(pair["verifier"], *request)) for name, request in ERRORS.items()}
-    assert told == {name: fields(ask(pair["drafter"], *request)) for name, request in ERRORS.items()}
+    assert told == {
+        name: fields(ask(pair["drafter"], *request)) for name, request in ERRORS.items()
+    }
     told["no key"] = fields(Served(pair["verifier"], port).ask("GET", "/v1/models"))
     other = free_port()
     alone = mesh.drafter("", "--http", f"127.0.0.1:{other}", ready=False)
     until(lambda: alone.client.get("/stats"), "it answers")
     told["no verifier"] = fields(ask(alone, "/v1/completions", TEXT))
-    told["another site"] = fields(Served(alone, other).ask("GET", "/v1/models", Origin="https://evil.example"))
+    told["another site"] = fields(
+        Served(alone, other).ask("GET", "/v1/models", Origin="https://evil.example")
+    )
     check_facts("errors", told)
 
 
 def fields(answer: Answer) -> dict[str, object]:
     assert answer.error["message"]
-    return {"status": answer.status, **{name: value for name, value in answer.error.items() if name != "message"}}
+    return {
+        "status": answer.status,
+        **{name: value for name, value in answer.error.items() if name != "message"},
+    }
 
 
 def test_exit_codes():
-    classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)]
-    check_facts("exit-codes", {cls.__name__: {"exit_code": cls.exit_code, "code": cls.code} for cls in classes})
+    classes = [
+        cls
+        for cls in vars(errors).values()
+        if isinstance(cls, type) and issubclass(cls, errors.SpecmeshError)
+    ]
+    check_facts(
+        "exit-codes",
+        {cls.__name__: {"exit_code": cls.exit_code, "code": cls.code} for cls in classes},
+    )
 
 
 def test_settings():
-    told = {role: command("config", "show", role, "--json").json["settings"] for role in ("verifier", "drafter")}
+    told = {
+        role: command("config", "show", role, "--json").json["settings"]
+        for role in ("verifier", "drafter")
+    }
     check_facts("settings", {role: sorted(settings) for role, settings in told.items()})  # type: ignore[call-overload]

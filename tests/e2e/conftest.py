@@ -2,4 +2,15 @@
 
 from meshes import beside, daemon, logs, mesh, pair, proxy, role, served, server, shared
 
-__all__ = ["beside", "daemon", "logs", "mesh", "pair", "proxy", "role", "served", "server", "shared"]
+__all__ = [
+    "beside",
+    "daemon",
+    "logs",
+    "mesh",
+    "pair",
+    "proxy",
+    "role",
+    "served",
+    "server",
+    "shared",
+]

@@ -74,7 +74,11 @@ class Done:
 
 
 def command(
-    *args: object, stdin: str | None = None, cwd: Path | None = None, env: dict[str, str] | None = None, shell: str = ""
+    *args: object,
+    stdin: str | None = None,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    shell: str = "",
 ) -> Done:
     """Run `specmesh ARGS` to its end; `shell`: by this line of a shell, which has `"$@"` for it."""
     program = ["sh", "-c", shell, "sh", *SPECMESH] if shell else FORKED
@@ -103,7 +107,9 @@ def started(
     if program is None:
         return Forked(words, env, streams, str(cwd or "."))
     stdin, stdout, stderr = streams
-    return subprocess.Popen([*program, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
+    return subprocess.Popen(
+        [*program, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd
+    )
 
 
 def environment(changes: dict[str, str] | None = None) -> dict[str, str]:
@@ -122,7 +128,12 @@ class Daemon:
     """A running verifier or drafter; its stderr goes to `log`. program: what runs it; None forks it."""
 
     def __init__(
-        self, role: str, socket_path: Path, args: list[object], log: Path, program: Sequence[str] | None
+        self,
+        role: str,
+        socket_path: Path,
+        args: list[object],
+        log: Path,
+        program: Sequence[str] | None,
     ) -> None:
         self.role, self.socket, self.log = role, socket_path, log
         words = [role, "--socket", str(socket_path), *map(str, args)]
@@ -140,7 +151,10 @@ class Daemon:
 
     def ready(self) -> "Daemon":
         """Wait until /health is ok."""
-        until(lambda: self.client.get("/health").get("status") == "ok", f"{self.role} ready; its log:\n{self.text()}")
+        until(
+            lambda: self.client.get("/health").get("status") == "ok",
+            f"{self.role} ready; its log:\n{self.text()}",
+        )
         return self
 
     def check(self) -> None:
@@ -230,11 +244,15 @@ class Mesh:
     def address(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
 
-    def start(self, role: str, *args: object, name: str = "", program: Sequence[str] | None = None) -> Daemon:
+    def start(
+        self, role: str, *args: object, name: str = "", program: Sequence[str] | None = None
+    ) -> Daemon:
         """Start a daemon with these options; does not wait for it."""
         name = name or role
         log = self.folder / f"{len(self.daemons)} {name}.log"
-        daemon = Daemon(role, self.folder / f"{name[:12]}.sock", list(args), log, program or self.program)
+        daemon = Daemon(
+            role, self.folder / f"{name[:12]}.sock", list(args), log, program or self.program
+        )
         self.daemons.append(daemon)
         return daemon
 
@@ -242,28 +260,61 @@ class Mesh:
         self, model: object = "", *args: object, engine: str = "sim", ready: bool = True, **how: Any
     ) -> Daemon:
         """A verifier; `model` is the simulation's settings or a file. how: as `start` has it."""
-        options = ("--engine", engine, "--model", model or "step_ms=4", "--bind", self.address, "--threads", 1)
+        options = (
+            "--engine",
+            engine,
+            "--model",
+            model or "step_ms=4",
+            "--bind",
+            self.address,
+            "--threads",
+            1,
+        )
         daemon = self.start("verifier", *options, *args, **how)
         return daemon.ready() if ready else daemon
 
     def drafter(
-        self, model: object = "", *args: object, engine: str = "sim", port: int = 0, ready: bool = True, **how: Any
+        self,
+        model: object = "",
+        *args: object,
+        engine: str = "sim",
+        port: int = 0,
+        ready: bool = True,
+        **how: Any,
     ) -> Daemon:
         """A drafter for this mesh's verifier, or for another port (a proxy's)."""
         with_model = [] if engine == "ngram" else ["--model", model or "draft_ms=0.5,alpha=0.9"]
-        options = ("--engine", engine, *with_model, "--connect", f"tcp://127.0.0.1:{port or self.port}", "--threads", 1)
+        options = (
+            "--engine",
+            engine,
+            *with_model,
+            "--connect",
+            f"tcp://127.0.0.1:{port or self.port}",
+            "--threads",
+            1,
+        )
         daemon = self.start("drafter", *options, *args, **how)
         return self.attached(daemon.ready()) if ready else daemon
 
     def cannot_start(self, role: str, *args: object, **how: Any) -> Done:
         """What a daemon with these options says, which ends at once."""
         bind = ("--bind", f"tcp://127.0.0.1:{free_port()}") if role == "verifier" else ()
-        usual = ("--engine", "sim", "--model", "step_ms=1", "--socket", self.folder / "x.sock", *bind)
+        usual = (
+            "--engine",
+            "sim",
+            "--model",
+            "step_ms=1",
+            "--socket",
+            self.folder / "x.sock",
+            *bind,
+        )
         return command(role, *usual, *args, **how)
 
     def attached(self, drafter: Daemon) -> Daemon:
         """Wait until the running verifier's /stats show this drafter, and that has a vocabulary to serve clients by."""
-        verifier = [one for one in self.daemons if one.role == "verifier" and one.process.poll() is None][-1]
+        verifier = [
+            one for one in self.daemons if one.role == "verifier" and one.process.poll() is None
+        ][-1]
         why = f"the verifier sees its drafter; their logs:\n{verifier.text()}\n{drafter.text()}"
         until(lambda: verifier.has(drafter) and drafter.serves(), why)
         return drafter
@@ -283,7 +334,9 @@ class Running:
 
     def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
         program, pipe = [*SPECMESH, *map(str, words)], subprocess.PIPE
-        self.process = subprocess.Popen(program, stdout=pipe, stderr=pipe, bufsize=0, env=environment(env))
+        self.process = subprocess.Popen(
+            program, stdout=pipe, stderr=pipe, bufsize=0, env=environment(env)
+        )
         self._seen = b""
 
     def line(self, words: str) -> str:
@@ -311,7 +364,13 @@ def generating(daemon: Daemon, prompt: str, *args: object) -> Running:
 
 def body(prompt: str | list[int], max_tokens: int, **more: object) -> Json:
     """A greedy completion's body, each text computed anew: what memory holds was computed in other widths."""
-    return {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "cache_prompt": False, **more}
+    return {
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "cache_prompt": False,
+        **more,
+    }
 
 
 class Stream:

@@ -93,7 +93,9 @@ class Proxy:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _fetch(self, source: asyncio.StreamReader, queue: "asyncio.Queue[tuple[float, bytes]]") -> None:
+    async def _fetch(
+        self, source: asyncio.StreamReader, queue: "asyncio.Queue[tuple[float, bytes]]"
+    ) -> None:
         """Queue what comes with the time when it shall arrive; what was sent before it always comes first."""
         data = b"more"
         while data:
@@ -102,10 +104,18 @@ class Proxy:
             except OSError:
                 data = b""
             lost = RETRANSMISSION if self._random.random() < self._loss else 0.0
-            queue.put_nowait((self._loop.time() + self.delay + self._random.uniform(0.0, self._jitter) + lost, data))
+            queue.put_nowait(
+                (
+                    self._loop.time() + self.delay + self._random.uniform(0.0, self._jitter) + lost,
+                    data,
+                )
+            )
 
     async def _deliver(
-        self, queue: "asyncio.Queue[tuple[float, bytes]]", sink: asyncio.StreamWriter, to_target: bool
+        self,
+        queue: "asyncio.Queue[tuple[float, bytes]]",
+        sink: asyncio.StreamWriter,
+        to_target: bool,
     ) -> None:
         greeting = GREETING
         with contextlib.suppress(OSError):
@@ -118,7 +128,11 @@ class Proxy:
                 greeting -= len(data)
                 if greeting < 0 and self._random.random() < self.damage:
                     at, self.flipped = self._random.randrange(len(data)), self.flipped + 1
-                    data = data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
+                    data = (
+                        data[:at]
+                        + bytes([data[at] ^ 1 << self._random.randrange(8)])
+                        + data[at + 1 :]
+                    )
                 await self._write(sink, data)
                 self.captured[0 if to_target else 1].extend(data)
         sink.transport.abort()

@@ -75,17 +75,23 @@ class Served:
         if self.key:
             sent = {"Authorization": f"Bearer {self.key}"} | sent
         raw = body if isinstance(body, bytes | None) else json.dumps(body)
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as connection:
+        with closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        ) as connection:
             if not self.port:
                 connection.sock = socket.socket(socket.AF_UNIX)
                 connection.sock.settimeout(PATIENCE)
                 connection.sock.connect(str(self.daemon.socket))
             connection.request(method, urlsplit(path).path, raw, sent)
             answer = connection.getresponse()
-            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            return Answer(
+                answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+            )
 
     def complete(self, **body: object) -> Answer:
-        return self.ask("POST", "/v1/completions", {"prompt": "once", "max_tokens": 12, "temperature": 0} | body)
+        return self.ask(
+            "POST", "/v1/completions", {"prompt": "once", "max_tokens": 12, "temperature": 0} | body
+        )
 
     def chat(self, *messages: object, **body: object) -> Answer:
         asked: Json = {"messages": messages or SAID, "max_tokens": 12, "temperature": 0}
@@ -97,7 +103,9 @@ def serve(mesh: Mesh, model: str, *options: object) -> dict[str, Served]:
     ports, keys = (free_port(), free_port()), mesh.folder / "api-keys"
     keys.touch(0o600)
     keys.write_text(f"# of the tests\n{KEY}\n")
-    verifier = mesh.verifier(model, *options, "--http", f"127.0.0.1:{ports[0]}", "--api-key-file", keys)
+    verifier = mesh.verifier(
+        model, *options, "--http", f"127.0.0.1:{ports[0]}", "--api-key-file", keys
+    )
     drafter = mesh.drafter("alpha=0.8", *options, "--http", f"localhost:{ports[1]}")
     return {"verifier": Served(verifier, ports[0], KEY), "drafter": Served(drafter, ports[1])}
 

@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Daemon, Done, Json, Mesh, Running, Stream, body, cache, command, complete, edited, until
+from processes import (
+    Daemon,
+    Done,
+    Json,
+    Mesh,
+    Running,
+    Stream,
+    body,
+    cache,
+    command,
+    complete,
+    edited,
+    until,
+)
 
 from specmesh.bench.audit import audit, lines
 from specmesh.bench.steps import read_costs
@@ -19,7 +32,17 @@ from specmesh.paths import bundled
 def test_bench_run(mesh: Mesh):
     """Five variants of the same texts; nothing where no drafter or nobody is there."""
     verifier = mesh.verifier("step_ms=3")
-    options = ("--socket", verifier.socket, "--iterations", 2, "--num-prompts", 2, "--max-tokens", 24, "--json")
+    options = (
+        "--socket",
+        verifier.socket,
+        "--iterations",
+        2,
+        "--num-prompts",
+        2,
+        "--max-tokens",
+        24,
+        "--json",
+    )
     command("bench", "run", *options).refused(69, "no drafter is attached")
     mesh.drafter("draft_ms=0.2,alpha=0.9")
 
@@ -28,7 +51,9 @@ def test_bench_run(mesh: Mesh):
         done = command("bench", "run", *options)
         assert (done.code, done.err) == (0, "")
         four = next(one for one in done.json["variants"] if one["variant"] == "draft_n 4")
-        return done if (four["acceptance_rate"] or 0) > 0.5 and four["bytes_per_token"] > 8 else None
+        return (
+            done if (four["acceptance_rate"] or 0) > 0.5 and four["bytes_per_token"] > 8 else None
+        )
 
     done = until(ran, "drafts stand")
     told = {one["variant"]: one for one in done.json["variants"]}
@@ -37,7 +62,9 @@ def test_bench_run(mesh: Mesh):
         assert (one["texts"], one["tokens"], one["identical"]) == (4, 4 * 24, 4)
         assert one["tokens_per_second"]["low"] > 0
     assert told["alone"]["bytes_per_token"] == 0 == told["alone"]["mean_draft_n"]
-    suite = command("bench", "run", "--suite", "--num-prompts", 1, "--max-tokens", 8, *options[:2], "--json").json
+    suite = command(
+        "bench", "run", "--suite", "--num-prompts", 1, "--max-tokens", 8, *options[:2], "--json"
+    ).json
     assert len(suite["categories"]) == 7 + 1
     told = [(one["variant"], one["identical"]) for one in suite["categories"][-1]["sources"]]
     assert told == [("alone", 7), ("drafter", 7)]
@@ -62,7 +89,10 @@ def test_load_and_plan(mesh: Mesh):
 
     done = until(ran, "drafts stand")
     one, six = done.json["levels"]
-    assert [(level["sessions"], level["texts"], level["tokens"]) for level in (one, six)] == [(1, 1, 24), (6, 6, 144)]
+    assert [(level["sessions"], level["texts"], level["tokens"]) for level in (one, six)] == [
+        (1, 1, 24),
+        (6, 6, 144),
+    ]
     assert 0 < six["fairness"] <= 1
     plan = command("plan", "--socket", verifier.socket, "--users", "2", "--tokens", 16, "--json")
     assert plan.code == 0
@@ -92,7 +122,9 @@ def test_each_step_is_a_debug_event(mesh: Mesh):
     events = [json.loads(line) for line in verifier.text().splitlines() if line.startswith("{")]
     steps = [event for event in events if event["event"] == "step"]
     assert sum(step["accepted"] for step in steps) == stream.result["report"]["accepted"]  # type: ignore[index]
-    assert all(step["rows"] > step["drafts"] >= step["accepted"] and step["seconds"] > 0 for step in steps)
+    assert all(
+        step["rows"] > step["drafts"] >= step["accepted"] and step["seconds"] > 0 for step in steps
+    )
 
 
 PROMPT = "import json\nfrom pathlib import Path\n\n\nclass Settings:\n    def __init__(self, path"
@@ -142,7 +174,10 @@ WAYS: dict[str, tuple[object, ...]] = {
 def in_some_way(number: int) -> Json:
     """The prompt, sampled by parameters that are put together at random."""
     rng = random.Random(number)
-    return {name: rng.choice(ways) for name, ways in WAYS.items()} | {"prompt": PROMPT, "seed": number}
+    return {name: rng.choice(ways) for name, ways in WAYS.items()} | {
+        "prompt": PROMPT,
+        "seed": number,
+    }
 
 
 @pytest.mark.models
@@ -177,7 +212,18 @@ session.accept = errs
 def test_one_changed_token(mesh: Mesh):
     """It is seen, named with its place, and the exit code says so; nothing is audited where nobody drafts."""
     verifier = mesh.verifier("step_ms=2", program=edited(ERRS))
-    words = ("audit", "--socket", verifier.socket, "--num-prompts", 2, "--max-tokens", 60, "--draft-n", 4, "--json")
+    words = (
+        "audit",
+        "--socket",
+        verifier.socket,
+        "--num-prompts",
+        2,
+        "--max-tokens",
+        60,
+        "--draft-n",
+        4,
+        "--json",
+    )
     command(*words).refused(69, "no drafter is attached")
     mesh.drafter("draft_ms=0.2,alpha=0.9")
     done = command(*words)
@@ -185,7 +231,9 @@ def test_one_changed_token(mesh: Mesh):
     assert (done.code, told["failed"], told["undrafted"]) == (1, True, [])
     assert [(one["verdict"], one["draft_n"]) for one in told["divergences"]] == [("error", 4)]
     assert told["divergences"][0]["position"] >= 40
-    assert [(way["identical"], way["near_ties"], way["errors"]) for way in told["ways"]] == [(1, 0, 1)]
+    assert [(way["identical"], way["near_ties"], way["errors"]) for way in told["ways"]] == [
+        (1, 0, 1)
+    ]
 
 
 def folder_of(mesh: Mesh) -> dict[str, str]:
@@ -194,22 +242,35 @@ def folder_of(mesh: Mesh) -> dict[str, str]:
 
 def test_the_demo_drafts_the_same_text(mesh: Mesh):
     def shown() -> Json | None:
-        done = command("demo", "--json", "--hardware", "h100-70b", "--max-tokens", 96, env=folder_of(mesh))
+        done = command(
+            "demo", "--json", "--hardware", "h100-70b", "--max-tokens", 96, env=folder_of(mesh)
+        )
         assert done.code == 0, done.err
-        return done.json if done.json["accepted"] else None  # on a busy machine drafts may all be late
+        return (
+            done.json if done.json["accepted"] else None
+        )  # on a busy machine drafts may all be late
 
     found = until(shown, "drafts stand")
     names = "schema_version hardware stretched step_ms text same_text tokens tokens_per_second_alone tokens_per_second"
-    names += " speedup bytes_per_token rounds drafted accepted acceptance_rate mean_acceptance_length"
+    names += (
+        " speedup bytes_per_token rounds drafted accepted acceptance_rate mean_acceptance_length"
+    )
     assert set(found) == set(names.split())
-    assert (found["hardware"], found["stretched"], found["same_text"], found["tokens"]) == ("h100-70b", True, True, 96)
+    assert (found["hardware"], found["stretched"], found["same_text"], found["tokens"]) == (
+        "h100-70b",
+        True,
+        True,
+        96,
+    )
     assert 0 < found["accepted"] <= found["drafted"]
     assert found["step_ms"] >= 18.9
     assert found["text"]
 
 
 def test_the_demo_without_a_terminal(mesh: Mesh):
-    done = command("demo", "class Stack:", "--hardware", "this", "--max-tokens", 16, env=folder_of(mesh))
+    done = command(
+        "demo", "class Stack:", "--hardware", "this", "--max-tokens", 16, env=folder_of(mesh)
+    )
     assert (done.code, done.out.partition(":")[0]) == (0, "Nothing is stretched"), done.err
     rows = ("tokens_per_second", "speedup", "acceptance_rate", "bytes_per_token", "same_text")
     assert [row for row in rows if row not in done.out] == []
@@ -219,13 +280,19 @@ def test_the_demo_without_a_terminal(mesh: Mesh):
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_leaves_no_daemon_behind(mesh: Mesh, ending: signal.Signals):
     """Interrupted while it generates. Its daemons say that they are stretched."""
-    running = Running("demo", "--hardware", "spark-7b", "--max-tokens", 900, "--json", env=folder_of(mesh))
+    running = Running(
+        "demo", "--hardware", "spark-7b", "--max-tokens", 900, "--json", env=folder_of(mesh)
+    )
     live: list[Any] = []
 
     def generating() -> bool:
         assert running.process.poll() is None
-        live[:] = [Client(path).get("/stats") for path in sorted(mesh.folder.glob("specmesh-*/*.sock"))]
-        return len(live) == 3 and all("loading" not in one and one["sessions"]["live"] for one in live)
+        live[:] = [
+            Client(path).get("/stats") for path in sorted(mesh.folder.glob("specmesh-*/*.sock"))
+        ]
+        return len(live) == 3 and all(
+            "loading" not in one and one["sessions"]["live"] for one in live
+        )
 
     until(generating, "three daemons with a session each")
     running.process.send_signal(ending)

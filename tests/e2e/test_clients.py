@@ -14,10 +14,47 @@ from served import CONTEXT, PAGE, SAID, Answer, Served
 
 ASKED: list[Json] = json.loads(Path(__file__).with_name("client_bodies.json").read_text())
 NULLS = (
-    *("model", "user", "seed", "stop", "stream", "stream_options", "logit_bias", "n", "logprobs", "top_p", "top_k"),
-    *("presence_penalty", "frequency_penalty", "response_format", "tools", "tool_choice", "parallel_tool_calls"),
-    *("metadata", "store", "modalities", "audio", "prediction", "reasoning_effort", "functions", "function_call"),
-    *("service_tier", "web_search_options", "grammar", "json_schema", "min_p", "cache_prompt", "mirostat", "draft_n"),
+    *(
+        "model",
+        "user",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "logit_bias",
+        "n",
+        "logprobs",
+        "top_p",
+        "top_k",
+    ),
+    *(
+        "presence_penalty",
+        "frequency_penalty",
+        "response_format",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+    ),
+    *(
+        "metadata",
+        "store",
+        "modalities",
+        "audio",
+        "prediction",
+        "reasoning_effort",
+        "functions",
+        "function_call",
+    ),
+    *(
+        "service_tier",
+        "web_search_options",
+        "grammar",
+        "json_schema",
+        "min_p",
+        "cache_prompt",
+        "mirostat",
+        "draft_n",
+    ),
     *("guided_json", "top_logprobs", "suffix", "echo", "best_of", "resume", "strategy", "nonsense"),
 )
 
@@ -28,7 +65,9 @@ def test_null_is_left_out(server: Served):
     answer = server.complete(**nulls)
     assert answer.texts == [sim_text("once", 12)]
     assert "x-specmesh-ignored" not in answer.headers
-    assert server.chat(**nulls, max_completion_tokens=None).texts == [sim_text("user: Hi\nassistant: ", 12)]
+    assert server.chat(**nulls, max_completion_tokens=None).texts == [
+        sim_text("user: Hi\nassistant: ", 12)
+    ]
 
 
 def test_max_tokens(server: Served):
@@ -58,7 +97,9 @@ def test_prompts(server: Served):
     usage = tuple(sum(one.usage[part] for one in alone) for part in (0, 1))
     assert together.usage == usage == (4 + 2 + 1, 6 * 12)
     streamed, wanted = [""] * 6, {"stream": True, "stream_options": {"include_usage": True}}
-    *chunks, last = server.complete(prompt=prompts, n=2, seed=5, temperature=100, top_k=50, **wanted).chunks()
+    *chunks, last = server.complete(
+        prompt=prompts, n=2, seed=5, temperature=100, top_k=50, **wanted
+    ).chunks()
     for chunk in chunks:
         [choice] = chunk["choices"]
         streamed[choice["index"]] += choice["text"]
@@ -69,8 +110,14 @@ def test_prompts(server: Served):
 def test_unknown_fields(server: Served):
     """Ignored, and said so in a header that no name can break."""
     odd = "a\r\nb: \u20ac" + "x" * 200
-    message = {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}], "mood": "good"}
-    answer = server.chat(message, nonsense=1, **{odd: 2}, user="me", dry_base=1.75, xtc_probability=0)
+    message = {
+        "role": "user",
+        "content": [{"type": "text", "text": "Hi", "cache_control": {}}],
+        "mood": "good",
+    }
+    answer = server.chat(
+        message, nonsense=1, **{odd: 2}, user="me", dry_base=1.75, xtc_probability=0
+    )
     assert answer.texts == [sim_text("user: Hi\nassistant: ", 12)]
     told = answer.headers["x-specmesh-ignored"]
     assert {"nonsense", "dry_base"} < set(told.split(", "))
@@ -84,24 +131,47 @@ def test_a_trailing_assistant_message_goes_on(server: Served):
     begins = [sim_text("user: Hi\nassistant: The sky  \nassistant: ", 12)]
     assert server.chat(*SAID, begun).texts == goes_on
     assert server.chat(*SAID, begun, add_generation_prompt=False).texts == goes_on
-    assert server.chat(*SAID, begun, continue_final_message=True, add_generation_prompt=False).texts == goes_on
-    parts = {"role": "assistant", "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "sky  "}]}
+    assert (
+        server.chat(*SAID, begun, continue_final_message=True, add_generation_prompt=False).texts
+        == goes_on
+    )
+    parts = {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "The "}, {"type": "text", "text": "sky  "}],
+    }
     assert server.chat(*SAID, parts).texts == goes_on
     assert server.chat(*SAID, begun, continue_final_message=False).texts == begins
     assert server.chat(*SAID, begun, add_generation_prompt=True).texts == begins
-    assert server.chat(*SAID, {"role": "assistant"}).texts == [sim_text("user: Hi\nassistant: ", 12)]
+    assert server.chat(*SAID, {"role": "assistant"}).texts == [
+        sim_text("user: Hi\nassistant: ", 12)
+    ]
     streamed = server.chat(*SAID, begun, stream=True).chunks()
-    assert "".join(one["choices"][0]["delta"].get("content") or "" for one in streamed) == goes_on[0]
+    assert (
+        "".join(one["choices"][0]["delta"].get("content") or "" for one in streamed) == goes_on[0]
+    )
 
 
 def test_a_page_that_is_allowed(server: Served):
     """Its browser may ask, and read the answer; no other page's."""
-    wanted = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization,content-type"}
-    preflight = server.ask("OPTIONS", "/v1/chat/completions", Origin=PAGE, Authorization="", **wanted)
+    wanted = {
+        "Access_Control_Request_Method": "POST",
+        "Access_Control_Request_Headers": "authorization,content-type",
+    }
+    preflight = server.ask(
+        "OPTIONS", "/v1/chat/completions", Origin=PAGE, Authorization="", **wanted
+    )
     assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (200, PAGE)
     assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
-    answer = server.ask("POST", "/v1/completions", {"prompt": "once", "max_tokens": 2, "temperature": 0}, Origin=PAGE)
-    assert (answer.texts, answer.headers["access-control-allow-origin"]) == ([sim_text("once", 2)], PAGE)
+    answer = server.ask(
+        "POST",
+        "/v1/completions",
+        {"prompt": "once", "max_tokens": 2, "temperature": 0},
+        Origin=PAGE,
+    )
+    assert (answer.texts, answer.headers["access-control-allow-origin"]) == (
+        [sim_text("once", 2)],
+        PAGE,
+    )
     assert "x-specmesh-ignored" in answer.headers["access-control-expose-headers"].lower()
     broken = server.ask("POST", "/v1/completions", {"prompt": 1}, Origin=PAGE)
     assert (broken.status, broken.headers["access-control-allow-origin"]) == (400, PAGE)
@@ -117,20 +187,26 @@ def test_a_client_is_answered(served: dict[str, Served], role: str, asked: Json)
     key = {"Authorization": f"Bearer {served['verifier'].key}"} if asked["key"] else {}
     answer = served[role].ask(asked["method"], asked["path"], body, **asked["headers"] | key)
     streams = body is not None and body.get("stream")
-    assert answer.headers["content-type"].startswith("text/event-stream" if streams else "application/json")
+    assert answer.headers["content-type"].startswith(
+        "text/event-stream" if streams else "application/json"
+    )
     if body is None:
         assert [model["id"] for model in answer.json()["data"]] == ["sim-target"]
     elif "input" in body:
         check_response(answer, body)
     else:
-        check_answer(answer.chunks() if streams else [answer.json()], body, streams=bool(streams), chat=chat)
+        check_answer(
+            answer.chunks() if streams else [answer.json()], body, streams=bool(streams), chat=chat
+        )
 
 
 def check_answer(told: list[Json], body: Json, *, streams: bool, chat: bool) -> None:
     """An answer, or its chunks in order: who speaks, the texts asked for, one end of each, the usage if asked for."""
     count = len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1
     kind = ("chat.completion" if chat else "text_completion") + ".chunk" * (chat and streams)
-    assert {(one["object"], type(one["created"]), one["model"]) for one in told} == {(kind, int, "sim-target")}
+    assert {(one["object"], type(one["created"]), one["model"]) for one in told} == {
+        (kind, int, "sim-target")
+    }
     assert len({one["id"] for one in told}) == 1
     assert told[0]["id"].partition("-")[0] in {"chatcmpl", "cmpl"}
     if not streams or body.get("stream_options"):
@@ -141,7 +217,11 @@ def check_answer(told: list[Json], body: Json, *, streams: bool, chat: bool) -> 
         assert not streams or told.pop()["choices"] == []
     choices: list[Json] = [choice for one in told for choice in one["choices"]]
     assert not streams or len(choices) == len(told)
-    roles = [choice["delta" if streams else "message"].get("role") for choice in choices] if chat else ["assistant"]
+    roles = (
+        [choice["delta" if streams else "message"].get("role") for choice in choices]
+        if chat
+        else ["assistant"]
+    )
     assert roles == ["assistant"] + [None if streams else "assistant"] * (len(roles) - 1)
     texts: dict[int, str] = {}
     for choice in choices:
@@ -149,7 +229,11 @@ def check_answer(told: list[Json], body: Json, *, streams: bool, chat: bool) -> 
         said = [message.get("text") or message.get("content") or ""]
         said += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
         texts[choice["index"]] = "".join([texts.get(choice["index"], ""), *said])
-    ends = [(choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"] is not None]
+    ends = [
+        (choice["index"], choice["finish_reason"])
+        for choice in choices
+        if choice["finish_reason"] is not None
+    ]
     assert sorted(texts) == sorted(index for index, _ in ends) == list(range(count))
     assert streams or list(texts) == sorted(texts)
     for index, finish in ends:
@@ -162,8 +246,14 @@ def check_response(answer: Answer, body: Json) -> None:
     heard = [json.loads(event.partition("\ndata: ")[2]) for event in events]
     assert (heard[-1]["type"], rest) == ("response.completed", "")
     [call] = heard[-1]["response"]["output"]
-    told = [one["delta"] for one in heard if one["type"] == "response.function_call_arguments.delta"]
-    assert (call["type"], call["name"], call["arguments"]) == ("function_call", body["tools"][0]["name"], "".join(told))
+    told = [
+        one["delta"] for one in heard if one["type"] == "response.function_call_arguments.delta"
+    ]
+    assert (call["type"], call["name"], call["arguments"]) == (
+        "function_call",
+        body["tools"][0]["name"],
+        "".join(told),
+    )
     jsonschema.validate(json.loads(call["arguments"]), body["tools"][0]["parameters"])
 
 

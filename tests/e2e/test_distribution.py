@@ -48,7 +48,9 @@ def pair(shared: Mesh) -> Pair:
     verifier = shared.verifier(BUNDLED / "target.gguf", *options, engine="llama")
     shared.drafter(BUNDLED / "drafter.gguf", *options, engine="llama")
     engines = [
-        LlamaVerifier(ModelSettings("llama", str(BUNDLED / name), 128, 1, threads=1), max_draft=ROWS - 1)
+        LlamaVerifier(
+            ModelSettings("llama", str(BUNDLED / name), 128, 1, threads=1), max_draft=ROWS - 1
+        )
         for name in ("target.gguf", "drafter.gguf")
     ]
     return Pair(verifier, *engines)
@@ -113,7 +115,10 @@ def drafted(pair: Pair, params: SamplingParams, total: int, seed: int) -> list[f
 
 @pytest.mark.parametrize(
     "params",
-    [SamplingParams(0.8, strategy="probabilistic"), SamplingParams(1.2, 40, 0.95, strategy="probabilistic")],
+    [
+        SamplingParams(0.8, strategy="probabilistic"),
+        SamplingParams(1.2, 40, 0.95, strategy="probabilistic"),
+    ],
     ids=["all tokens", "filtered"],
 )
 def test_exact_strategies_have_the_targets_distribution(pair: Pair, params: SamplingParams):

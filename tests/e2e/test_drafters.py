@@ -40,7 +40,12 @@ def check_texts(verifier: Daemon, daemons: list[Daemon]) -> tuple[int, int]:
                     stream = complete(daemon, body(prompt, N, draft_n=3, **sampling))
                     assert (stream.ids, stream.text) == (alone.ids, alone.text)
                     if not sampling:
-                        counts.update({name: stream.result["report"][name] for name in ("drafted", "accepted")})
+                        counts.update(
+                            {
+                                name: stream.result["report"][name]
+                                for name in ("drafted", "accepted")
+                            }
+                        )
         return counts["drafted"] > N
 
     until(enough, "drafts are verified")
@@ -56,7 +61,9 @@ def test_permuted_twin(verifier: Daemon, target: Path, make_gguf: Make, beside: 
     assert twin.verifier()["vocabulary"] == {"verdict": "same", "overlap": 1.0}
     assert not twin.events("vocabulary_fetched")
     twin.stop()
-    other = beside.drafter(make_gguf("permuted", **TARGET, permute=5), *SMALL, engine="llama", name="permuted")
+    other = beside.drafter(
+        make_gguf("permuted", **TARGET, permute=5), *SMALL, engine="llama", name="permuted"
+    )
     drafted, accepted = check_texts(verifier, [verifier, other])
     assert identical > 0.95
     assert accepted / drafted > identical - 0.01
@@ -74,7 +81,9 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
     verifier = mesh.verifier(models["verifier"], *SMALL, "--reproducible", engine="llama")
     daemon = mesh.drafter(models["drafter"], *SMALL, engine="llama")
     drafted, accepted = check_texts(verifier, [verifier, daemon])
-    assert accepted / drafted > 0.3  # random weights: after a foreign token in the text their guesses are any
+    assert (
+        accepted / drafted > 0.3
+    )  # random weights: after a foreign token in the text their guesses are any
     [told] = daemon.events("vocabulary_partial")
     assert told["level"] == "warning"
     assert "99.05 % of the tokens have a counterpart" in str(told["meaning"])
@@ -83,11 +92,20 @@ def test_foreign_tokens(make_gguf: Make, target: Path, mesh: Mesh, permute: int,
 @pytest.mark.models
 @pytest.mark.fault("E7.78")
 def test_wholly_different(verifier: Daemon, make_gguf: Make, beside: Mesh):
-    daemon = beside.drafter(make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False)
+    daemon = beside.drafter(
+        make_gguf("stranger", words=58, foreign=58), *SMALL, engine="llama", ready=False
+    )
     assert daemon.wait() == 78
     assert not daemon.socket.exists()
     last = daemon.text().splitlines()[-1]
-    for words in ("vocabulary", "stranger", "target-words", "81.81 %", "90 % are needed", "same family"):
+    for words in (
+        "vocabulary",
+        "stranger",
+        "target-words",
+        "81.81 %",
+        "90 % are needed",
+        "same family",
+    ):
         assert words in last
     assert generate(verifier, PROMPTS[0], "--max-tokens", 5).code == 0
 
@@ -109,7 +127,11 @@ def test_one_of_two_is_killed_in_the_middle(mesh: Mesh):
         assert drafted(verifier, body(PROMPT, 100, rounds=True)).text == sim_text(PROMPT, 100)
     with Stream(drafter, body(PROMPT, 800, rounds=True)) as stream:
         stream.read(5)
-        [has] = [one for one in verifiers if any(told.get("remote") for told in one.events("session_opened"))]
+        [has] = [
+            one
+            for one in verifiers
+            if any(told.get("remote") for told in one.events("session_opened"))
+        ]
         has.kill()
         stream.read()
     assert stream.text == sim_text(PROMPT, 800)
@@ -136,5 +158,7 @@ def test_a_model_is_chosen(make_gguf: Make, mesh: Mesh):
     assert first != second
     assert [said(drafter, "--model", f"seeded-{seed}") for seed in (1, 2)] == [first, second]
     assert said(drafter) == first
-    generate(drafter, PROMPT, "--model", "nobody's").refused(2, "no model nobody's is served here: see `specmesh ps`")
+    generate(drafter, PROMPT, "--model", "nobody's").refused(
+        2, "no model nobody's is served here: see `specmesh ps`"
+    )
     assert generate(drafter, "--resume", "cmpl-" + "0" * 32, "--model", "seeded-1").code == 2

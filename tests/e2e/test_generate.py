@@ -73,14 +73,23 @@ def test_verbose_tells_the_report_on_stderr(pair: dict[str, Daemon]):
     assert (done.code, done.out) == (0, sim_text(PROMPT, N) + "\n")
     told = dict(line.split(None, 1) for line in done.err.splitlines())
     assert (told["prompt_tokens"], told["generated_tokens"]) == (str(len(PROMPT)), str(N))
-    assert {"rounds", "accepted", "time_s", "verify_ms", "speedup_vs_one_token_step", "one_token_step_ms"} <= set(told)
+    assert {
+        "rounds",
+        "accepted",
+        "time_s",
+        "verify_ms",
+        "speedup_vs_one_token_step",
+        "one_token_step_ms",
+    } <= set(told)
 
 
 def test_show_drafts_marks_the_same_text(pair: dict[str, Daemon]):
     options: dict[str, object] = {}
 
     def marked(mark: str) -> Done | None:
-        done = generate(pair["verifier"], PROMPT, "--max-tokens", N, "--draft-n", 4, "--show-drafts", **options)
+        done = generate(
+            pair["verifier"], PROMPT, "--max-tokens", N, "--draft-n", 4, "--show-drafts", **options
+        )
         return done if mark in done.out else None
 
     done = until(lambda: marked("\x1b[32m"), "drafts are marked")
@@ -95,7 +104,11 @@ def test_sampled_text_repeats_with_its_seed(daemon: Daemon):
     with_drafts = drafting(daemon, *options, "--draft-n", 4)
     alone = generate(daemon, PROMPT, "--max-tokens", N, *options, "--draft-n", 0, "--json").json
     assert with_drafts["seed"] == 7
-    assert with_drafts["token_ids"] == alone["token_ids"] == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
+    assert (
+        with_drafts["token_ids"]
+        == alone["token_ids"]
+        == sim_ids(PROMPT, N, SamplingParams(temperature=8, seed=7))
+    )
 
 
 def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon):
@@ -106,7 +119,9 @@ def test_several_texts_are_those_of_seeds_that_follow_one_another(daemon: Daemon
     assert (done.code, done.out) == (0, "".join(alone))
     assert done.err == "".join(f"specmesh: text {n} of 3, seed {6 + n}\n" for n in (1, 2, 3))
     told = generate(daemon, PROMPT, *options, "--seed", 7, "--n", 3, "--json").json
-    assert [(one["text"] + "\n", one["seed"]) for one in told["choices"]] == list(zip(alone, (7, 8, 9), strict=True))
+    assert [(one["text"] + "\n", one["seed"]) for one in told["choices"]] == list(
+        zip(alone, (7, 8, 9), strict=True)
+    )
     assert len(set(alone)) == 3
 
 
@@ -130,15 +145,44 @@ def test_sampling_options_are_what_the_verifier_samples_with(
     pair: dict[str, Daemon], options: tuple[object, ...], params: SamplingParams
 ):
     """Every filter, penalty and bias, over HTTP and the wire, with drafts: the text is the target's own."""
-    done = generate(pair["drafter"], PROMPT, "--max-tokens", 30, "--temperature", 8, "--seed", 3, *options, "--json")
-    assert done.json["token_ids"] == sim_ids(PROMPT, 30, params) != sim_ids(PROMPT, 30, SamplingParams(8, seed=3))
+    done = generate(
+        pair["drafter"],
+        PROMPT,
+        "--max-tokens",
+        30,
+        "--temperature",
+        8,
+        "--seed",
+        3,
+        *options,
+        "--json",
+    )
+    assert (
+        done.json["token_ids"]
+        == sim_ids(PROMPT, 30, params)
+        != sim_ids(PROMPT, 30, SamplingParams(8, seed=3))
+    )
 
 
 @pytest.mark.parametrize("strategy", ["probabilistic", "threshold", "greedy"])
 def test_strategies(pair: dict[str, Daemon], strategy: str):
     """The report names it, and if it is exact. Drafts stand but by greedy; probabilistic's come with distributions."""
-    options = ("--temperature", 3, "--seed", 5, "--draft-n", 4, "--strategy", strategy, "--threshold", 0.5)
-    options = (*options, "--ignore-eos")  # which texts of probabilistic a drafter's timing gives is luck
+    options = (
+        "--temperature",
+        3,
+        "--seed",
+        5,
+        "--draft-n",
+        4,
+        "--strategy",
+        strategy,
+        "--threshold",
+        0.5,
+    )
+    options = (
+        *options,
+        "--ignore-eos",
+    )  # which texts of probabilistic a drafter's timing gives is luck
     report: Any = drafting(pair["drafter"], *options, least=0 if strategy == "greedy" else 11)
     assert (report["strategy"], report["exact"]) == (strategy, strategy != "threshold")
     assert len(report["token_ids"]) == N

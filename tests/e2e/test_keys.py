@@ -12,7 +12,20 @@ import pytest
 from harness import PATIENCE
 from harness.ports import free_port
 from peer import greeting
-from processes import Daemon, Mesh, Running, Stream, body, command, complete, drafted, edited, generate, sim_text, until
+from processes import (
+    Daemon,
+    Mesh,
+    Running,
+    Stream,
+    body,
+    command,
+    complete,
+    drafted,
+    edited,
+    generate,
+    sim_text,
+    until,
+)
 from proxy import Proxy
 
 from specmesh.security.keys import KeyFolder, Listing
@@ -32,11 +45,15 @@ class Keys:
         self.verifier = KeyFolder(mesh.folder / "verifier.keys")
         self.public = self.verifier.new().public.hex()
 
-    def drafter(self, name: str, port: int | None = None, *, allowed: bool = True, server: str = "") -> Path:
+    def drafter(
+        self, name: str, port: int | None = None, *, allowed: bool = True, server: str = ""
+    ) -> Path:
         """A drafter's folder; it expects this verifier, or `server`'s key, at the mesh's port or another."""
         folder = KeyFolder(self._mesh.folder / f"{name}.keys")
         key = folder.new().public.hex()
-        folder.allow(Listing.VERIFIERS, server or self.public, f"tcp://127.0.0.1:{port or self._mesh.port}")
+        folder.allow(
+            Listing.VERIFIERS, server or self.public, f"tcp://127.0.0.1:{port or self._mesh.port}"
+        )
         if allowed:
             self.run("allow", key, "--name", name)
         return folder.path
@@ -59,7 +76,11 @@ def peers(verifier: Daemon) -> list[object]:
 
 @pytest.mark.parametrize(
     ("reason", "said"),
-    [("key", "specmesh keys allow"), ("mechanism", "specmesh keys new"), ("broken", "specmesh keys list")],
+    [
+        ("key", "specmesh keys allow"),
+        ("mechanism", "specmesh keys new"),
+        ("broken", "specmesh keys list"),
+    ],
 )
 @fault("E6.61")
 @fault("E6.59")
@@ -74,7 +95,10 @@ def test_refused_until_allowed(mesh: Mesh, keys: Keys, reason: str, said: str):
     }
     drafter = mesh.drafter("", *options[reason], ready=False)
     until(lambda: drafter.verifier().get("refusal"), "it knows why")
-    until(lambda: drafter.stats()["wire"]["handshake_failures"].get(reason, 0) > 1, "it is refused, and tries again")
+    until(
+        lambda: drafter.stats()["wire"]["handshake_failures"].get(reason, 0) > 1,
+        "it is refused, and tries again",
+    )
     generate(drafter, PROMPT).refused(69, said)
     assert peers(verifier) == []
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
@@ -110,7 +134,9 @@ def test_revoked_while_it_drafts(mesh: Mesh, keys: Keys, proxy: Callable[..., Pr
     assert stream.text == sim_text(PROMPT, len(stream.ids))
     assert [event["reason"] for event in verifier.events("drafter_gone")] == ["revoked"]
     assert (kept.events("verifier_lost"), kept.stats()["reconnects"]) == ([], 0)
-    keys.run("allow", KeyFolder(mesh.folder / "lost.keys").identity().public.hex(), "--name", "lost")
+    keys.run(
+        "allow", KeyFolder(mesh.folder / "lost.keys").identity().public.hex(), "--name", "lost"
+    )
     mesh.attached(lost)
 
 
@@ -122,7 +148,10 @@ def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
     until(lambda: drafter.verifier()["name"] is None, "it has left")
     until(lambda: drafter.verifier().get("refusal"), "it says why")
     assert generate(drafter, PROMPT).code == 69
-    assert command("keys", "allow", keys.public, "--verifier", mesh.address, "--keys", folder).code == 0
+    assert (
+        command("keys", "allow", keys.public, "--verifier", mesh.address, "--keys", folder).code
+        == 0
+    )
     mesh.attached(drafter)
     assert complete(verifier, body(PROMPT, 30)).text == sim_text(PROMPT, 30)
 
@@ -131,7 +160,10 @@ def test_a_verifier_that_is_trusted_no_more(mesh: Mesh, keys: Keys):
 @fault("E6.66")
 def test_what_a_listener_sees(mesh: Mesh, keys: Keys, proxy: Callable[..., Proxy], keyed: bool):
     """Neither prompt nor ids nor name; without keys all three, so this test would see them. Drafts stand either way."""
-    verifier, link = mesh.verifier("", *(("--keys", keys.verifier.path) if keyed else ())), proxy(mesh.port)
+    verifier, link = (
+        mesh.verifier("", *(("--keys", keys.verifier.path) if keyed else ())),
+        proxy(mesh.port),
+    )
     options = ("--keys", keys.drafter("mac", link.port)) if keyed else ()
     drafter = mesh.drafter("", *options, port=link.port)
     for daemon in (verifier, drafter):
@@ -152,7 +184,10 @@ def test_a_replay_does_not_get_in(mesh: Mesh, keys: Keys, proxy: Callable[..., P
     verifier, link = mesh.verifier("", "--keys", keys.verifier.path), proxy(mesh.port)
     drafter = mesh.drafter("", "--keys", keys.drafter("mac", link.port), port=link.port)
     complete(drafter, body(PROMPT, 30))
-    with socket.create_connection(("127.0.0.1", mesh.port), PATIENCE) as replay, suppress(ConnectionResetError):
+    with (
+        socket.create_connection(("127.0.0.1", mesh.port), PATIENCE) as replay,
+        suppress(ConnectionResetError),
+    ):
         replay.sendall(bytes(link.captured[0]))
         while replay.recv(4096):
             pass
@@ -185,7 +220,9 @@ def test_a_broken_list_changes_nothing(mesh: Mesh, keys: Keys):
 def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
     """The thread that answers libzmq has ended: keys allowed, unknown and none are kept out, and the text goes on."""
     dies = "protect = auth.ZapGuard.protect\n"
-    dies += "auth.ZapGuard.protect = lambda *both: (protect(*both), both[0].pipe.send(b'TERMINATE'))"
+    dies += (
+        "auth.ZapGuard.protect = lambda *both: (protect(*both), both[0].pipe.send(b'TERMINATE'))"
+    )
     verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, dies))
     kinds = {
         "allowed": ("--keys", keys.drafter("allowed")),
@@ -208,11 +245,18 @@ def test_a_dead_handler_lets_nobody_in(mesh: Mesh, keys: Keys):
     ],
 )
 @fault("E6.64")
-def test_an_open_door_lets_nobody_speak(mesh: Mesh, keys: Keys, change: str, options: tuple[str, ...]):
+def test_an_open_door_lets_nobody_speak(
+    mesh: Mesh, keys: Keys, change: str, options: tuple[str, ...]
+):
     """Where a defect lets strangers through the handshake, each of their frames is refused, unread."""
     verifier = mesh.verifier("", "--keys", keys.verifier.path, program=edited(AUTH, change))
-    drafter = mesh.drafter("", *(options or ("--keys", keys.drafter("mac", allowed=False))), ready=False)
-    until(lambda: verifier.stats()["wire"]["rejected"].get("key", 0) > 1, "it is refused, and says HELLO again")
+    drafter = mesh.drafter(
+        "", *(options or ("--keys", keys.drafter("mac", allowed=False))), ready=False
+    )
+    until(
+        lambda: verifier.stats()["wire"]["rejected"].get("key", 0) > 1,
+        "it is refused, and says HELLO again",
+    )
     assert drafter.verifier()["name"] is None
     assert (peers(verifier), verifier.events("drafter_attached")) == ([], [])
 
@@ -223,7 +267,12 @@ def claims(key: str, hello: bytes) -> bytes:
     def field(name: bytes, value: bytes) -> bytes:
         return bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
 
-    ready = b"\x05READY" + field(b"Socket-Type", b"DEALER") + field(b"Identity", b"x") + field(b"User-Id", key.encode())
+    ready = (
+        b"\x05READY"
+        + field(b"Socket-Type", b"DEALER")
+        + field(b"Identity", b"x")
+        + field(b"User-Id", key.encode())
+    )
     return bytes([4, len(ready)]) + ready + bytes([0, len(hello)]) + hello
 
 
@@ -284,7 +333,10 @@ def test_pair(mesh: Mesh):
 def test_pair_waits_at_one_address(mesh: Mesh):
     """Not at every network, nor at another machine's. The folder that the daemon's settings name is the one paired."""
     folder = mesh.folder / "named.keys"
-    for address, said in (("0.0.0.0", "every network"), ("192.0.2.1", "cannot listen at 192.0.2.1:7072")):  # noqa: S104
+    for address, said in (
+        ("0.0.0.0", "every network"),
+        ("192.0.2.1", "cannot listen at 192.0.2.1:7072"),
+    ):
         done = command("pair", "--address", address, env={"SPECMESH_VERIFIER_KEYS": str(folder)})
         assert (done.code, said in done.err) == (78, True), done.err
     assert (folder / "secret.key").exists()

@@ -8,7 +8,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from processes import Daemon, Done, Mesh, Stream, body, command, complete, generate, generating, sim_text, until
+from processes import (
+    Daemon,
+    Done,
+    Mesh,
+    Stream,
+    body,
+    command,
+    complete,
+    generate,
+    generating,
+    sim_text,
+    until,
+)
 
 from specmesh.errors import Busy, WentAway
 from specmesh.paths import bundled, lock_of
@@ -20,11 +32,15 @@ PROMPT = "All good things"
 def test_no_daemon(mesh: Mesh, verb: tuple[str, ...]):
     """No daemon: exit 69, one line with every path that was tried and what to do."""
     here = mesh.folder
-    command(*verb, "--socket", here / "none.sock").refused(69, here / "none.sock", "specmesh verifier")
+    command(*verb, "--socket", here / "none.sock").refused(
+        69, here / "none.sock", "specmesh verifier"
+    )
     done = command(*verb, env={"XDG_RUNTIME_DIR": str(here)})
     own = [here / "specmesh" / f"{role}.sock" for role in ("verifier", "drafter")]
     done.refused(69, *own, "/run/specmesh/verifier.sock")
-    command(*verb, env={"SPECMESH_SOCKET": str(here / "named.sock")}).refused(69, here / "named.sock")
+    command(*verb, env={"SPECMESH_SOCKET": str(here / "named.sock")}).refused(
+        69, here / "named.sock"
+    )
 
 
 @pytest.mark.fault("E8.89")
@@ -44,7 +60,9 @@ def test_stale_socket_of_a_killed_daemon(mesh: Mesh):
 def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], shared: Mesh):
     """75 with the first one's pid at its socket, 78 at its port, where no socket is left; the first serves on."""
     first = pair["verifier"]
-    shared.cannot_start("verifier", "--socket", first.socket).refused(75, first.socket, f"pid {first.pid}")
+    shared.cannot_start("verifier", "--socket", first.socket).refused(
+        75, first.socket, f"pid {first.pid}"
+    )
     shared.cannot_start("verifier", "--bind", shared.address).refused(78, shared.address, "in use")
     taken = shared.cannot_start("verifier", "--http", shared.address.removeprefix("tcp://"))
     taken.refused(78, f"({os.strerror(errno.EADDRINUSE)}): is the port taken")
@@ -56,10 +74,22 @@ def test_second_daemon_on_the_same_socket_or_port(pair: dict[str, Daemon], share
     ("role", "options", "words"),
     [
         ("verifier", ("--bind", "tcp://0:7071", "--insecure-no-auth"), ["every network"]),
-        ("verifier", ("--bind", "tcp://192.0.2.1:7071"), ["not encrypted", "specmesh keys new", "--insecure-no-auth"]),
-        ("verifier", ("--bind", "tcp://192.0.2.1:7071", "--insecure-no-auth"), ["cannot bind", "192.0.2.1"]),
+        (
+            "verifier",
+            ("--bind", "tcp://192.0.2.1:7071"),
+            ["not encrypted", "specmesh keys new", "--insecure-no-auth"],
+        ),
+        (
+            "verifier",
+            ("--bind", "tcp://192.0.2.1:7071", "--insecure-no-auth"),
+            ["cannot bind", "192.0.2.1"],
+        ),
         ("verifier", ("--http", "0.0.0.0:1"), ["--api-key-file"]),
-        ("verifier", ("--http", "127.0.0.1:0", "--api-key-file", "/nonexistent/keys"), ["cannot be read"]),
+        (
+            "verifier",
+            ("--http", "127.0.0.1:0", "--api-key-file", "/nonexistent/keys"),
+            ["cannot be read"],
+        ),
         ("verifier", ("--socket", "/run/" + "x" * 120), ["103"]),
         ("verifier", ("--model", "nonsense=1"), ["nonsense=1"]),
         ("drafter", ("--connect", "localhost:7071"), ["--connect", "not an address"]),
@@ -93,7 +123,9 @@ def test_prompt_longer_than_the_context(mesh: Mesh):
     verifier = mesh.verifier("step_ms=1,n_ctx=256")
     drafter = mesh.drafter("draft_ms=0.1,alpha=1,n_ctx=64")
     for daemon in (verifier, drafter):
-        generate(daemon, "x" * 270).refused(2, "270 tokens", "maximum context length is 256 tokens", "--ctx")
+        generate(daemon, "x" * 270).refused(
+            2, "270 tokens", "maximum context length is 256 tokens", "--ctx"
+        )
         report = generate(daemon, "x" * 252, "--max-tokens", 50, "--json").json
         assert (report["finish_reason"], report["generated_tokens"]) == ("length", 4)
         for prompt in ("z" * 50, "z" * 150):
@@ -108,7 +140,10 @@ def test_drafter_without_a_verifier(mesh: Mesh):
         drafter = mesh.drafter(ready=False, port=port)
         until(lambda: "loading" not in drafter.stats(), "it runs")
         assert drafter.client.get("/health")["status"] == "unavailable"
-        until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
+        until(
+            lambda: "does not answer" in str(drafter.client.get("/health").get("reason")),
+            "it has looked for one",
+        )
         generate(drafter, PROMPT).refused(69, f"tcp://127.0.0.1:{port}")
         command("ping", "--socket", drafter.socket).refused(69, "does not answer")
         assert command("stats", "--socket", drafter.socket).code == 0
@@ -119,7 +154,10 @@ def test_drafter_without_a_verifier(mesh: Mesh):
 @pytest.mark.fault("E8.86")
 def test_signal_when_idle(mesh: Mesh, first: str):
     """SIGTERM and SIGINT when idle: exit 0 at once, the socket is gone, no traceback; the other hears why."""
-    daemons, gone = [mesh.verifier(), mesh.drafter()], {"verifier": "verifier_lost", "drafter": "drafter_gone"}[first]
+    daemons, gone = (
+        [mesh.verifier(), mesh.drafter()],
+        {"verifier": "verifier_lost", "drafter": "drafter_gone"}[first],
+    )
     ends, other = sorted(daemons, key=lambda daemon: daemon.role != first)
     for daemon, number in ((ends, signal.SIGTERM), (other, signal.SIGINT)):
         daemon.signal(number)
@@ -128,7 +166,9 @@ def test_signal_when_idle(mesh: Mesh, first: str):
         assert "Traceback" not in daemon.text()
         assert daemon.events("stopped")
         if daemon is ends:
-            assert [event["reason"] for event in until(lambda: other.events(gone), "it is noted")] == ["stopped"]
+            assert [
+                event["reason"] for event in until(lambda: other.events(gone), "it is noted")
+            ] == ["stopped"]
 
 
 @pytest.mark.fault("E8.87")
@@ -155,7 +195,10 @@ def test_generate_says_what_it_waits_for(mesh: Mesh):
 @pytest.mark.fault("E8.86")
 def test_a_text_that_fits_into_the_drain_is_finished(mesh: Mesh, role: str):
     """New ones are refused, and the daemon ends with the last one, long before its drain is over."""
-    daemons = {"verifier": mesh.verifier("step_ms=20", "--drain", 3600), "drafter": mesh.drafter("", "--drain", 3600)}
+    daemons = {
+        "verifier": mesh.verifier("step_ms=20", "--drain", 3600),
+        "drafter": mesh.drafter("", "--drain", 3600),
+    }
     asked = daemons[role]
     running = generating(asked, PROMPT, "--max-tokens", 300, "--draft-n", 2).read(3)
     asked.signal(signal.SIGTERM)
@@ -187,9 +230,14 @@ def test_second_sigterm_ends_at_once(mesh: Mesh):
 @pytest.mark.fault("E8.86")
 def test_a_text_that_outlasts_the_drain_is_cut(mesh: Mesh, role: str):
     """A text of minutes ends with the drain, with 69 and what came; a verifier goes on without its drafter."""
-    verifier, drafter = mesh.verifier("step_ms=20", "--drain", 0.2, "--grace", 0.2), mesh.drafter("", "--drain", 0.2)
+    verifier, drafter = (
+        mesh.verifier("step_ms=20", "--drain", 0.2, "--grace", 0.2),
+        mesh.drafter("", "--drain", 0.2),
+    )
     asked = drafter if role == "drafter" else verifier
-    running = generating(asked, PROMPT, "--max-tokens", 4000, "--draft-n", 0, "--reconnect-timeout", 0).read(3)
+    running = generating(
+        asked, PROMPT, "--max-tokens", 4000, "--draft-n", 0, "--reconnect-timeout", 0
+    ).read(3)
     with Stream(verifier, body(PROMPT, 200)) as other:
         asked.signal(signal.SIGTERM)
         assert asked.wait() == 0

@@ -19,7 +19,11 @@ from specmesh.engines.base import physical_cores
 pytestmark = pytest.mark.models
 
 BUNDLED = Path(str(files("specmesh") / "models"))
-PROMPTS = ["def fibonacci(n):\n    ", "class Stack:\n    def __init__(self", "import os\nimport sys\n\n\ndef main("]
+PROMPTS = [
+    "def fibonacci(n):\n    ",
+    "class Stack:\n    def __init__(self",
+    "import os\nimport sys\n\n\ndef main(",
+]
 N = 60
 KERNELS = 5e-3
 """By how much logits of one row and of several may differ: other kernels, and half precision between layers."""
@@ -30,22 +34,32 @@ SMALL = ("--ctx", 256, "--max-sessions", 4)
 TWINS = {"same weights", "mlx same weights"}
 
 
-@pytest.fixture(scope="module", params=["same weights", "other weights", "bundled", "mlx same weights", "mlx bundled"])
+@pytest.fixture(
+    scope="module",
+    params=["same weights", "other weights", "bundled", "mlx same weights", "mlx bundled"],
+)
 def kind(request: pytest.FixtureRequest) -> str:
     """What the drafter's model is to the target, and its engine."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def pair(kind: str, make_gguf: Callable[..., Path], request: pytest.FixtureRequest) -> Iterator[dict[str, Daemon]]:
+def pair(
+    kind: str, make_gguf: Callable[..., Path], request: pytest.FixtureRequest
+) -> Iterator[dict[str, Daemon]]:
     engine = "mlx" if kind.startswith("mlx") else "llama"
     make_hf = request.getfixturevalue("make_hf") if engine == "mlx" else None
-    target, draft = BUNDLED / "target.gguf", BUNDLED / ("drafter-hf" if engine == "mlx" else "drafter.gguf")
+    target, draft = (
+        BUNDLED / "target.gguf",
+        BUNDLED / ("drafter-hf" if engine == "mlx" else "drafter.gguf"),
+    )
     if kind == "other weights":
         target, draft = make_gguf("target", seed=1, layers=2), make_gguf("other", seed=2, layers=1)
     elif kind in TWINS:
         target = make_gguf("target", seed=1, layers=2)
-        draft = make_gguf("twin", seed=1, layers=2) if make_hf is None else make_hf("twin", gguf=target)
+        draft = (
+            make_gguf("twin", seed=1, layers=2) if make_hf is None else make_hf("twin", gguf=target)
+        )
     with running() as mesh:
         verifier = mesh.verifier(target, *SMALL, "--reproducible", engine="llama")
         yield {"verifier": verifier, "drafter": mesh.drafter(draft, *SMALL, engine=engine)}
@@ -67,7 +81,9 @@ def test_a_twin_is_accepted_and_a_stranger_is_not(pair: dict[str, Daemon], kind:
     reports = list[Any]()
 
     def drafts() -> int:
-        reports.extend(complete(pair["verifier"], body(one, N, draft_n=4)).result["report"] for one in PROMPTS)
+        reports.extend(
+            complete(pair["verifier"], body(one, N, draft_n=4)).result["report"] for one in PROMPTS
+        )
         return sum(report["drafted"] for report in reports)
 
     until(lambda: drafts() > N, "drafts are verified")  # a busy machine's drafter is late for most
@@ -102,7 +118,9 @@ def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh
         for draft_n in ("auto", 4):
             for prompt, truth in zip(PROMPTS, alone, strict=True):
                 stream = complete(verifier, body(prompt, N, draft_n=draft_n))
-                apart = [one for token, one in zip(stream.ids, truth, strict=True) if token != one["id"]]
+                apart = [
+                    one for token, one in zip(stream.ids, truth, strict=True) if token != one["id"]
+                ]
                 assert not apart or margin(apart[0]) < 2 * KERNELS, "before the first near tie"
                 drafted.append(stream.result["report"]["drafted"])
                 accepted.append(sum(stream.accepted))
@@ -114,7 +132,9 @@ def test_recurrent_and_hybrid_targets(make_gguf: Callable[..., Path], mesh: Mesh
     assert ready["trimming"] == "restore"
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux shows the threads of a process")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="Linux shows the threads of a process"
+)
 def test_no_worker_is_left_of_the_loading(mesh: Mesh):
     """A verifier with N threads has N - 1 workers: those of the thread that loaded the model would stay as long as it,
     and libgomp has all of them sleep at barriers where they are more than cores."""
@@ -131,18 +151,25 @@ def test_no_worker_is_left_of_the_loading(mesh: Mesh):
 def test_chats_that_take_turns(mesh: Mesh, options: tuple[str, ...]):
     """Each goes on from the prefix cache, at the drafter too, with the log-probabilities of a text computed anew: to
     the last bit with steps of a constant width, else up to a near tie."""
-    verifier = mesh.verifier("bundled", "--ctx", 1024, "--max-sessions", 8, *options, engine="llama")
+    verifier = mesh.verifier(
+        "bundled", "--ctx", 1024, "--max-sessions", 8, *options, engine="llama"
+    )
     drafter = mesh.drafter(BUNDLED / "drafter.gguf", *SMALL, engine="llama")
 
     def asked(prompt: str, draft_n: int, *, cached: bool) -> tuple[list[Any], int]:
         more = {"draft_n": draft_n, "logprobs": 3, "cache_prompt": cached}
         chunks = [chunk["specmesh"] for chunk in verifier.client.complete(body(prompt, N, **more))]
-        return [one for chunk in chunks for one in chunk.get("logprobs", [])], chunks[-1]["report"]["cached_tokens"]
+        return [one for chunk in chunks for one in chunk.get("logprobs", [])], chunks[-1]["report"][
+            "cached_tokens"
+        ]
 
     times = 15 if options else 5
     for draft_n, more in ((0, 0), (4, 0), (4, 2)):
         for prompt in (one * (times + more) for one in PROMPTS):
-            (alone, nothing), (found, cached) = asked(prompt, 0, cached=False), asked(prompt, draft_n, cached=True)
+            (alone, nothing), (found, cached) = (
+                asked(prompt, 0, cached=False),
+                asked(prompt, draft_n, cached=True),
+            )
             assert (cached > 0, nothing) == (draft_n > 0, 0)
             assert not options or found == alone
             assert not (options and more) or cached % 128 == 0
@@ -161,14 +188,18 @@ def test_any_number_of_sessions(mesh: Mesh, sessions: int):
     assert complete(verifier, body(PROMPTS[0], 20)).finish == "length"
 
 
-def test_auto_takes_mlx_for_a_directory(make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh):
+def test_auto_takes_mlx_for_a_directory(
+    make_gguf: Callable[..., Path], make_hf: Callable[..., Path], mesh: Mesh
+):
     """Without --engine a Hugging Face directory runs on MLX, and the log says which; a stop is clean."""
     target = make_gguf("unseen-mlx", seed=21)
     verifier = mesh.verifier(target, *SMALL, engine="llama")
     drafter = mesh.drafter(make_hf("unseen-mlx", gguf=target), *SMALL, engine="auto")
     (chosen,) = drafter.events("engine_chosen")
     assert chosen["engine"] == "mlx"
-    drafted(verifier, body(PROMPTS[0], 200, draft_n=2))  # a first step of MLX takes as long as many of the target
+    drafted(
+        verifier, body(PROMPTS[0], 200, draft_n=2)
+    )  # a first step of MLX takes as long as many of the target
     assert drafter.stop() == 0
 
 
@@ -176,7 +207,9 @@ def test_auto_takes_mlx_for_a_directory(make_gguf: Callable[..., Path], make_hf:
 def test_unusable_mlx_model(mesh: Mesh, model: str):
     """No directory and no model of the hub: exit 78, one line, no traceback."""
     pytest.importorskip("mlx_lm")
-    done = mesh.cannot_start("drafter", "--engine", "mlx", "--model", model, env={"HF_HUB_OFFLINE": "1"})
+    done = mesh.cannot_start(
+        "drafter", "--engine", "mlx", "--model", model, env={"HF_HUB_OFFLINE": "1"}
+    )
     done.refused(78, model)
 
 
@@ -184,7 +217,9 @@ def started(mesh: Mesh, verifier: list[object], drafter: list[object]) -> tuple[
     """The bundled pair with these options, and no others that say how many threads there are to be."""
     first = mesh.start("verifier", "--model", "bundled", "--bind", mesh.address, *verifier).ready()
     assert threads(first) == (verifier[-1] if verifier else physical_cores())
-    second = mesh.start("drafter", "--model", "bundled", "--connect", mesh.address, *drafter).ready()
+    second = mesh.start(
+        "drafter", "--model", "bundled", "--connect", mesh.address, *drafter
+    ).ready()
     return first, mesh.attached(second)
 
 
@@ -199,7 +234,10 @@ def test_default_threads_of_both_are_at_most_the_cores(mesh: Mesh):
     """A verifier takes all cores while nothing is drafted on its host; while it is, both together take no more."""
     verifier, drafter = started(mesh, [], [])
     assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
-    until(lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2), "the cores are shared")
+    until(
+        lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2),
+        "the cores are shared",
+    )
     for daemon in (verifier, drafter):
         if threads(daemon) < physical_cores():
             assert [event["threads"] for event in daemon.events("cpu_threads")] == [threads(daemon)]
@@ -208,7 +246,10 @@ def test_default_threads_of_both_are_at_most_the_cores(mesh: Mesh):
     assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 0).code == 0
     until(lambda: threads(verifier) == physical_cores(), "a text without drafts has all cores")
     assert generate(verifier, "def f(", "--max-tokens", 8, "--draft-n", 4).code == 0
-    until(lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2), "the cores are shared again")
+    until(
+        lambda: threads(verifier) + threads(drafter) <= max(physical_cores(), 2),
+        "the cores are shared again",
+    )
     drafter.stop()
     until(lambda: not verifier.stats()["peers"], "the drafter is gone")
     assert generate(verifier, "def f(", "--max-tokens", 8).code == 0
@@ -223,7 +264,11 @@ def test_threads_that_were_asked_for_are_obeyed_with_a_warning(mesh: Mesh):
     assert (threads(verifier), threads(drafter)) == (wanted, wanted)
     for daemon in (verifier, drafter):
         [warning] = until(lambda one=daemon: one.events("more_threads_than_cores"), "a warning")
-        assert (warning["level"], warning["threads"], warning["others"]) == ("warning", wanted, wanted)
+        assert (warning["level"], warning["threads"], warning["others"]) == (
+            "warning",
+            wanted,
+            wanted,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -268,5 +313,7 @@ def test_split_over_two_servers(shared: Mesh, servers: list[str]):
 def test_what_cannot_be(shared: Mesh):
     """A server that is not there, or beyond this machine: 78, one line, before the model is loaded."""
     for address, words in (("127.0.0.1:1", "rpc-server"), ("192.0.2.1:50052", "--insecure-rpc")):
-        shared.cannot_start("verifier", "--engine", "llama", "--model", "bundled", "--rpc", address).refused(78, words)
+        shared.cannot_start(
+            "verifier", "--engine", "llama", "--model", "bundled", "--rpc", address
+        ).refused(78, words)
     assert command("rpc-server", "--bind", "192.0.2.1:50052").code == 78

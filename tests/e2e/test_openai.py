@@ -14,18 +14,26 @@ RENDERED = "system: Be brief.\nuser: Hi\nassistant: "
 
 @pytest.fixture
 def client(server: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key or "none", max_retries=0) as made:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key=server.key or "none", max_retries=0
+    ) as made:
         yield made
 
 
 def test_completion(client: openai.OpenAI):
     answer = client.completions.create(model="any", prompt="once", max_tokens=40, temperature=0)
-    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (sim_text("once", 40), "length")
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (
+        sim_text("once", 40),
+        "length",
+    )
     usage = answer.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (4, 40, 44)
     report = answer.model_extra["specmesh"]["report"]
     assert usage.completion_tokens_details.accepted_prediction_tokens == report["accepted"]
-    assert usage.completion_tokens_details.rejected_prediction_tokens == report["drafted"] - report["accepted"]
+    assert (
+        usage.completion_tokens_details.rejected_prediction_tokens
+        == report["drafted"] - report["accepted"]
+    )
 
 
 def test_request_ids(client: openai.OpenAI, server: Served):
@@ -43,8 +51,13 @@ def test_commands(server: Served):
     done = command("chat", "--system", "Be brief.", *where, "--max-tokens", 20, stdin="Hi")
     assert (done.code, done.out) == (0, sim_text(RENDERED, 20) + "\n")
     whole = sim_text("once", 100)
-    done = command("generate", "once", *where, "--max-tokens", 100, "--stop", whole[50:53], "--json")
-    assert (done.json["text"], done.json["finish_reason"]) == (whole[: whole.index(whole[50:53])], "stop")
+    done = command(
+        "generate", "once", *where, "--max-tokens", 100, "--stop", whole[50:53], "--json"
+    )
+    assert (done.json["text"], done.json["finish_reason"]) == (
+        whole[: whole.index(whole[50:53])],
+        "stop",
+    )
 
 
 def test_more_than_there_are_sessions(mesh: Mesh):
@@ -53,7 +66,9 @@ def test_more_than_there_are_sessions(mesh: Mesh):
     for role, count in (("verifier", 40), ("drafter", 40), ("drafter", 200)):
 
         def ask(number: int, server: Served = servers[role]) -> bool:
-            return server.complete(prompt=f"Number {number}", max_tokens=30).texts == [sim_text(f"Number {number}", 30)]
+            return server.complete(prompt=f"Number {number}", max_tokens=30).texts == [
+                sim_text(f"Number {number}", 30)
+            ]
 
         with ThreadPoolExecutor(count) as clients:
             assert all(clients.map(ask, range(count)))
@@ -61,12 +76,18 @@ def test_more_than_there_are_sessions(mesh: Mesh):
 
 WEATHER = {
     "type": "object",
-    "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}, "unit": {"enum": ["C", "F"]}},
+    "properties": {
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "unit": {"enum": ["C", "F"]},
+    },
     "required": ["days", "unit"],
     "additionalProperties": False,
 }
 TOOLS = [
-    {"type": "function", "function": {"name": "weather", "description": "The forecast", "parameters": WEATHER}},
+    {
+        "type": "function",
+        "function": {"name": "weather", "description": "The forecast", "parameters": WEATHER},
+    },
     {"type": "function", "function": {"name": "now"}},
 ]
 ASKED = {"model": "any", "tools": TOOLS, "max_tokens": 400, "temperature": 0}
@@ -76,7 +97,12 @@ CHAT = [{"role": "user", "content": "How will it be?"}]
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
     """The name first, then the arguments; the same with drafts and without, of which the grammar makes many."""
-    asked = ASKED | {"messages": CHAT, "tool_choice": "required", "temperature": temperature, "seed": 7}
+    asked = ASKED | {
+        "messages": CHAT,
+        "tool_choice": "required",
+        "temperature": temperature,
+        "seed": 7,
+    }
     asked["parallel_tool_calls"] = False
     whole = client.chat.completions.create(**asked, extra_body={"draft_n": 0})
     calls: dict[int, list[str]] = {}
@@ -88,14 +114,18 @@ def test_streams_say_the_same(client: openai.OpenAI, temperature: int):
             calls[delta.index][1] += delta.function.arguments or ""
         finish = chunk.choices[0].finish_reason
     assert finish == "tool_calls"
-    expected = [[one.function.name, one.function.arguments] for one in whole.choices[0].message.tool_calls]
+    expected = [
+        [one.function.name, one.function.arguments] for one in whole.choices[0].message.tool_calls
+    ]
     assert list(calls.values()) == expected
     assert chunk.model_extra["specmesh"]["report"]["forced_accepted"] > 10
 
 
 def test_free_text_may_be_all(client: openai.OpenAI):
     """A model that begins no call says what it says without tools; with `none` they are not even shown."""
-    plain = client.chat.completions.create(**ASKED | {"max_tokens": 30, "messages": CHAT, "tool_choice": "none"})
+    plain = client.chat.completions.create(
+        **ASKED | {"max_tokens": 30, "messages": CHAT, "tool_choice": "none"}
+    )
     bare = client.chat.completions.create(model="any", messages=CHAT, max_tokens=30, temperature=0)
     assert plain.choices[0].message.content == bare.choices[0].message.content
     free = client.chat.completions.create(**ASKED | {"max_tokens": 30, "messages": CHAT})
@@ -115,13 +145,27 @@ def test_odd_calls_of_history(client: openai.OpenAI, arguments: str):
 def test_responses_call_too(client: openai.OpenAI):
     """`/v1/responses`, whole and streamed: a call, what came of it, and the next one."""
     flat = [{"type": "function", **TOOLS[0]["function"]}]
-    asked = {"model": "any", "tools": flat, "tool_choice": "required", "parallel_tool_calls": False, "temperature": 0}
+    asked = {
+        "model": "any",
+        "tools": flat,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 0,
+    }
     first = client.responses.create(input="How will it be?", **asked)
     [call] = first.output
-    assert (call.type, call.name, set(json.loads(call.arguments))) == ("function_call", "weather", {"days", "unit"})
+    assert (call.type, call.name, set(json.loads(call.arguments))) == (
+        "function_call",
+        "weather",
+        {"days", "unit"},
+    )
     told = {"type": "function_call_output", "call_id": call.call_id, "output": "mild"}
     with client.responses.stream(input=[*first.output, told], **asked) as stream:
-        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        pieces = [
+            event.delta
+            for event in stream
+            if event.type == "response.function_call_arguments.delta"
+        ]
         [again] = stream.get_final_response().output
     assert "".join(pieces) == again.arguments
 
@@ -139,7 +183,9 @@ def with_template(mesh: Mesh, template: str, *options: str) -> Daemon:
     return mesh.verifier("bundled", *small, *options, engine="llama")
 
 
-@pytest.mark.parametrize(("options", "before"), [((), "<tool_call>"), (("--tool-format", "mistral_args"), "[TOOL_")])
+@pytest.mark.parametrize(
+    ("options", "before"), [((), "<tool_call>"), (("--tool-format", "mistral_args"), "[TOOL_")]
+)
 def test_in_the_form_of_the_models_template(mesh: Mesh, options: tuple[str, ...], before: str):
     """Or in another one, by an option; what was called before is shown to the model."""
     verifier = with_template(mesh, TEMPLATE, *options)
@@ -147,9 +193,17 @@ def test_in_the_form_of_the_models_template(mesh: Mesh, options: tuple[str, ...]
     body |= {"parallel_tool_calls": False}
     answer = verifier.client.get("/v1/chat/completions", body)
     message = answer["choices"][0]["message"]
-    assert [call["function"] for call in message["tool_calls"]] == [{"name": "now", "arguments": "{}"}]
-    assert verifier.client.get("/detokenize", {"tokens": answer["specmesh"]["token_ids"]})["content"].startswith(before)
-    chat = [*CHAT, message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "noon"}]
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "now", "arguments": "{}"}
+    ]
+    assert verifier.client.get("/detokenize", {"tokens": answer["specmesh"]["token_ids"]})[
+        "content"
+    ].startswith(before)
+    chat = [
+        *CHAT,
+        message,
+        {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "noon"},
+    ]
     shown = verifier.client.get("/apply-template", {"messages": chat, "tools": TOOLS})["prompt"]
     assert '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>' in shown
     assert shown.endswith("tool: noonweather now ")
@@ -158,10 +212,17 @@ def test_in_the_form_of_the_models_template(mesh: Mesh, options: tuple[str, ...]
 def test_thoughts_are_apart(mesh: Mesh):
     """One that the template begins, where it is asked to; `reasoning_format` none leaves it in the text."""
     verifier = with_template(mesh, TEMPLATE + "{% if think %}<think>{% endif %}")
-    body = {"messages": CHAT, "chat_template_kwargs": {"think": True}, "max_tokens": 12, "temperature": 0}
+    body = {
+        "messages": CHAT,
+        "chat_template_kwargs": {"think": True},
+        "max_tokens": 12,
+        "temperature": 0,
+    }
     [apart] = verifier.client.get("/v1/chat/completions", body)["choices"]
     assert (apart["message"]["content"], apart["finish_reason"]) == ("", "length")
-    [joined] = verifier.client.get("/v1/chat/completions", body | {"reasoning_format": "none"})["choices"]
+    [joined] = verifier.client.get("/v1/chat/completions", body | {"reasoning_format": "none"})[
+        "choices"
+    ]
     assert joined["message"]["content"].strip() == apart["message"]["reasoning_content"] != ""
 
 
@@ -171,7 +232,11 @@ def test_thoughts_are_apart(mesh: Mesh):
     ("template", "status", "why"),
     [
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", 400, "chat template refuses"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", 500, "more than 3 s"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            500,
+            "more than 3 s",
+        ),
     ],
     ids=["reaches out", "without end"],
 )

@@ -15,7 +15,17 @@ from pathlib import Path
 
 import pytest
 from harness.ports import free_port
-from processes import PATIENCE, Done, Mesh, command, environment, generate, generating, sim_text, until
+from processes import (
+    PATIENCE,
+    Done,
+    Mesh,
+    command,
+    environment,
+    generate,
+    generating,
+    sim_text,
+    until,
+)
 
 from specmesh.client import Client
 
@@ -34,7 +44,9 @@ class Manager(socket.socket):
     def until(self, key: str) -> dict[str, str]:
         """Read on to a message with this key."""
         while True:
-            self.heard.append(dict(line.split("=", 1) for line in self.recv(4096).decode().splitlines()))
+            self.heard.append(
+                dict(line.split("=", 1) for line in self.recv(4096).decode().splitlines())
+            )
             if key in self.heard[-1]:
                 return self.heard[-1]
 
@@ -98,7 +110,12 @@ class Home:
         fails = f'[ ! -e "{folder}/bin/broken" ] || {{ echo "no bus" >&2; exit 1; }}'
         script.write_text(f"#!/bin/sh\n{notes}\n{fails}\n")
         script.chmod(0o755)
-        paths = {"HOME": "", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache", "XDG_RUNTIME_DIR": "run"}
+        paths = {
+            "HOME": "",
+            "XDG_CONFIG_HOME": ".config",
+            "XDG_CACHE_HOME": ".cache",
+            "XDG_RUNTIME_DIR": "run",
+        }
         self.env = {name: str(folder / path) for name, path in paths.items()}
         self.env["PATH"] = f"{folder / 'bin'}:{os.environ['PATH']}"
         self.folder, self.unit = folder, folder / ".config/systemd/user/specmesh-verifier.service"
@@ -111,10 +128,15 @@ class Home:
         """What systemd does with the unit: run ExecStart and wait for READY."""
         parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=["="])
         parser.read_string(self.unit.read_text())
-        words = [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(parser["Service"]["ExecStart"])]
+        words = [
+            word.replace("%%", "%").replace("$$", "$")
+            for word in shlex.split(parser["Service"]["ExecStart"])
+        ]
         path = self.folder / "notify"
         with Manager(path) as manager, ExitStack() as ends:
-            process = subprocess.Popen(words, env=environment(self.env | {"NOTIFY_SOCKET": str(path)}))
+            process = subprocess.Popen(
+                words, env=environment(self.env | {"NOTIFY_SOCKET": str(path)})
+            )
             ends.callback(process.kill)
             manager.until("READY")
             manager.close()
@@ -123,7 +145,11 @@ class Home:
 
     def files(self) -> set[str]:
         """All but what the test itself put there, caches, and the runtime folder, which ends with the login."""
-        found = {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir()}
+        found = {
+            str(path.relative_to(self.folder))
+            for path in self.folder.rglob("*")
+            if not path.is_dir()
+        }
         return {name for name in found if not name.startswith(("bin/", "run/", ".cache/"))}
 
     def told(self) -> list[str]:
@@ -146,12 +172,16 @@ def test_from_install_to_uninstall(home: Home):
     assert home.files() == {str(path.relative_to(home.folder)) for path in (home.unit, settings)}
     assert home.told() == ["--user daemon-reload", "--user enable specmesh-verifier"]
 
-    settings.write_text(f'engine = "sim"\nmodel = "step_ms=1"\nbind = "tcp://127.0.0.1:{free_port()}"\n')
+    settings.write_text(
+        f'engine = "sim"\nmodel = "step_ms=1"\nbind = "tcp://127.0.0.1:{free_port()}"\n'
+    )
     with home.started() as running:
         asked = home.specmesh("generate", "once", "--max-tokens", 20)
         assert (asked.code, asked.out) == (0, sim_text("once", 20) + "\n")
         before = home.unit.read_text()
-        home.unit.write_text(before.replace("WatchdogSec=60", "WatchdogSec=6"))  # as an older version had it
+        home.unit.write_text(
+            before.replace("WatchdogSec=60", "WatchdogSec=6")
+        )  # as an older version had it
         assert home.specmesh("service", "install", "verifier").code == 0
         assert home.unit.read_text() == before
         assert 'engine = "sim"' in settings.read_text()
@@ -167,7 +197,9 @@ def test_from_install_to_uninstall(home: Home):
 
     assert home.specmesh("service", "uninstall", "verifier").code == 0
     assert home.files() == set()
-    assert home.told()[-4:-1] == [f"--user {word} specmesh-verifier" for word in ("stop", "reset-failed", "disable")]
+    assert home.told()[-4:-1] == [
+        f"--user {word} specmesh-verifier" for word in ("stop", "reset-failed", "disable")
+    ]
 
 
 @SYSTEMD

@@ -51,7 +51,9 @@ def test_the_measured_time_is_that_of_the_way(mesh: Mesh, proxy: Callable[..., P
     drafter = mesh.drafter(port=proxy(mesh.port, DELAY).port)
     for daemon in (verifier, drafter):
         began = time.monotonic()
-        done = command("ping", "--count", 5, "--interval", 0.02, "--json", "--socket", daemon.socket)
+        done = command(
+            "ping", "--count", 5, "--interval", 0.02, "--json", "--socket", daemon.socket
+        )
         [peer] = done.json["peers"]
         assert peer["answered"] == 5
         assert 2 * DELAY <= peer["min_ms"] / 1e3 < (time.monotonic() - began) / 5
@@ -59,7 +61,9 @@ def test_the_measured_time_is_that_of_the_way(mesh: Mesh, proxy: Callable[..., P
 
 def test_ps(pair: dict[str, Daemon], found: dict[str, str], tmp_path: Path):
     told = {one["role"]: one for one in command("ps", "--json", env=found).json["daemons"]}
-    assert {role: told[role]["pid"] for role in told} == {role: daemon.pid for role, daemon in pair.items()}
+    assert {role: told[role]["pid"] for role in told} == {
+        role: daemon.pid for role, daemon in pair.items()
+    }
     assert told["verifier"]["max_sessions"] == 8
     assert all(one["state"] == "running" for one in told.values())
     heading, *rows = command("ps", env=found).out.splitlines()
@@ -79,7 +83,9 @@ def checks(env: dict[str, str]) -> dict[str, dict[str, str]]:
 
 
 def test_doctor(pair: dict[str, Daemon], found: dict[str, str]):
-    until(lambda: pair["drafter"].verifier().get("name"), "the drafter's snapshot knows its verifier")
+    until(
+        lambda: pair["drafter"].verifier().get("name"), "the drafter's snapshot knows its verifier"
+    )
     told = checks(found)
     assert {told[name]["status"] for name in (*pair, "network", "specmesh")} == {"ok"}, told
     for role, daemon in pair.items():
@@ -97,7 +103,10 @@ def test_doctor_of_what_is_wrong(mesh: Mesh):
     (config / "drafter.toml").write_text(f'connect = "{mesh.address}"\n')
     told = checks(env | {"XDG_CONFIG_HOME": str(mesh.folder / "config")})
     assert f"{config / 'verifier.toml'}: unknown key bindd" in told["verifier settings"]["found"]
-    assert (told["verifier settings"]["status"], told["drafter settings"]["status"]) == ("fail", "ok")
+    assert (told["verifier settings"]["status"], told["drafter settings"]["status"]) == (
+        "fail",
+        "ok",
+    )
     assert "refused" in told["network"]["found"]
     assert (told["network"]["status"], told["daemons"]["status"]) == ("fail", "warn")
 
@@ -115,7 +124,10 @@ def test_watch_into_a_pipe(pair: dict[str, Daemon]):
     watch = Running(*words, pair["verifier"].socket)
     watch.line("verifier")
     watch.process.stdout.close()
-    assert (watch.process.wait(PATIENCE), watch.process.stderr.read()) == (128 + signal.SIGPIPE, b"")
+    assert (watch.process.wait(PATIENCE), watch.process.stderr.read()) == (
+        128 + signal.SIGPIPE,
+        b"",
+    )
     watch.process.stderr.close()
 
 
@@ -124,7 +136,11 @@ def test_watch_on_a_terminal(pair: dict[str, Daemon]):
     ours, theirs = pty.openpty()
     words = [*SPECMESH, "stats", "--watch", "--socket", str(pair["verifier"].socket)]
     process = subprocess.Popen(
-        words, stdout=theirs, stderr=theirs, stdin=theirs, env=environment({"TERM": "xterm", "NO_COLOR": "1"})
+        words,
+        stdout=theirs,
+        stderr=theirs,
+        stdin=theirs,
+        env=environment({"TERM": "xterm", "NO_COLOR": "1"}),
     )
     os.close(theirs)
     seen = b""

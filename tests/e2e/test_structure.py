@@ -15,35 +15,72 @@ TEXT = {"type": "string", "maxLength": 24}
 def closed(properties: Json, *required: str) -> Json:
     """The schema of an object with these properties and no others; all are required unless some are named."""
     wanted = list(required or properties)
-    return {"type": "object", "properties": properties, "required": wanted, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": wanted,
+        "additionalProperties": False,
+    }
 
 
 SCHEMAS: dict[str, Json] = {
     "person": closed(
-        {"name": TEXT, "age": {"type": "integer", "minimum": 0, "maximum": 150}, "ok": {"type": "boolean"}}
+        {
+            "name": TEXT,
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "ok": {"type": "boolean"},
+        }
     ),
     "call": closed(
         {
             "tool": {"enum": ["search", "open", "close"]},
-            "arguments": closed({"query": TEXT, "limit": {"type": "integer", "minimum": 1, "maximum": 99}}, "query"),
+            "arguments": closed(
+                {"query": TEXT, "limit": {"type": "integer", "minimum": 1, "maximum": 99}}, "query"
+            ),
         }
     ),
-    "list": closed({"items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "minItems": 1, "maxItems": 4}})
-    | {"$defs": {"item": closed({"word": WORD, "kind": {"anyOf": [{"const": None}, {"enum": ["a", "b"]}]}})}},
+    "list": closed(
+        {
+            "items": {
+                "type": "array",
+                "items": {"$ref": "#/$defs/item"},
+                "minItems": 1,
+                "maxItems": 4,
+            }
+        }
+    )
+    | {
+        "$defs": {
+            "item": closed(
+                {"word": WORD, "kind": {"anyOf": [{"const": None}, {"enum": ["a", "b"]}]}}
+            )
+        }
+    },
 }
 
 
 @pytest.fixture(scope="module")
 def pair(shared: Mesh) -> dict[str, Daemon]:
     """The bundled one."""
-    verifier = shared.verifier("bundled", "--ctx", 512, "--reproducible", "--max-sessions", 3, engine="llama")
-    return {"verifier": verifier, "drafter": shared.drafter("bundled", "--ctx", 512, engine="llama")}
+    verifier = shared.verifier(
+        "bundled", "--ctx", 512, "--reproducible", "--max-sessions", 3, engine="llama"
+    )
+    return {
+        "verifier": verifier,
+        "drafter": shared.drafter("bundled", "--ctx", 512, engine="llama"),
+    }
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_it_fits_its_schema_and_drafts_change_nothing(daemon: Daemon, schema: Json):
     """Of every kind; with drafts the schema's own ones are among them, and all of these stand."""
-    asked = {"prompt": "Return", "max_tokens": 300, "temperature": 0.8, "seed": 7, "json_schema": schema}
+    asked = {
+        "prompt": "Return",
+        "max_tokens": 300,
+        "temperature": 0.8,
+        "seed": 7,
+        "json_schema": schema,
+    }
     drafted = complete(daemon, asked)
     jsonschema.validate(json.loads(drafted.text), schema)
     assert drafted.finish == "stop"
@@ -69,7 +106,9 @@ def test_on_the_command_line(daemon: Daemon, tmp_path: Path):
     done = generate(daemon, "Is it?", "--grammar-file", grammar)
     assert done.out in ("yes\n", "no\n")
     grammar.write_text('root ::= "yes')
-    generate(daemon, "Is it?", "--grammar-file", grammar).refused(2, "grammar cannot be used: line 1: unexpected end")
+    generate(daemon, "Is it?", "--grammar-file", grammar).refused(
+        2, "grammar cannot be used: line 1: unexpected end"
+    )
     assert generate(daemon, "x", "--grammar-file", grammar, "--json-schema", "{}").code == 2
 
 
@@ -88,7 +127,10 @@ def test_one_long_literal_holds_up_nobody_else(mesh: Mesh, n: int, draft_n: obje
 
     def seconds() -> float:
         began = time.monotonic()
-        assert len(complete(verifier, {"prompt": "hello", "max_tokens": 24, "temperature": 0}).ids) == 24
+        assert (
+            len(complete(verifier, {"prompt": "hello", "max_tokens": 24, "temperature": 0}).ids)
+            == 24
+        )
         return time.monotonic() - began
 
     def beside(form: Json) -> list[float]:

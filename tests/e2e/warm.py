@@ -23,9 +23,13 @@ class Forked:
     """`specmesh WORDS` as a process, which is waited for and sent signals as a `subprocess.Popen` is. streams:
     descriptors of its standard input, output and error."""
 
-    def __init__(self, words: list[str], env: dict[str, str], streams: Sequence[int], cwd: str = ".") -> None:
+    def __init__(
+        self, words: list[str], env: dict[str, str], streams: Sequence[int], cwd: str = "."
+    ) -> None:
         passed = [Connection(os.dup(one)) for one in streams]
-        self._process = FORKS.Process(target=_run, args=(words, env, str(Path(cwd).resolve()), passed), daemon=True)
+        self._process = FORKS.Process(
+            target=_run, args=(words, env, str(Path(cwd).resolve()), passed), daemon=True
+        )
         self._process.start()
         self.pid: int = self._process.pid or 0
 

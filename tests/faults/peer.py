@@ -31,9 +31,13 @@ class Wire:
             folder = KeyFolder(mesh.folder / "wire.keys")
             self.server, options = folder.new().public, ("--keys", folder.path)
             listing = folder.path / Listing.DRAFTERS
-            listing.write_text("".join(f"{one.public.hex()} mallory-{n}\n" for n, one in enumerate(self._allowed)))
+            listing.write_text(
+                "".join(f"{one.public.hex()} mallory-{n}\n" for n, one in enumerate(self._allowed))
+            )
             listing.chmod(0o600)
-        self.verifier = mesh.verifier("step_ms=2,n_ctx=65536", *options, name="keyed" if keyed else "open")
+        self.verifier = mesh.verifier(
+            "step_ms=2,n_ctx=65536", *options, name="keyed" if keyed else "open"
+        )
 
     def identity(self) -> Identity | None:
         """The keys of another peer that is let in; None where there are no keys."""
@@ -111,10 +115,14 @@ class Peer(ScriptedDrafter):
         self.expect(m.Sync)
         return session
 
-    def draft(self, session: int, ids: Sequence[int], base: int | None = None, crc: int | None = None) -> m.Draft:
+    def draft(
+        self, session: int, ids: Sequence[int], base: int | None = None, crc: int | None = None
+    ) -> m.Draft:
         """A DRAFT that continues the truth, or else from `base` on, or with a wrong CRC."""
         base = len(self.truth) if base is None else base
-        return m.Draft(session, base, Prefix(self.truth[:base]).crc if crc is None else crc, tuple(ids))
+        return m.Draft(
+            session, base, Prefix(self.truth[:base]).crc if crc is None else crc, tuple(ids)
+        )
 
 
 def greeting(mechanism: bytes) -> bytes:

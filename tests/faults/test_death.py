@@ -11,7 +11,20 @@ from types import SimpleNamespace
 import pytest
 from harness import PATIENCE
 from peer import Peer
-from processes import Daemon, Done, Mesh, Stream, body, command, complete, drafted, edited, generating, sim_text, until
+from processes import (
+    Daemon,
+    Done,
+    Mesh,
+    Stream,
+    body,
+    command,
+    complete,
+    drafted,
+    edited,
+    generating,
+    sim_text,
+    until,
+)
 
 from soak.run import soak
 from soak.truth import Verdict
@@ -60,7 +73,10 @@ def test_drafter_frozen_for_long_is_let_go_and_comes_back(verifier: Daemon, besi
 @fault("E3.37")
 def test_gone_client_cancels_on_the_verifier(verifier: Daemon, beside: Mesh):
     """A client of each daemon: one is interrupted, one is killed."""
-    for daemon, number, code in ((verifier, signal.SIGKILL, -signal.SIGKILL), (beside.drafter(), signal.SIGINT, 130)):
+    for daemon, number, code in (
+        (verifier, signal.SIGKILL, -signal.SIGKILL),
+        (beside.drafter(), signal.SIGINT, 130),
+    ):
         running = generating(daemon, PROMPT, "--max-tokens", 4000).read(10)
         until(lambda: verifier.live() == 1, "the session is seen")
         running.process.send_signal(number)
@@ -74,7 +90,9 @@ def test_gone_client_cancels_on_the_verifier(verifier: Daemon, beside: Mesh):
 @fault("E3.38")
 def test_a_crash_in_the_middle_of_a_text(mesh: Mesh, role: str, number: signal.Signals):
     daemons = {"verifier": mesh.verifier("step_ms=8"), "drafter": mesh.drafter()}
-    running = generating(daemons["verifier"], PROMPT, "--max-tokens", 200, "--reconnect-timeout", 0).read(20)
+    running = generating(
+        daemons["verifier"], PROMPT, "--max-tokens", 200, "--reconnect-timeout", 0
+    ).read(20)
     daemons[role].signal(number)
     done = running.end()
     assert daemons[role].wait() == -number
@@ -94,14 +112,23 @@ NOTICE = re.compile(r"specmesh: .*went away.*; it is waited for, 30 s at most\n"
 
 def start_again(mesh: Mesh, role: str) -> Daemon:
     """The daemon of that role once more, at the same socket; not waited for."""
-    return mesh.verifier(TARGET, ready=False) if role == "verifier" else mesh.drafter(DRAFT, ready=False)
+    return (
+        mesh.verifier(TARGET, ready=False)
+        if role == "verifier"
+        else mesh.drafter(DRAFT, ready=False)
+    )
+
+
+def nothing_lives(daemon: Daemon) -> bool:
+    sessions = daemon.stats()["sessions"]
+    counts = ("live", "kept") if daemon.role == "verifier" else ("live", "interrupted")
+    return not any(sessions[count] for count in counts)
 
 
 def nothing_left(*daemons: Daemon) -> None:
     """No session lives or is kept for anybody."""
     for daemon in daemons:
-        counts = ("live", "kept") if daemon.role == "verifier" else ("live", "interrupted")
-        until(lambda: not any(daemon.stats()["sessions"][one] for one in counts), f"nothing is left: {daemon.role}")  # noqa: B023
+        until(lambda: nothing_lives(daemon), f"nothing is left: {daemon.role}")  # noqa: B023
 
 
 @pytest.mark.parametrize(
@@ -126,7 +153,10 @@ def test_killed_and_started_again(mesh: Mesh, client: str, killed: str, how: tup
             pair[role].kill()
             again[role] = start_again(mesh, role)
     done = running.end()
-    assert (done.code, done.out) == (0, sim_text(PROMPT, N, SamplingParams(0.8, seed=7) if how else None) + "\n")
+    assert (done.code, done.out) == (
+        0,
+        sim_text(PROMPT, N, SamplingParams(0.8, seed=7) if how else None) + "\n",
+    )
     if killed in (client, "both"):
         assert NOTICE.match(done.err)
     else:
@@ -192,10 +222,14 @@ def clients() -> Iterator[ThreadPoolExecutor]:
 
 def slow(mesh: Mesh, role: str, *options: object) -> Daemon:
     """A daemon with that engine: a verifier with two sessions and one place in its queue, or a drafter, attached."""
-    engine, work = {"verifier": ("SimVerifier", "decode"), "drafter": ("SimDrafter", "predict")}[role]
+    engine, work = {"verifier": ("SimVerifier", "decode"), "drafter": ("SimDrafter", "predict")}[
+        role
+    ]
     program = edited(SLOWLY.format(engine=engine, work=work, folder=mesh.folder, slow=ord(SLOW)))
     if role == "verifier":
-        return mesh.verifier("step_ms=4,max_sessions=2", "--max-queue", 1, *options, program=program)
+        return mesh.verifier(
+            "step_ms=4,max_sessions=2", "--max-queue", 1, *options, program=program
+        )
     return mesh.drafter("draft_ms=0.5,alpha=1", *options, program=program)
 
 

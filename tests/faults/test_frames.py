@@ -27,12 +27,21 @@ def sealed(frame: bytes) -> bytes:
     return frame + crc32(frame).to_bytes(4, "little")
 
 
-VECTORS = json.loads((ROOT / "wire" / "vectors" / "rejected.json").read_text(encoding="utf-8"))["vectors"]
-OVER_RATE = {"DRAFT_PROBS whose count is beyond all bounds", "one id more than MAX_TOKENS, none sent"}
+VECTORS = json.loads((ROOT / "wire" / "vectors" / "rejected.json").read_text(encoding="utf-8"))[
+    "vectors"
+]
+OVER_RATE = {
+    "DRAFT_PROBS whose count is beyond all bounds",
+    "one id more than MAX_TOKENS, none sent",
+}
 """Drafts that say that they have more ids than a peer may send at once: they count as `rate`, and are not decoded."""
 TOO_MANY = m.MAX_TOKENS + 1
 BAD_FRAMES: list[tuple[str, list[bytes]]] = [
-    *((vector["reason"], [bytes.fromhex(vector["hex"])]) for vector in VECTORS if vector["name"] not in OVER_RATE),
+    *(
+        (vector["reason"], [bytes.fromhex(vector["hex"])])
+        for vector in VECTORS
+        if vector["name"] not in OVER_RATE
+    ),
     ("length", [b"S"]),
     ("magic", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"]),
     ("count", [sealed(header(kind=3, count=TOO_MANY) + bytes(4 * TOO_MANY))]),
@@ -56,7 +65,9 @@ BAD_FRAMES: list[tuple[str, list[bytes]]] = [
         "body",
     ],
 )
-def test_bad_frames_are_counted_and_dropped(wire: Wire, verifier: Daemon, chosen: Peer, reason: str):
+def test_bad_frames_are_counted_and_dropped(
+    wire: Wire, verifier: Daemon, chosen: Peer, reason: str
+):
     before, bad = wire.rejected(reason), [parts for why, parts in BAD_FRAMES if why == reason]
     with Stream(verifier, body(PROMPT, 40)) as stream:
         stream.read(2)
@@ -105,7 +116,9 @@ def test_ids_that_cannot_be(verifier: Daemon, chosen: Peer, ids: tuple[int, ...]
 
 
 @fault("E1.14")
-def test_oversized_frame_costs_the_sender_its_connection(wire: Wire, verifier: Daemon, chosen: Peer):
+def test_oversized_frame_costs_the_sender_its_connection(
+    wire: Wire, verifier: Daemon, chosen: Peer
+):
     attached, received = len(verifier.events("drafter_attached")), wire.counters()["bytes_received"]
     with Stream(verifier, body(PROMPT, 4000)) as stream:
         stream.read(3)

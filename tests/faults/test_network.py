@@ -7,7 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import SPECMESH, Daemon, Mesh, Stream, Usage, body, complete, drafted, sim_text, until
+from processes import (
+    SPECMESH,
+    Daemon,
+    Mesh,
+    Stream,
+    Usage,
+    body,
+    complete,
+    drafted,
+    sim_text,
+    until,
+)
 from proxy import Proxy
 
 from specmesh.security.keys import KeyFolder
@@ -47,7 +58,9 @@ def test_bad_networks_change_only_the_time(
     gone = len(verifier.events("drafter_gone"))
     for daemon in (verifier, drafter):
         assert complete(daemon, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
-    in_time = faults.get("delay", 0.0) < 0.05 and "loss" not in faults  # else a stall is as long as the text
+    in_time = (
+        faults.get("delay", 0.0) < 0.05 and "loss" not in faults
+    )  # else a stall is as long as the text
     fixed = body(PROMPT, 150, draft_n=4)  # long enough to find out how late drafts come
     assert (drafted if in_time else complete)(verifier, fixed).text == sim_text(PROMPT, 150)
     assert len(verifier.events("drafter_gone")) == gone
@@ -129,13 +142,21 @@ def _own_hosts(folder: Path) -> list[str]:
 def test_a_name_that_is_known_later(mesh: Mesh, tmp_path: Path):
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n")
-    if shutil.which("unshare") is None or subprocess.run([*_own_hosts(tmp_path), "true"], check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*_own_hosts(tmp_path), "true"], check=False).returncode
+    ):
         pytest.skip("needs Linux, and to be allowed a namespace of its own")
     verifier = mesh.verifier("step_ms=4")
     program = [*_own_hosts(tmp_path), *SPECMESH]
     where = ("--connect", f"tcp://bigbox.test:{mesh.port}", "--insecure-no-auth")
-    drafter = mesh.start("drafter", "--engine", "sim", "--model", "draft_ms=0.5", *where, program=program)
-    until(lambda: "does not answer" in str(drafter.client.get("/health").get("reason")), "it has looked for one")
+    drafter = mesh.start(
+        "drafter", "--engine", "sim", "--model", "draft_ms=0.5", *where, program=program
+    )
+    until(
+        lambda: "does not answer" in str(drafter.client.get("/health").get("reason")),
+        "it has looked for one",
+    )
     with hosts.open("a") as file:
         file.write("127.0.0.1 bigbox.test\n")
     mesh.attached(drafter)
@@ -155,19 +176,29 @@ def test_flipped_bits_cost_time_only(mesh: Mesh, proxy: Callable[..., Proxy], ke
     while link.flipped < (4 if keyed else 16) or texts < 4:
         for daemon in (drafter, verifier):
             asked = body(PROMPT, 100 + texts, draft_n=4)
-            stream = until(lambda daemon=daemon, asked=asked: Stream(daemon, asked), "it is attached and begins")
+            stream = until(
+                lambda daemon=daemon, asked=asked: Stream(daemon, asked),
+                "it is attached and begins",
+            )
             assert stream.read().text == sim_text(PROMPT, 100 + texts)
             texts += 1
     rejected = [daemon.stats()["wire"]["rejected"] for daemon in (drafter, verifier)]
-    assert keyed or sum(reasons.get("checksum", 0) for reasons in rejected) > 0  # CURVE ends the connection instead
+    assert (
+        keyed or sum(reasons.get("checksum", 0) for reasons in rejected) > 0
+    )  # CURVE ends the connection instead
     assert drafter.process.poll() is verifier.process.poll() is None
 
 
 @pytest.fixture
-def counted(verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy]) -> tuple[Proxy, dict[str, Daemon]]:
+def counted(
+    verifier: Daemon, beside: Mesh, proxy: Callable[..., Proxy]
+) -> tuple[Proxy, dict[str, Daemon]]:
     """A drafter of 3 of 4 drafts right behind a counting proxy."""
     link = proxy(beside.port)
-    return link, {"verifier": verifier, "drafter": beside.drafter("draft_ms=1,alpha=0.75", port=link.port)}
+    return link, {
+        "verifier": verifier,
+        "drafter": beside.drafter("draft_ms=1,alpha=0.75", port=link.port),
+    }
 
 
 def quiet(proxy: Proxy, daemon: Daemon) -> int:
@@ -202,5 +233,7 @@ def test_no_draft_costs_nothing_on_the_wire(counted: tuple[Proxy, dict[str, Daem
     report = complete(pair["verifier"], body(PROMPT, 200, draft_n=0)).result["report"]
     assert (report["bytes_sent"], report["bytes_received"]) == (0, 0)
     used = quiet(proxy, pair["drafter"]) - before
-    heartbeats = 2500 + 600 * (time.monotonic() - begun)  # frames of 120 bytes: four a second, and some as they meet
+    heartbeats = 2500 + 600 * (
+        time.monotonic() - begun
+    )  # frames of 120 bytes: four a second, and some as they meet
     assert used < heartbeats  # the text would take 5,200 more

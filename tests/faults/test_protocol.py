@@ -81,7 +81,9 @@ def test_repeated_hello_is_welcomed_again(verifier: Daemon, wire: Wire, chosen: 
 def test_another_hello_begins_anew(verifier: Daemon, chosen: Peer):
     with Stream(verifier, body(PROMPT, 300, draft_n=4)) as stream:
         session = chosen.opened()
-        chosen.say(m.Open(7, PROMPT, {"max_tokens": 4000, "temperature": 0, "seed": 1, "draft_n": 4}))
+        chosen.say(
+            m.Open(7, PROMPT, {"max_tokens": 4000, "temperature": 0, "seed": 1, "draft_n": 4})
+        )
         own = chosen.expect(m.Opened).session
         chosen.hello("mallory again")
         chosen.expect(m.Welcome)
@@ -91,14 +93,18 @@ def test_another_hello_begins_anew(verifier: Daemon, chosen: Peer):
         stream.read()
     assert stream.ids == sim_ids(PROMPT, 300)
     assert sum(stream.accepted) > 0
-    ended = [event["reason"] for event in verifier.events("session_finished") if event["session"] == own]
+    ended = [
+        event["reason"] for event in verifier.events("session_finished") if event["session"] == own
+    ]
     assert ended == ["cancelled"]
     assert verifier.events("drafter_gone")[-1]["reason"] == "hello again"
 
 
 @fault("E2.19")
 @fault("E2.24")
-def test_frames_for_sessions_that_are_not_there_are_stray(wire: Wire, verifier: Daemon, chosen: Peer):
+def test_frames_for_sessions_that_are_not_there_are_stray(
+    wire: Wire, verifier: Daemon, chosen: Peer
+):
     """A draft after the end, too."""
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
         ended = chosen.opened()
@@ -126,7 +132,9 @@ def test_misplaced_drafts_are_not_used(verifier: Daemon, chosen: Peer, ahead: in
                 nacks += isinstance(heard, m.Nack)
                 at = len(chosen.truth) + ahead
                 right = Prefix(WHOLE[:at]).crc
-                chosen.say(m.Draft(session, at, right if crc is None else crc, tuple(WHOLE[at : at + 4])))
+                chosen.say(
+                    m.Draft(session, at, right if crc is None else crc, tuple(WHOLE[at : at + 4]))
+                )
             stream.read()
         assert stream.ids == sim_ids(PROMPT, 300)
         assert sum(stream.accepted) == 0
@@ -151,7 +159,11 @@ def test_hostile_drafts_never_change_the_text(verifier: Daemon, chosen: Peer):
             ids = [rng.choice(known) for _ in range(rng.choice([0, 1, 5, 100]))]
             chosen.say(m.Draft(session, base, crc, tuple(ids)), m.Nack(session, base, crc))
             few, weights = tuple(ids[:5]), tuple(rng.choices([0, 1, 65535], k=10))
-            chosen.say(m.DraftProbs(session, base, crc, few, (2,) * len(few), few * 2, weights[: 2 * len(few)]))
+            chosen.say(
+                m.DraftProbs(
+                    session, base, crc, few, (2,) * len(few), few * 2, weights[: 2 * len(few)]
+                )
+            )
             if turn % 10 == 0:
                 chosen.raw(os.urandom(rng.randrange(200)))
         stream.read()
@@ -188,7 +200,9 @@ def test_two_peers_by_one_address(wire: Wire, verifier: Daemon, other_key: bool)
             again.hello()
             return isinstance(again.on_event(1.0), m.Welcome)
 
-    until(heard_again, "the name is free")  # a connection that came before the other had gone is never heard
+    until(
+        heard_again, "the name is free"
+    )  # a connection that came before the other had gone is never heard
 
 
 @fault("E2.28")
@@ -199,11 +213,16 @@ def test_flood_leaves_the_api_and_the_text_alone(wire: Wire, verifier: Daemon, c
     chosen.socket.setsockopt(zmq.SNDTIMEO, 500)
 
     def cut_off() -> bool:
-        with contextlib.suppress(zmq.Again):  # once it is cut off, or while the verifier does not keep up
+        with contextlib.suppress(
+            zmq.Again
+        ):  # once it is cut off, or while the verifier does not keep up
             for frame in itertools.islice(itertools.cycle(frames), 10_000):
                 chosen.raw(frame)
         assert complete(verifier, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
-        return "flooding" in [event["reason"] for event in verifier.events("drafter_gone")][len(before) :]
+        return (
+            "flooding"
+            in [event["reason"] for event in verifier.events("drafter_gone")][len(before) :]
+        )
 
     until(cut_off, "it is cut off")
     usage.unchanged()
@@ -248,7 +267,10 @@ def test_a_peer_that_hangs(wire: Wire, verifier: Daemon, chosen: Peer):
         chosen.opened()
         stream.read(while_=lambda: bool(wire.peers()))
     assert stream.ids == sim_ids(PROMPT, len(stream.ids))
-    until(lambda: [gone["reason"] for gone in verifier.events("drafter_gone")][-1:] == ["silent"], "it is noted")
+    until(
+        lambda: [gone["reason"] for gone in verifier.events("drafter_gone")][-1:] == ["silent"],
+        "it is noted",
+    )
 
 
 @fault("E3.36")

@@ -17,7 +17,19 @@ import pytest
 from harness import PATIENCE
 from harness.ports import free_port
 from peer import greeting
-from processes import SPECMESH, Mesh, Stream, Usage, body, command, complete, edited, generate, sim_text, until
+from processes import (
+    SPECMESH,
+    Mesh,
+    Stream,
+    Usage,
+    body,
+    command,
+    complete,
+    edited,
+    generate,
+    sim_text,
+    until,
+)
 from served import HEAD, Answer, Served, asking, many
 
 from specmesh.errors import WentAway
@@ -58,12 +70,18 @@ def test_an_announced_giant(mesh: Mesh, keyed: bool):
     usage = Usage(verifier.pid)
     before = usage.memory("VmSize")
     for flags in (b"\x06", b"\x02"):  # a command, a message
-        with closing(socket.create_connection(("127.0.0.1", mesh.port), timeout=PATIENCE)) as stranger:
-            stranger.sendall(greeting(b"CURVE" if keyed else b"NULL") + flags + struct.pack(">Q", 2**33))
+        with closing(
+            socket.create_connection(("127.0.0.1", mesh.port), timeout=PATIENCE)
+        ) as stranger:
+            stranger.sendall(
+                greeting(b"CURVE" if keyed else b"NULL") + flags + struct.pack(">Q", 2**33)
+            )
             with suppress(ConnectionResetError):
                 while stranger.recv(100):
                     pass
-    assert usage.memory("VmSize") - before < 2**30  # a thread's first allocation reserves addresses, 64 MiB of them
+    assert (
+        usage.memory("VmSize") - before < 2**30
+    )  # a thread's first allocation reserves addresses, 64 MiB of them
     assert complete(verifier, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
 
 
@@ -84,7 +102,9 @@ def test_a_client_that_does_not_read(mesh: Mesh):
 
 
 @pytest.mark.parametrize(
-    ("count", "sent"), [(150, b""), (300, HEAD + b"Content-Length: 100\r\n\r\n{")], ids=["idle", "half a body"]
+    ("count", "sent"),
+    [(150, b""), (300, HEAD + b"Content-Length: 100\r\n\r\n{")],
+    ids=["idle", "half a body"],
 )
 @fault("E5.51")
 def test_more_connections_than_descriptors(mesh: Mesh, count: int, sent: bytes):
@@ -106,11 +126,20 @@ def test_no_descriptor_for_a_connection(mesh: Mesh):
     answers as soon as there is one. libzmq aborts in some places where it has none; not in those that we use."""
     verifier = mesh.verifier(program=few_descriptors(64))
     descriptors = Path(f"/proc/{verifier.pid}/fd")
-    with Stream(verifier, body(PROMPT, 800)) as stream, many(("127.0.0.1", mesh.port), 200, seconds=0.02):
+    with (
+        Stream(verifier, body(PROMPT, 800)) as stream,
+        many(("127.0.0.1", mesh.port), 200, seconds=0.02),
+    ):
         until(lambda: len([*descriptors.iterdir()]) == 64, "the wire has taken all there were")
         with many(verifier.socket, 30):
-            until(lambda: len(verifier.events("api_trouble")) >= 3, "it says that it has no descriptor")
-        times = [datetime.fromisoformat(str(one["timestamp"])).timestamp() for one in verifier.events("api_trouble")]
+            until(
+                lambda: len(verifier.events("api_trouble")) >= 3,
+                "it says that it has no descriptor",
+            )
+        times = [
+            datetime.fromisoformat(str(one["timestamp"])).timestamp()
+            for one in verifier.events("api_trouble")
+        ]
         assert all(later - sooner > 0.9 for sooner, later in pairwise(times))
         assert stream.read().text == sim_text(PROMPT, 800)
     assert Served(verifier).ask("GET", "/health").status == 200
@@ -126,7 +155,9 @@ def test_a_drafter_that_ends(mesh: Mesh):
     answers: list[Answer] = []
 
     def ask(stream: bool) -> None:
-        answers.append(Served(drafter).ask("POST", "/v1/completions", body(PROMPT, 50_000, stream=stream)))
+        answers.append(
+            Served(drafter).ask("POST", "/v1/completions", body(PROMPT, 50_000, stream=stream))
+        )
 
     def ask_on(_: int) -> None:
         with suppress(OSError, HTTPException):  # until nobody listens any more, or answers
@@ -151,7 +182,9 @@ def test_a_drafter_that_ends(mesh: Mesh):
     for answer in answers:
         assert b"the drafter is stopping" in answer.raw
         assert answer.status == 200 or answer.headers["retry-after"] == "1"
-        assert answer.status == 503 or answer.raw.rstrip().splitlines()[-1].startswith(b'data: {"error"')
+        assert answer.status == 503 or answer.raw.rstrip().splitlines()[-1].startswith(
+            b'data: {"error"'
+        )
     levels = {json.loads(line)["level"] for line in drafter.text().splitlines()}
     assert levels == {"info"}
 
@@ -170,7 +203,9 @@ except BlockingIOError:
 @pytest.mark.parametrize(
     ("lines", "role"),
     [
-        pytest.param(("import os", "into = os.open('/dev/full', os.O_WRONLY)"), "drafter", marks=NEEDS_FULL),
+        pytest.param(
+            ("import os", "into = os.open('/dev/full', os.O_WRONLY)"), "drafter", marks=NEEDS_FULL
+        ),
         ((*PIPE, "os.close(end)"), "verifier"),
         ((*PIPE, FILL), "verifier"),
     ],
@@ -199,7 +234,9 @@ def test_closed_standard_streams(mesh: Mesh, closed: str):
 
 
 @NEEDS_FULL
-@pytest.mark.parametrize("words", ["generate hi --json", "chat", "stats --watch", "ps", "--version"])
+@pytest.mark.parametrize(
+    "words", ["generate hi --json", "chat", "stats --watch", "ps", "--version"]
+)
 @fault("E8.97")
 def test_stdout_that_takes_nothing(mesh: Mesh, words: str):
     """A full disk: 74 and one line, where anything was to be printed."""
@@ -207,4 +244,6 @@ def test_stdout_that_takes_nothing(mesh: Mesh, words: str):
     env = {"SPECMESH_SOCKET": str(path), "XDG_RUNTIME_DIR": str(path.parent)}
     done = command(*words.split(), env=env, shell=full, stdin="hi")
     assert (done.code, done.out) == (74, ""), done.err
-    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [["specmesh", "cannot write the output"]]
+    assert [line.split(": ")[:2] for line in done.err.splitlines()] == [
+        ["specmesh", "cannot write the output"]
+    ]

@@ -40,7 +40,10 @@ def test_secrets_are_told_nowhere(mesh: Mesh, tmp_path: Path):
     for daemon in (verifier, drafter):
         assert complete(daemon, body(PROMPT, 20)).text == sim_text(PROMPT, 20)
         here = ("--socket", daemon.socket)
-        told += [command(*verb, *here) for verb in (("stats", "--json"), ("stats",), ("ping", "--count", 1))]
+        told += [
+            command(*verb, *here)
+            for verb in (("stats", "--json"), ("stats",), ("ping", "--count", 1))
+        ]
         told.append(command("doctor", "--json", env={"SPECMESH_SOCKET": str(daemon.socket)}))
     told += [command("keys", verb, "--keys", folder.path) for verb in ("list", "show")]
     for key in (API_KEY, API_KEY[:-1]):
@@ -61,7 +64,9 @@ def test_another_user_does_not_get_in(mesh: Mesh):
     verifier = mesh.verifier("step_ms=1")
     mesh.folder.chmod(0o755)
     become = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
-    program = f"import os, socket, sys; {become}; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+    program = (
+        f"import os, socket, sys; {become}; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+    )
     words = [sys.executable, "-c", program, str(verifier.socket)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert "PermissionError" in done.stderr
@@ -93,7 +98,10 @@ def test_strangers_throw_everything(mesh: Mesh):
 
     def throw(times: int) -> None:
         for start in STRANGERS * times:
-            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", mesh.port), PATIENCE)) as stranger:
+            with (
+                suppress(OSError),
+                closing(socket.create_connection(("127.0.0.1", mesh.port), PATIENCE)) as stranger,
+            ):
                 stranger.sendall(start + thrown)
 
     with Stream(verifier, body(PROMPT, 4000, draft_n=4)) as stream:
@@ -135,7 +143,9 @@ def path(mesh: Mesh) -> Path:
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to, fifo, foreign])
 @pytest.mark.parametrize("what", ["lock", "socket"])
 @fault("E8.89")
-def test_what_others_put_there_is_refused(mesh: Mesh, path: Path, what: str, plant: Callable[[Path, Path], None]):
+def test_what_others_put_there_is_refused(
+    mesh: Mesh, path: Path, what: str, plant: Callable[[Path, Path], None]
+):
     """One line that names the file, exit 78; the file that was led to is as it was."""
     victim, place = mesh.folder / "victim", lock_of(path) if what == "lock" else path
     victim.write_text(PRECIOUS)

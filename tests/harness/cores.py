@@ -70,7 +70,10 @@ class Verifier:
     session, and the core offers it no other. seen: counts what happens. first: number of its first session."""
 
     def __init__(self, n_ctx: int, n_batch: int, seen: Counter[str], first: int = 1) -> None:
-        limits, slots = TargetLimits(n_ctx, N_VOCAB, frozenset({END}), MAX_DRAFTS), KVSlots(N_SEQ, "whole", 0)
+        limits, slots = (
+            TargetLimits(n_ctx, N_VOCAB, frozenset({END}), MAX_DRAFTS),
+            KVSlots(N_SEQ, "whole", 0),
+        )
         rows = {"max_sessions": N_SEQ, "prefill_rows": PREFILL_ROWS}
         self._core = VerifierCore(limits, StepCosts(), slots, n_batch, **rows, first=first)
         self._sessions: dict[int, _Session] = {}
@@ -79,29 +82,47 @@ class Verifier:
         self._step = Step((), ())
         self._seen = seen
 
-    def open(self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()) -> int:
+    def open(
+        self, prompt: tuple[int, ...], params: SessionParams, now: float, said: tuple[int, ...] = ()
+    ) -> int:
         """A session for a prompt, or for one whose text has begun with what was said."""
-        opening = vev.Opening(len(self._sessions), Request(None, prompt, params), (*prompt, *said), len(prompt))
-        [number] = [effect.session for effect in self._core.handle(opening, now) if isinstance(effect, vev.Began)]
+        opening = vev.Opening(
+            len(self._sessions), Request(None, prompt, params), (*prompt, *said), len(prompt)
+        )
+        [number] = [
+            effect.session
+            for effect in self._core.handle(opening, now)
+            if isinstance(effect, vev.Began)
+        ]
         self._sessions[number] = _Session(self._core.sessions[number].session)
         return number
 
     # --- drafters
 
     def attach(
-        self, number: int, peer: Hashable, now: float, round_trip: float | None = None, *, rated: bool
+        self,
+        number: int,
+        peer: Hashable,
+        now: float,
+        round_trip: float | None = None,
+        *,
+        rated: bool,
     ) -> list[Effect]:
         """A drafter for a session that has none. rated: the verifier knows how often its drafts are accepted."""
         live = self._core.sessions[number]
         assert live.drafter is None
-        return self._effects(self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now), now)
+        return self._effects(
+            self._core.drafters.attach(live, self._joined(peer, round_trip, rated=rated), now), now
+        )
 
     def detach(self, number: int, now: float) -> list[Effect]:
         live = self._core.sessions.get(number)
         identity = None if live is None else live.drafter
         if identity is None:
             return []
-        effects = self._effects(self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now)
+        effects = self._effects(
+            self._core.handle(vev.DrafterLeft(identity, may_return=False), now), now
+        )
         assert not self._sessions[number].machine.draft_length.arrivals
         return effects
 
@@ -110,7 +131,9 @@ class Verifier:
         pool, live = self._core.drafters, self._core.sessions[number]
         known = [one for one, other in self._peers.items() if other is peer]
         released = [] if live.drafter is None else pool.release(live, live.drafter)
-        attached = pool.attach(live, known[0] if known else self._joined(peer, None, rated=False), now)
+        attached = pool.attach(
+            live, known[0] if known else self._joined(peer, None, rated=False), now
+        )
         return self._effects([*released, *attached], now)
 
     def _joined(self, peer: Hashable, round_trip: float | None, *, rated: bool) -> bytes:
@@ -129,7 +152,9 @@ class Verifier:
             return []
         number, session = message.session, self._sessions.get(message.session)
         live = self._core.sessions.get(number)
-        identity = next((one for one, known in self._peers.items() if known is peer), b"of nobody's")
+        identity = next(
+            (one for one, known in self._peers.items() if known is peer), b"of nobody's"
+        )
         effects = self._effects(self._core.handle(vev.FromDrafter(identity, message), now), now)
         assert session is None or len(session.machine.draft_buffer.tokens) <= MOST_HELD
         if session is not None and live is not None and live.drafter == identity:
@@ -189,7 +214,9 @@ class Verifier:
                 case vev.Committed() | vev.SessionEnded():
                     result.append(effect)
                 case vev.Solve(number, inputs, old):
-                    result += self._effects(self._core.handle(vev.Solved(number, solve(inputs, old)), now), now)
+                    result += self._effects(
+                        self._core.handle(vev.Solved(number, solve(inputs, old)), now), now
+                    )
         return result
 
     def _synced(self, sync: m.Sync, peer: Hashable) -> Iterator[Send]:
@@ -221,7 +248,14 @@ class Drafter:
     cut. round_trip: to the verifier, in seconds."""
 
     def __init__(
-        self, session: int, n_ctx: int, n_batch: int, round_trip: float, params: SamplingParams, *, can_trim: bool
+        self,
+        session: int,
+        n_ctx: int,
+        n_batch: int,
+        round_trip: float,
+        params: SamplingParams,
+        *,
+        can_trim: bool,
     ) -> None:
         self._number, self._can_trim = session, can_trim
         self._core = DrafterCore(DraftLimits(n_ctx, n_batch), KVSlots(1, "cut", 0))
@@ -254,11 +288,15 @@ class Drafter:
                 self._held += len(row.ids)
                 self._step, self._cut = step, held
                 return Draft(row.position, row.ids, row.sampler is not None, now), effects
-            effects += self._effects(self._core.finish(step, ev.DraftedRows(held, ((),) * len(step.rows)), now, now))
+            effects += self._effects(
+                self._core.finish(step, ev.DraftedRows(held, ((),) * len(step.rows)), now, now)
+            )
         assert step.until > now
         return None, effects
 
-    def finish(self, step: Draft, guess: int | None, proposal: Proposal | None, now: float) -> list[Effect]:
+    def finish(
+        self, step: Draft, guess: int | None, proposal: Proposal | None, now: float
+    ) -> list[Effect]:
         """The engine's result: its guess, or None for none, and what that was sampled from."""
         assert self._step is not None, "results come of steps"
         [row] = self._step.rows

@@ -26,13 +26,17 @@ SAMPLED = Sampler(SamplingParams(temperature=0.8, top_k=20, seed=7))
 
 
 def llama_settings(request: pytest.FixtureRequest) -> ModelSettings:
-    return ModelSettings("llama", str(pick_gguf(request.param, request)), ctx=N_CTX, max_sessions=N_SEQ, threads=1)
+    return ModelSettings(
+        "llama", str(pick_gguf(request.param, request)), ctx=N_CTX, max_sessions=N_SEQ, threads=1
+    )
 
 
 def mlx_drafter(name: str, make_hf: Callable[..., Path]) -> MlxDrafter:
     kind = name.removeprefix("mlx-")
     folder = make_hf(name, "llama", quantised=True) if kind == "quantised" else make_hf(name, kind)
-    return MlxDrafter(ModelSettings("mlx", str(folder), N_CTX, N_SEQ, gpu_layers=-1), n_batch=N_BATCH)
+    return MlxDrafter(
+        ModelSettings("mlx", str(folder), N_CTX, N_SEQ, gpu_layers=-1), n_batch=N_BATCH
+    )
 
 
 def sim_settings(**changes: object) -> SimSettings:
@@ -47,7 +51,10 @@ def pick_gguf(name: str, request: pytest.FixtureRequest) -> Path:
 
 
 def model_params(*names: str) -> list[object]:
-    return [pytest.param(name, marks=pytest.mark.models) for name in (*names, *(path.stem for path in BUNDLED))]
+    return [
+        pytest.param(name, marks=pytest.mark.models)
+        for name in (*names, *(path.stem for path in BUNDLED))
+    ]
 
 
 def shuffled(vocabulary: Vocabulary) -> tuple[Vocabulary, list[int]]:
@@ -72,6 +79,8 @@ def step(engine: VerifyEngine, *spans: Span) -> list[NDArray[np.float32]]:
     return [rows.copy() for rows in engine.decode(spans) if rows is not None]
 
 
-def predict(engine: DraftEngine, seq: int, ids: Sequence[int], sampler: Sampler | None) -> int | None:
+def predict(
+    engine: DraftEngine, seq: int, ids: Sequence[int], sampler: Sampler | None
+) -> int | None:
     [guess] = engine.predict([Ask(seq, tuple(ids), sampler)])
     return guess

@@ -111,7 +111,9 @@ def truth(count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
     return simulated(prompt, count)
 
 
-def request(max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT) -> Request:
+def request(
+    max_tokens: int = 20, draft_n: int | None = 4, *, ids: Sequence[int] = PROMPT
+) -> Request:
     return Request(None, tuple(ids), SessionParams(SamplingParams(), max_tokens, draft_n))
 
 
@@ -124,14 +126,20 @@ class Bench:
         self._ends: list[Callable[[], None]] = []
         self.errors: queue.SimpleQueue[SpecmeshError] = queue.SimpleQueue()
 
-    def verifier(self, engine: SimVerifier | None = None, max_queue: int = 256, **limits: Any) -> "Running":
+    def verifier(
+        self, engine: SimVerifier | None = None, max_queue: int = 256, **limits: Any
+    ) -> "Running":
         engine = engine or Flaky(SimSettings())
         router = bind_router(self.context, self.address, insecure=False)
-        settings = VerifierSettings(model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue)
+        settings = VerifierSettings(
+            model=MODEL, socket=Path(), bind=self.address, max_queue=max_queue
+        )
         loop = VerifierLoop("v", router, engine, StepCosts(), settings, **limits)
         return self._run(loop, lambda: router.close(linger=100))
 
-    def drafter(self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()) -> "Running":
+    def drafter(
+        self, engine: DraftEngine | None = None, addresses: Sequence[str] = ()
+    ) -> "Running":
         """A drafter for the verifier here, or for those at `addresses`."""
         engine = engine or SimDrafter(SimSettings(alpha=0.9))
         routes = [Route(self.context, address) for address in addresses or (self.address,)]
@@ -300,7 +308,9 @@ def attach(verifier: Running, drafter: Running) -> None:
 
 
 def ask_for(ref: int, prompt: str = "", *, max_tokens: int = 20, ids: Sequence[int] = ()) -> m.Open:
-    return m.Open(ref, prompt, {"max_tokens": max_tokens, "temperature": 0, "draft_n": 0}, ids=list(ids))
+    return m.Open(
+        ref, prompt, {"max_tokens": max_tokens, "temperature": 0, "draft_n": 0}, ids=list(ids)
+    )
 
 
 def welcome(**changes: object) -> m.Welcome:
@@ -309,7 +319,9 @@ def welcome(**changes: object) -> m.Welcome:
     return replace(made, **changes)
 
 
-def welcomed(bench: Bench, engine: DraftEngine | None = None, **changes: object) -> tuple[Scripted, Running]:
+def welcomed(
+    bench: Bench, engine: DraftEngine | None = None, **changes: object
+) -> tuple[Scripted, Running]:
     """A scripted verifier and a drafter it has welcomed."""
     router, drafter = bench.router(), bench.drafter(engine)
     router.expect(m.Hello)

@@ -43,7 +43,10 @@ def session(
 
 
 def generate(
-    made: VerifierSession, row: Row, drafts: Drafts | None = None, scores: list[Logprob | None] | None = None
+    made: VerifierSession,
+    row: Row,
+    drafts: Drafts | None = None,
+    scores: list[Logprob | None] | None = None,
 ) -> list[ev.Emit]:
     """Run it to its end; the rounds that its client is told of. scores: takes those of an echoed prompt."""
     memory, rounds = Prefix(), list[ev.Emit]()

@@ -40,17 +40,30 @@ def verifier(sessions=1, drafters=1, now=152.0, ended=()):
         stats.ended(vev.SessionEnded(1, 1, reason, None, (), {}, 2.0))
     traffic.rejected["magic"] += 1
     traffic.handshake_failures["hello"] += 1
-    machine = session(range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset()))
+    machine = session(
+        range(1, 6), SessionParams(SamplingParams(), 20), TargetLimits(4096, 16, frozenset())
+    )
     generate(machine, row, mostly_right(row, Random(1)))
     machine.id = 5088330
     rows = [session_row(SessionContext(machine, 0, 1, None), None, now)] * sessions
     peers = {one.identity: one for one in (peer(f"mac:{n}") for n in range(drafters))}
-    measured = {"draft_interval_ms": 2.0, "acceptance_rate": None, "promised_tokens_per_second": None, "sessions": 0}
+    measured = {
+        "draft_interval_ms": 2.0,
+        "acceptance_rate": None,
+        "promised_tokens_per_second": None,
+        "sessions": 0,
+    }
     drafting = dict.fromkeys(peers, measured)
-    report = vev.CoreReport(rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}})
+    report = vev.CoreReport(
+        rows, drafting, 2, 0, machine.draft_n, PREFIX_CACHE, machine.counts, 0.034, {0: {1: 0.034}}
+    )
     known = {identity: one.describe() for identity, one in peers.items()}
-    told = facts(ENGINE, INFO.named() | {"reproducible": False, "model_hash": None}, ADDRESS, encrypted=False)
-    return stats.snapshot(INFO.max_sessions, report, known, traffic, now, sessions, queued=3, **told)
+    told = facts(
+        ENGINE, INFO.named() | {"reproducible": False, "model_hash": None}, ADDRESS, encrypted=False
+    )
+    return stats.snapshot(
+        INFO.max_sessions, report, known, traffic, now, sessions, queued=3, **told
+    )
 
 
 def drafter(now=152.0):
@@ -59,5 +72,10 @@ def drafter(now=152.0):
     stats.worked(ev.Worked(now - 1.0, 0.004, 0.004, 1, rounds=1))
     stats.prefix_cache = PREFIX_CACHE
     return stats.snapshot(
-        INFO.max_sessions, [0], traffic, now, [], **facts(ENGINE, INFO.named(), ADDRESS, encrypted=False)
+        INFO.max_sessions,
+        [0],
+        traffic,
+        now,
+        [],
+        **facts(ENGINE, INFO.named(), ADDRESS, encrypted=False),
     )

@@ -41,7 +41,10 @@ class TinyModel:
     def order(self) -> list[int]:
         """For each id the one it has without `permute`."""
         ids = np.arange(self.n_vocab)
-        return [int(i) for i in (np.random.default_rng(self.permute).permutation(ids) if self.permute else ids)]
+        return [
+            int(i)
+            for i in (np.random.default_rng(self.permute).permutation(ids) if self.permute else ids)
+        ]
 
 
 def write(path: Path, model: TinyModel) -> Path:
@@ -86,9 +89,18 @@ def byte_alphabet() -> list[str]:
 def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     normal = [*byte_alphabet(), *("".join(merge) for merge in _MERGES)]
     special = [EOS.decode(), USER_DEFINED.decode()]
-    words = [f"{'w' if index < model.words - model.foreign else 'x'}{index:02}" for index in range(model.words)]
-    unused = [f"<unused{index}>" for index in range(model.n_vocab - len(normal) - len(special) - len(words))]
-    types = [gguf.TokenType.NORMAL] * len(normal) + [gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED]
+    words = [
+        f"{'w' if index < model.words - model.foreign else 'x'}{index:02}"
+        for index in range(model.words)
+    ]
+    unused = [
+        f"<unused{index}>"
+        for index in range(model.n_vocab - len(normal) - len(special) - len(words))
+    ]
+    types = [gguf.TokenType.NORMAL] * len(normal) + [
+        gguf.TokenType.CONTROL,
+        gguf.TokenType.USER_DEFINED,
+    ]
     types += [gguf.TokenType.NORMAL] * len(words) + [gguf.TokenType.UNUSED] * len(unused)
     tokens, order = [*normal, *special, *words, *unused], model.order()
     writer.add_tokenizer_model("gpt2")
@@ -125,7 +137,11 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
     width, inner = model.width, 2 * model.width
     if model.arch == "mamba":
         convolution = [("ssm_conv1d.weight", inner, KERNEL), ("ssm_conv1d.bias", inner, 0)]
-        steps = [("ssm_x.weight", RANK + 2 * STATE, inner), ("ssm_dt.weight", inner, RANK), ("ssm_dt.bias", inner, 0)]
+        steps = [
+            ("ssm_x.weight", RANK + 2 * STATE, inner),
+            ("ssm_dt.weight", inner, RANK),
+            ("ssm_dt.bias", inner, 0),
+        ]
         ways = [("ssm_in.weight", 2 * inner, width), *convolution, *steps, ("ssm_d", inner, 0)]
         return [("attn_norm.weight", width, 0), *ways, ("ssm_out.weight", width, inner)]
     mixed = [(f"attn_{name}.weight", width, width) for name in ("q", "k", "v", "output")]
@@ -133,6 +149,13 @@ def _tensors(model: TinyModel, layer: int) -> list[tuple[str, int, int]]:
         mixed += [("attn_q_norm.weight", HEAD, 0), ("attn_k_norm.weight", HEAD, 0)]
         if layer % 2 == 0:
             mixed = [("shortconv.conv.weight", width, KERNEL)]
-            mixed += [("shortconv.in_proj.weight", 3 * width, width), ("shortconv.out_proj.weight", width, width)]
-    forward = [("ffn_gate.weight", inner, width), ("ffn_up.weight", inner, width), ("ffn_down.weight", width, inner)]
+            mixed += [
+                ("shortconv.in_proj.weight", 3 * width, width),
+                ("shortconv.out_proj.weight", width, width),
+            ]
+    forward = [
+        ("ffn_gate.weight", inner, width),
+        ("ffn_up.weight", inner, width),
+        ("ffn_down.weight", width, inner),
+    ]
     return [("attn_norm.weight", width, 0), *mixed, ("ffn_norm.weight", width, 0), *forward]

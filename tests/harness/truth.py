@@ -12,7 +12,9 @@ from specmesh.engines.base import VerifyEngine
 from specmesh.engines.sim import SimSettings, SimVerifier
 
 
-def continued(engine: VerifyEngine, prompt: Sequence[int], count: int, params: SamplingParams) -> list[int]:
+def continued(
+    engine: VerifyEngine, prompt: Sequence[int], count: int, params: SamplingParams
+) -> list[int]:
     """The ids that follow the prompt's, at most `count`, without an end id; one row a step."""
     sampler, ids = Sampler(params), list(prompt)
     row = row_after(engine, ids)
@@ -28,7 +30,10 @@ def continued(engine: VerifyEngine, prompt: Sequence[int], count: int, params: S
 def row_after(engine: VerifyEngine, ids: Sequence[int], held: int = 0) -> Logits:
     """The target's logits after these ids, of which it holds so many."""
     engine.trim(0, held)
-    last, most = len(ids) - 1, min(engine.info.n_batch, 128)  # as a reproducible verifier takes a prompt in
+    last, most = (
+        len(ids) - 1,
+        min(engine.info.n_batch, 128),
+    )  # as a reproducible verifier takes a prompt in
     for at in range(held, last, most):
         engine.decode([Span(0, at, tuple(ids[at : min(at + most, last)]), logits=False)])
     rows = engine.decode([Span(0, last, tuple(ids[last:]), logits=True)])[0]

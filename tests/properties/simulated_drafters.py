@@ -37,7 +37,12 @@ class HonestDrafter:
     def __init__(self, world, setup, session, params):
         self.world, self.setup, self.session = world, setup, session
         self.core = core.Drafter(
-            session, setup.n_ctx, setup.n_batch, world.round_trip, params.sampling, can_trim=setup.can_trim
+            session,
+            setup.n_ctx,
+            setup.n_batch,
+            world.round_trip,
+            params.sampling,
+            can_trim=setup.can_trim,
         )
         self.proposes = uses_proposals(params.sampling)
         self.memory = Memory(setup.n_ctx, world.end_bias)
@@ -63,7 +68,9 @@ class HonestDrafter:
         self.memory.append(step.ids)
         guess, proposal = self.guess() if step.guess else (None, None)
         self.busy = True
-        self.world.clock.at(now + self.setup.seconds * step.guess, lambda: self.finish(step, guess, proposal))
+        self.world.clock.at(
+            now + self.setup.seconds * step.guess, lambda: self.finish(step, guess, proposal)
+        )
 
     def finish(self, step, guess, proposal):
         self.busy = False
@@ -87,7 +94,9 @@ class HonestDrafter:
         """A draft after a prefix, always the same there, and its proposal: the less accurate the drafter is, the less
         it is the target's distribution; sampled as drafters do, or from two tokens in thirds, or certain."""
         ids, blur = prefix[0 : len(prefix)], (1 - self.setup.accuracy) * 2
-        logits = row(prefix.crc, end_bias=self.world.end_bias) + blur * row(prefix.crc ^ 1, end_bias=0.0)
+        logits = row(prefix.crc, end_bias=self.world.end_bias) + blur * row(
+            prefix.crc ^ 1, end_bias=0.0
+        )
         sampler, luck = self.sampler.after(ids), random.Random(prefix.crc ^ self.world.seed)
         form = luck.randrange(8)
         if form > 1:
@@ -131,9 +140,14 @@ class HostileDrafter:
     def say(self):
         rng, served = self.world.rng, self.world.sessions[self.session]
         truth = Prefix((*served.prompt, *served.shown))
-        place, ids = (self.session, len(truth), truth.crc), rng.choices(range(N_VOCAB), k=rng.choice((1, 3, 40, 400)))
+        place, ids = (
+            (self.session, len(truth), truth.crc),
+            rng.choices(range(N_VOCAB), k=rng.choice((1, 3, 40, 400))),
+        )
         untrue = frame_of(Tape(rng.randbytes(99)), truth, self.session, len(truth))
-        wrong, impossible = (m.Draft(*place, tuple(said)) for said in (ids, [*ids[:3], rng.choice(WILD_IDS)]))
+        wrong, impossible = (
+            m.Draft(*place, tuple(said)) for said in (ids, [*ids[:3], rng.choice(WILD_IDS)])
+        )
         any_bytes, replayed = rng.randbytes(rng.randrange(60)), rng.choice(self.said)
         frame = rng.choice((*[untrue] * 3, encode(wrong), encode(impossible), any_bytes, replayed))
         self.said.append(frame)

@@ -72,7 +72,9 @@ class Link:
         for _ in range(1 + (rng.random() < faults.double)):
             late = rng.random() * LATE_S if rng.random() < faults.late else 0.0
             sent = damaged(frame, rng) if frame and rng.random() < faults.damage else frame
-            world.clock.at(world.clock.now + world.round_trip / 2 + late, lambda sent=sent: self.deliver(sent))
+            world.clock.at(
+                world.clock.now + world.round_trip / 2 + late, lambda sent=sent: self.deliver(sent)
+            )
 
     def deliver(self, frame):
         if self.open and (message := decoded(frame, self.world.seen)) is not None:
@@ -112,7 +114,12 @@ class Served:
     """One session: its target's memory, its drafters and what its client got."""
 
     def __init__(self, memory, prompt, params, drafters):
-        self.memory, self.prompt, self.params, self.drafters = memory, prompt, params, list(drafters)
+        self.memory, self.prompt, self.params, self.drafters = (
+            memory,
+            prompt,
+            params,
+            list(drafters),
+        )
         self.drafter = self.second = self.reason = None
         self.shown, self.rounds, self.past, self.steps = [], [], [], 0
 
@@ -169,7 +176,9 @@ class World:
 
     def open(self, params, drafters, prompt=PROMPT):
         key = self.core.open(prompt, params, self.clock.now)
-        served = self.sessions[key] = Served(TargetMemory(self.n_ctx, self.end_bias), prompt, params, drafters)
+        served = self.sessions[key] = Served(
+            TargetMemory(self.n_ctx, self.end_bias), prompt, params, drafters
+        )
         self.attach(key)
         self.clock.at(self.clock.now, self.turn)
         return served
@@ -193,14 +202,18 @@ class World:
         setup = served.drafters.pop(0)
         served.drafter = self.made(key, setup)
         known = self.round_trip if self.rng.random() < 0.7 else None
-        self.perform(self.core.attach(key, served.drafter, now, known, rated=self.rng.random() < 0.5))
+        self.perform(
+            self.core.attach(key, served.drafter, now, known, rated=self.rng.random() < 0.5)
+        )
         if setup.life != float("inf"):
             self.clock.at(now + setup.life, lambda: self.attach(key))
 
     def made(self, key, setup):
         kind = HostileDrafter if setup.hostile or setup.silent else HonestDrafter
         drafter = kind(self, setup, key, self.sessions[key].params)
-        drafter.up = Link(self, lambda message: self.receive(key, message, drafter), self.faults, self.lose_up)
+        drafter.up = Link(
+            self, lambda message: self.receive(key, message, drafter), self.faults, self.lose_up
+        )
         drafter.down = Link(self, drafter.receive, self.faults, self.lose_down)
         return drafter
 
@@ -273,7 +286,9 @@ class World:
                     served = self.sessions[key]
                     assert served.reason is None
                     assert accepted <= len(drafts)
-                    assert ids[:accepted] == tuple(token for token in drafts[:accepted] if token != END)
+                    assert ids[:accepted] == tuple(
+                        token for token in drafts[:accepted] if token != END
+                    )
                     served.shown.extend(ids)
                     served.rounds.append((self.clock.now, len(drafts), accepted))
                 case vev.SessionEnded(session=key, reason=reason):
@@ -281,7 +296,9 @@ class World:
                     self.sessions[key].reason = reason
 
     def run(self, limit=60_000):
-        self.clock.run(lambda: all(served.reason is not None for served in self.sessions.values()), limit)
+        self.clock.run(
+            lambda: all(served.reason is not None for served in self.sessions.values()), limit
+        )
         return self
 
 
@@ -314,7 +331,9 @@ def sampled(strategy):
         top_k=st.sampled_from([0, 5]),
         top_p=st.sampled_from([1.0, 0.9]),
         seed=st.integers(0, 2**64 - 1),
-        penalties=st.sampled_from([Penalties(), Penalties(1.5, 0.5, 0.5, 4), Penalties(frequency=1.0, window=-1)]),
+        penalties=st.sampled_from(
+            [Penalties(), Penalties(1.5, 0.5, 0.5, 4), Penalties(frequency=1.0, window=-1)]
+        ),
         strategy=st.just(strategy),
     )
 
@@ -329,7 +348,9 @@ OF_DRAFTERS = {
     "n_batch": [1, 6, 64],
     "can_trim": [True, False],
 }
-drafters = st.builds(Drafter, **{name: st.sampled_from(values) for name, values in OF_DRAFTERS.items()})
+drafters = st.builds(
+    Drafter, **{name: st.sampled_from(values) for name, values in OF_DRAFTERS.items()}
+)
 
 
 def worlds_of(kind):

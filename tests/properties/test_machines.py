@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_drafters import Drafter
-from simulated_world import OF_DRAFTERS, PROMPT, STEP, Faults, World, check, drafters, session_params, worlds_of
+from simulated_world import (
+    OF_DRAFTERS,
+    PROMPT,
+    STEP,
+    Faults,
+    World,
+    check,
+    drafters,
+    session_params,
+    worlds_of,
+)
 
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams
@@ -25,7 +35,10 @@ worlds = worlds_of(World)
 
 
 @settings(max_examples=settings().max_examples // 2)
-@given(worlds, st.lists(st.tuples(session_params, st.lists(drafters, max_size=3)), min_size=1, max_size=3))
+@given(
+    worlds,
+    st.lists(st.tuples(session_params, st.lists(drafters, max_size=3)), min_size=1, max_size=3),
+)
 @pytest.mark.fault("E2.20")
 @pytest.mark.fault("E2.22")
 @pytest.mark.fault("E4.47")
@@ -50,7 +63,11 @@ def endless(**options):
 
 
 @settings(max_examples=settings().max_examples // 4)
-@given(worlds, st.lists(st.tuples(session_params, drafters, drafters), min_size=1, max_size=3), st.floats(0.01, 1.0))
+@given(
+    worlds,
+    st.lists(st.tuples(session_params, drafters, drafters), min_size=1, max_size=3),
+    st.floats(0.01, 1.0),
+)
 def test_output_is_the_targets_own_over_restarts(world, opened, every):
     """A verifier that is killed again and again: its clients resume with the ids they have."""
     for number, (params, *attached) in enumerate(opened):
@@ -70,7 +87,9 @@ def test_simulation_is_not_vacuous():
     for seed in range(3):
         world = endless(seed=seed, faults=Faults(0.1, 0.1, 0.2, 0.1), round_trip=0.02)
         for number, drafter in enumerate([Drafter(life=1.5), Drafter(hostile=True, life=1.0)]):
-            world.open(SessionParams(SamplingParams(), 120), [drafter, Drafter()], (*PROMPT, number))
+            world.open(
+                SessionParams(SamplingParams(), 120), [drafter, Drafter()], (*PROMPT, number)
+            )
         check(world.run())
         seen += world.seen
         useless = endless(seed=seed)
@@ -78,7 +97,14 @@ def test_simulation_is_not_vacuous():
         check(useless.run())
         seen += useless.seen
         accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
-    expected = {"lost", "waits", "syncs", "Draft of a drafter", "Nack of a drafter", "verifier nacks"}
+    expected = {
+        "lost",
+        "waits",
+        "syncs",
+        "Draft of a drafter",
+        "Nack of a drafter",
+        "verifier nacks",
+    }
     assert expected | {"magic", "checksum"} <= set(seen)
     assert accepted > 50
 
@@ -108,9 +134,15 @@ def accepted_per_round(trouble, round_trip, accuracy, draft_n):
     late, max_tokens = list[int](), 400 if accuracy < 1.0 else 700
     for seed in (3, 4, 5) if accuracy < 1.0 else (3,):
         world = endless(seed=seed, round_trip=round_trip, faulty=(1.0, 3.0), **TROUBLES[trouble])
-        served = world.open(SessionParams(SamplingParams(), max_tokens, draft_n), [Drafter(accuracy=accuracy)])
+        served = world.open(
+            SessionParams(SamplingParams(), max_tokens, draft_n), [Drafter(accuracy=accuracy)]
+        )
         check(world.run())
-        late += [accepted for at, _, accepted in served.rounds if at > (1.0 if trouble == "none" else 4.0)]
+        late += [
+            accepted
+            for at, _, accepted in served.rounds
+            if at > (1.0 if trouble == "none" else 4.0)
+        ]
     assert len(late) > 15
     return sum(late) / len(late)
 
@@ -121,7 +153,9 @@ def accepted_per_round(trouble, round_trip, accuracy, draft_n):
 @pytest.mark.parametrize("trouble", [name for name in TROUBLES if name != "none"])
 def test_acceptance_resumes_after_trouble(trouble, round_trip, accuracy, draft_n):
     """Two seconds of trouble, then quiet: a second later drafts are accepted as if nothing had been."""
-    undisturbed, after = (accepted_per_round(one, round_trip, accuracy, draft_n) for one in ("none", trouble))
+    undisturbed, after = (
+        accepted_per_round(one, round_trip, accuracy, draft_n) for one in ("none", trouble)
+    )
     assert after > 0.7 * undisturbed > 0.2
 
 
@@ -177,12 +211,20 @@ def test_a_million_events():
         rng = random.Random(seed)
         faults = Faults(*(rng.choice([0.0, 0.05, 0.3]) for _ in range(4)))
         world = endless(
-            seed=seed, faults=faults, round_trip=rng.choice([0.0003, 0.02, 0.1]), n_batch=rng.choice([9, 24])
+            seed=seed,
+            faults=faults,
+            round_trip=rng.choice([0.0003, 0.02, 0.1]),
+            n_batch=rng.choice([9, 24]),
         )
         for number in range(rng.randint(1, 4)):
             sampling = rng.choice([SamplingParams(), SamplingParams(temperature=1.0, seed=seed)])
-            params = SessionParams(sampling, rng.choice([30, 200, 400]), rng.choice([None, None, 0, 4, 30]))
-            made = [{name: rng.choice(values) for name, values in OF_DRAFTERS.items()} for _ in range(12)]
+            params = SessionParams(
+                sampling, rng.choice([30, 200, 400]), rng.choice([None, None, 0, 4, 30])
+            )
+            made = [
+                {name: rng.choice(values) for name, values in OF_DRAFTERS.items()}
+                for _ in range(12)
+            ]
             world.open(params, [Drafter(**options) for options in made], (*PROMPT, number + 1))
         for number in range(rng.randint(0, 4)):
             world.clock.at(rng.uniform(0.1, 3.0) * (number + 1), world.restart)

@@ -28,7 +28,10 @@ class Refereed(World):
 
     def finished(self, step, rows, seconds):
         """Each session says what its drafts lead to, by drafts and distributions that its drafter has made."""
-        shall = {span.seq: self.refereed(span, logits) for span, logits in zip(step.spans, rows, strict=True)}
+        shall = {
+            span.seq: self.refereed(span, logits)
+            for span, logits in zip(step.spans, rows, strict=True)
+        }
         before = {key: len(self.core.prefix(key)) for key in shall}
         super().finished(step, rows, seconds)
         for key, ids in shall.items():
@@ -42,10 +45,14 @@ class Refereed(World):
         if isinstance(served.drafter, HonestDrafter) and self.faults.damage == 0:
             for i, offer in enumerate(offers):
                 made = served.drafter.proposed(Prefix([*ids, *(one.token for one in offers[:i])]))
-                assert (offer.token, offer.proposal) == made, "not what its drafter has sampled it from"
+                assert (offer.token, offer.proposal) == made, (
+                    "not what its drafter has sampled it from"
+                )
         self.seen["beyond the rows"] += len(offers) > len(span.ids) - 1
         self.seen["blocks"] += len(offers) > 1
-        shall = said(served.params.sampling, Prefix(ids), list(logits), offers)[: self.core.room(span.seq)]
+        shall = said(served.params.sampling, Prefix(ids), list(logits), offers)[
+            : self.core.room(span.seq)
+        ]
         return shall[: shall.index(END) + 1] if END in shall else shall
 
 
@@ -55,7 +62,9 @@ def possible(world, key):
     prefix, shown = Prefix(served.prompt), world.core.prefix(key)[len(served.prompt) :]
     sampler = Sampler(served.params.sampling)
     for token in shown:
-        probs = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
+        probs = sampler.after(prefix[0 : len(prefix)]).distribution(
+            row(prefix.crc, end_bias=world.end_bias)
+        )
         assert probs[token] > 0, "what the filters leave out"
         prefix.extend([token])
     if END in shown:
@@ -66,7 +75,10 @@ def possible(world, key):
 
 
 @settings(max_examples=settings().max_examples // 4)
-@given(worlds_of(Refereed), st.lists(st.tuples(probabilistic, st.lists(drafters, max_size=3)), min_size=1, max_size=2))
+@given(
+    worlds_of(Refereed),
+    st.lists(st.tuples(probabilistic, st.lists(drafters, max_size=3)), min_size=1, max_size=2),
+)
 def test_probabilistic_steps_say_what_their_drafts_lead_to(world, opened):
     """Any drafters over any link, also such as lie about their distributions: each step is block verification of the
     drafts in hand, as they were sampled, and nothing is said that the target's filters leave out."""
@@ -91,7 +103,9 @@ def ranks(world, luck):
     for key, served in world.sessions.items():
         prefix, sampler = Prefix(served.prompt), Sampler(served.params.sampling)
         for token in world.core.prefix(key)[len(served.prompt) :]:
-            probs = sampler.after(prefix[0 : len(prefix)]).distribution(row(prefix.crc, end_bias=world.end_bias))
+            probs = sampler.after(prefix[0 : len(prefix)]).distribution(
+                row(prefix.crc, end_bias=world.end_bias)
+            )
             yield place(probs, row(prefix.crc ^ 1, end_bias=0.0), token, luck.random())
             prefix.extend([token])
 
@@ -103,13 +117,19 @@ def test_probabilistic_texts_over_bad_links_have_the_targets_distribution(worlds
     found, seen, accepted, luck = list[float](), Counter(), 0, random.Random(1)
     for seed in range(worlds):
         round_trip, faults = [0.0003, 0.02, 0.08][seed % 3], Faults(0.03, 0.1, 0.1)
-        world = Refereed(n_ctx=4096, end_bias=-100.0, seed=seed, faults=faults, round_trip=round_trip)
+        world = Refereed(
+            n_ctx=4096, end_bias=-100.0, seed=seed, faults=faults, round_trip=round_trip
+        )
         for number, draft_n in enumerate((None, 4, 8)):
             penalties = Penalties(1.2, 0.2, 0.2, 8) if number == 1 else Penalties()
             noise = 1000 * seed + number
-            sampling = SamplingParams(1.0, seed=noise, penalties=penalties, strategy=Strategy.PROBABILISTIC)
+            sampling = SamplingParams(
+                1.0, seed=noise, penalties=penalties, strategy=Strategy.PROBABILISTIC
+            )
             attached = [Drafter(0.95, life=1.0), Drafter(0.85)]
-            world.open(SessionParams(sampling, 120, draft_n), attached, (*PROMPT, seed % N_VOCAB, number))
+            world.open(
+                SessionParams(sampling, 120, draft_n), attached, (*PROMPT, seed % N_VOCAB, number)
+            )
         world.share(1, Drafter(0.9), 1.0)
         check(world.run(), possible)
         found += ranks(world, luck)
@@ -117,6 +137,9 @@ def test_probabilistic_texts_over_bad_links_have_the_targets_distribution(worlds
         accepted += sum(round_[2] for served in world.sessions.values() for round_ in served.rounds)
     assert len(found) == worlds * 3 * 120
     assert accepted > len(found) / 5
-    assert min(seen[what] for what in ("DraftProbs of a drafter", "blocks", "beyond the rows", "lost")) > 32 * worlds
+    assert (
+        min(seen[what] for what in ("DraftProbs of a drafter", "blocks", "beyond the rows", "lost"))
+        > 32 * worlds
+    )
     assert seen["swaps"] > 2 * worlds
     assert abs(surprise(found, 20)) < 4

@@ -60,7 +60,9 @@ class World:
         self.events: deque[tuple[vev.Happened, float]] = deque()
         self.effects: deque[vev.Effect] = deque()
         self.encoding: list[tuple[vev.Opening, bool]] = []  # and whether it is under way
-        self.core = VerifierCore(LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, max_sessions=3, grace=GRACE)
+        self.core = VerifierCore(
+            LIMITS, StepCosts(), KVSlots(3, "whole", 0), 16, max_sessions=3, grace=GRACE
+        )
         self.step: Step | None = None
         self.clients = Clients(LIMITS, 3, 4)
         self.asked: list[tuple[Client, bytes | None]] = []
@@ -93,7 +95,12 @@ class World:
         params = SessionParams(SamplingParams(), self.rng.choice((0, 1, 9)), None)
         ids = self.rng.choice((PROMPT, PROMPT, None))
         request = Request(
-            "text", ids, params, id=name, generated=said, named_only=bool(name) and self.rng.random() < 0.2
+            "text",
+            ids,
+            params,
+            id=name,
+            generated=said,
+            named_only=bool(name) and self.rng.random() < 0.2,
         )
         client = Client()
         self.asked.append((client, owner))
@@ -102,7 +109,11 @@ class World:
     def cancel(self) -> None:
         if self.asked:
             gone, owner = self.rng.choice(self.asked)
-            self.serve(self.clients.cancel(lambda asked: asked.client is gone and not (owner and asked.session)))
+            self.serve(
+                self.clients.cancel(
+                    lambda asked: asked.client is gone and not (owner and asked.session)
+                )
+            )
 
     def encode(self) -> None:
         if self.encoding:
@@ -156,11 +167,17 @@ class World:
             self.effects += self.core.handle(*self.events.popleft())
 
     def _next(self, end: int, ids: tuple[int, ...]) -> list[int]:
-        return [7 if position % 13 == 0 else position % 7 for position in range(end - len(ids), end)]
+        return [
+            7 if position % 13 == 0 else position % 7 for position in range(end - len(ids), end)
+        ]
 
     def carry_out(self, most: int = 3) -> None:
         clients = self.clients
-        takes = {vev.Committed: clients.committed, vev.Began: clients.began, vev.SessionEnded: clients.ended}
+        takes = {
+            vev.Committed: clients.committed,
+            vev.Began: clients.began,
+            vev.SessionEnded: clients.ended,
+        }
         for _ in range(min(most, len(self.effects))):
             effect = self.effects.popleft()
             if take := takes.get(type(effect)):
@@ -188,7 +205,13 @@ class World:
 
     def left(self) -> list[Any]:
         clients, core = self.clients, self.core
-        parts = (clients.sessions, clients.requests, core.sessions, core.waiting.openings, core.kept)
+        parts = (
+            clients.sessions,
+            clients.requests,
+            core.sessions,
+            core.waiting.openings,
+            core.kept,
+        )
         return [part for part in parts if part]
 
 

@@ -20,14 +20,29 @@ from specmesh.wire import codec as wire_codec
 REACHED = {
     "codec": {
         *("length", "magic", "checksum", "version", "kind", "count", "body"),
-        *("Draft", "Truth", "Sync", "Nack", "Hello", "Welcome", "Vocab", "Open", "Opened", "Close", "Done"),
+        *(
+            "Draft",
+            "Truth",
+            "Sync",
+            "Nack",
+            "Hello",
+            "Welcome",
+            "Vocab",
+            "Open",
+            "Opened",
+            "Close",
+            "Done",
+        ),
         *("Error", "Ping", "Pong", "Bye", "Logprobs", "DraftProbs"),
     },
     "verifier_session": {
         *("Truth", "Sync", "Nack", "Emit", "Trim", "Finish"),
         *("accepted", "rejected", "stale", "waits", "solved", "resumed", "no event"),
     },
-    "drafter_session": {*("Draft", "DraftProbs", "Nack", "Trim", "Learned", "accepted", "no event"), "sampled"},
+    "drafter_session": {
+        *("Draft", "DraftProbs", "Nack", "Trim", "Learned", "accepted", "no event"),
+        "sampled",
+    },
 }
 """What the inputs of a corpus make happen."""
 
@@ -75,9 +90,17 @@ def untrimmed(*step, stepped=core_verifier.VerifierSession.stepped):
 
 
 BREAKS = [
-    pytest.param("verifier_session", (core_verifier, "accept", believing), id="drafts are believed"),
-    pytest.param("verifier_session", (core_verifier.VerifierSession, "stepped", untrimmed), id="nothing is trimmed"),
-    pytest.param("drafter_session", (Prefix, "holds", lambda *_: True), id="any prefix is taken for ours"),
+    pytest.param(
+        "verifier_session", (core_verifier, "accept", believing), id="drafts are believed"
+    ),
+    pytest.param(
+        "verifier_session",
+        (core_verifier.VerifierSession, "stepped", untrimmed),
+        id="nothing is trimmed",
+    ),
+    pytest.param(
+        "drafter_session", (Prefix, "holds", lambda *_: True), id="any prefix is taken for ours"
+    ),
     pytest.param("codec", (wire_codec, "MAX_DEPTH", 10**9), id="reports of any depth"),
 ]
 
@@ -121,7 +144,9 @@ def test_verdicts(told, text, max_tokens, expected):
 
 def test_faults_excuse_the_missing_rest_and_nothing_else():
     """With a fault an answer may be cut; what came of it must be right all the same."""
-    assert verdict(Told(ids=[65], text="A", error="x", opened=True), excused=True) is Verdict.EXCUSED
+    assert (
+        verdict(Told(ids=[65], text="A", error="x", opened=True), excused=True) is Verdict.EXCUSED
+    )
     assert verdict(Told(error="x"), excused=True) is Verdict.EXCUSED
     assert verdict(Told(ids=[66], text="B", error="x"), excused=True) is Verdict.MISMATCH
     assert verdict(Told(ids=[65], text="A", finish="length"), excused=True) is Verdict.INCOMPLETE

@@ -79,11 +79,15 @@ def write(models: tuple[Llama, Llama], held: list[list[int]], work: Path, bundle
         "held_out_loss": {n: _loss(pair[n], held, size) for n in names},
         "fidelity": {n: fidelity(pair[n], engines[n], probe) for n in names},
         "settings": measure.settings_record(settings),
-        "greedy": _rounded(measure.greedy_report(engines["target"], engines["drafter"], prompts, settings)),
+        "greedy": _rounded(
+            measure.greedy_report(engines["target"], engines["drafter"], prompts, settings)
+        ),
         "agreement_on_held_out_text": round(
             measure.real_text_agreement(engines["target"], engines["drafter"], held), 4
         ),
-        "sampled": _rounded(measure.sampled_report(engines["target"], engines["drafter"], prompts, settings)),
+        "sampled": _rounded(
+            measure.sampled_report(engines["target"], engines["drafter"], prompts, settings)
+        ),
     }
     text = json.dumps(record, indent=2) + "\n"
     (bundle / "card.json").write_text(text, encoding="utf-8")

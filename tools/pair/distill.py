@@ -46,7 +46,9 @@ class Finish:
 class Distiller:
     """A frozen target, a drafter and the two sorts of text."""
 
-    def __init__(self, target: Llama, drafter: Llama, files: list[list[int]], plan: Finish, out: Path) -> None:
+    def __init__(
+        self, target: Llama, drafter: Llama, files: list[list[int]], plan: Finish, out: Path
+    ) -> None:
         self.target, self.drafter, self.plan, self.out = target, drafter, plan, out
         self.target.requires_grad_(False)
         self.optimiser = Optimiser(drafter, plan.muon_lr, plan.adam_lr, plan.decay)
@@ -77,7 +79,9 @@ class Distiller:
         student = self.drafter(ids)
         likeliest = teacher.argmax(dim=-1).flatten()
         choice = F.cross_entropy(student.flatten(0, 1), likeliest)
-        return (1 - self.plan.choice_share) * kl(teacher, student) + (self.plan.choice_share * choice)
+        return (1 - self.plan.choice_share) * kl(teacher, student) + (
+            self.plan.choice_share * choice
+        )
 
     def _batch(self) -> Tensor:
         half = self.plan.rows // team.size() // 2
@@ -99,7 +103,9 @@ class Distiller:
             progress.seconds = team.agree(progress.seconds + now - last)
             progress.step, last = progress.step + 1, now
             if progress.step % 20 == 0:
-                say(f"distil {progress.step} {progress.share(clock):.3f} {float(loss.detach()):.4f}")
+                say(
+                    f"distil {progress.step} {progress.share(clock):.3f} {float(loss.detach()):.4f}"
+                )
         if team.rank() == 0:
             models = {"target": self.target.state_dict(), "drafter": self.drafter.state_dict()}
             extra = {"distil_steps": progress.step, "own_rows": len(self.own) * team.size()}

@@ -56,7 +56,9 @@ def gguf_tensors(model: Llama) -> dict[str, NDArray[Any]]:
             if theirs in ("attn_q", "attn_k"):
                 weight = interleave(weight, model.shape.heads)
             out[f"blk.{index}.{theirs}.weight"] = weight
-    return {name: t.numpy().astype(np.float16 if t.ndim == 2 else np.float32) for name, t in out.items()}
+    return {
+        name: t.numpy().astype(np.float16 if t.ndim == 2 else np.float32) for name, t in out.items()
+    }
 
 
 def _describe(writer: gguf.GGUFWriter, name: str, text: str) -> None:
@@ -183,7 +185,9 @@ def write_pair(target: Llama, drafter: Llama, tokenizer: Tokenizer, folder: Path
     """Writes everything that the package bundles."""
     folder.mkdir(parents=True, exist_ok=True)
     about = "Trained on the Python standard library's own source"
-    write_gguf(target, tokenizer, folder / "target.gguf", "specmesh target 5M", f"{about}; verifier.")
+    write_gguf(
+        target, tokenizer, folder / "target.gguf", "specmesh target 5M", f"{about}; verifier."
+    )
     write_gguf(
         drafter,
         tokenizer,

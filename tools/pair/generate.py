@@ -18,7 +18,9 @@ def choose(logits: Tensor, temperature: Tensor, random: torch.Generator) -> Tens
 
 
 @torch.no_grad()
-def continue_rows(model: Llama, prompts: Tensor, count: int, temperature: Tensor, random: torch.Generator) -> Tensor:
+def continue_rows(
+    model: Llama, prompts: Tensor, count: int, temperature: Tensor, random: torch.Generator
+) -> Tensor:
     """Prompts (B, T) with `count` more ids in each row: (B, T + count)."""
     rows, start = prompts.shape
     cache = model.new_cache(rows, start + count)

@@ -152,7 +152,9 @@ def distinct(ids: list[int], n: int = 4) -> float:
     return len(set(grams)) / len(grams)
 
 
-def greedy_report(target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings) -> dict[str, float]:
+def greedy_report(
+    target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings
+) -> dict[str, float]:
     """Greedy acceptance and variety over the prompts."""
     agree, early, grams = [], [], []
     totals = np.zeros(3)
@@ -185,7 +187,9 @@ def real_text_agreement(target: Engine, drafter: Engine, files: list[list[int]])
     return float(np.concatenate(same).mean())
 
 
-def sampled_report(target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings) -> dict[str, float]:
+def sampled_report(
+    target: Engine, drafter: Engine, prompts: list[list[int]], settings: Settings
+) -> dict[str, float]:
     """Variety of sampled text, and the overlap of the two models' distributions along it. The overlap, the sum of
     min(p, q), is the chance that a sampled draft is accepted under the best coupling (Leviathan et al. 2023,
     arXiv:2211.17192)."""

@@ -86,7 +86,9 @@ class Attention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1], self.heads, -1).transpose(1, 2)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
+    ) -> Tensor:
         """What (B, T, D) gathers from itself and from the cache; (B, T, D)."""
         q = rotate(self._split(self.q_proj(x)), cos, sin)  # (B, H, T, E)
         k = rotate(self._split(self.k_proj(x)), cos, sin)
@@ -115,7 +117,9 @@ class Block(nn.Module):
         self.up_proj = nn.Linear(shape.width, shape.hidden, bias=False)
         self.down_proj = nn.Linear(shape.hidden, shape.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, start: int
+    ) -> Tensor:
         """The residual stream (B, T, D) after this block."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, start)
         h = self.post_attention_layernorm(x)

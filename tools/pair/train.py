@@ -138,13 +138,16 @@ def say(text: str) -> None:
 class Trainer:
     """Both models, their optimisers and the loop."""
 
-    def __init__(self, vocab: int, train: list[list[int]], held: list[list[int]], plan: Plan, out: Path) -> None:
+    def __init__(
+        self, vocab: int, train: list[list[int]], held: list[list[int]], plan: Plan, out: Path
+    ) -> None:
         torch.manual_seed(plan.seed)
         self.plan, self.out, self.held = plan, out, held
         self.target = Llama(target_shape(vocab))
         self.drafter = Llama(drafter_shape(vocab))
         self.optimisers = [
-            Optimiser(model, plan.muon_lr, plan.adam_lr, plan.decay) for model in (self.target, self.drafter)
+            Optimiser(model, plan.muon_lr, plan.adam_lr, plan.decay)
+            for model in (self.target, self.drafter)
         ]
         self.batches = Batches(train, plan.seed)
         self.progress = Progress()

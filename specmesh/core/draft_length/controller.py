@@ -19,7 +19,9 @@ from specmesh.core.draft_length.gate import DraftBid, SpeculationGate, allocate_
 from specmesh.core.draft_length.policy import Policy, PolicyInputs, moved
 from specmesh.core.statistics import SessionTimes
 
-SESSION_MEMORY = 16.0  # rounds after which what a session saw of acceptance counts half: texts change
+SESSION_MEMORY = (
+    16.0  # rounds after which what a session saw of acceptance counts half: texts change
+)
 FIRST_DRAFT_N = 4  # what a drafter is asked for before anything is known of it
 # of the verification time, that may be waited away for nothing when drafts are late. A drafter whose drafts are timed
 # to cost most fails tests/properties/test_machines.py without that limit: the gate alone is too slow
@@ -42,7 +44,10 @@ class DraftLengthController:
         self._fixed, self._most = fixed, most
         self._costs, self._times = costs, times
         self._sharing = 1  # sessions that the next step has, as far as is known
-        self._share, self._share_until = 0, 0  # drafts of a shared step, and the frontier up to which that stays
+        self._share, self._share_until = (
+            0,
+            0,
+        )  # drafts of a shared step, and the frontier up to which that stays
         self._frontier = 0
         self._accepted = 0
         self.estimate = ArrivalEstimate(Arrivals())  # of the newest drafter
@@ -99,7 +104,9 @@ class DraftLengthController:
         """(drafts for the next step, at most `limit`; when to stop waiting for them, None to step now)."""
         self._frontier = frontier
         if self._waiting is not None and now >= self._waiting[1]:
-            self.estimate.drafting = False  # it did not come in time: nothing is waited for until it shows life again
+            self.estimate.drafting = (
+                False  # it did not come in time: nothing is waited for until it shows life again
+            )
         drafts, until = self._wanted(frontier, lead, limit, now)
         if until is None:
             return drafts, None
@@ -153,7 +160,11 @@ class DraftLengthController:
     def asking(self) -> bool:
         """Whether the drafter is asked for drafts, or was not long ago, if only to learn whether it is right: by what
         adapts, not by a client."""
-        return self._fixed is None and self.arrivals is not None and self._frontier - self._asked_at < PROBE_INTERVAL
+        return (
+            self._fixed is None
+            and self.arrivals is not None
+            and self._frontier - self._asked_at < PROBE_INTERVAL
+        )
 
     def chain_acceptance(self, drafts: int) -> tuple[float, ...]:
         """The probability that the first 1, 2, ... of so many drafts are all accepted."""
@@ -173,12 +184,19 @@ class DraftLengthController:
         """What to solve a new policy from, outside the loop, for `policy`; None where the estimates have hardly
         moved, or none is used."""
         arrivals = self.arrivals
-        if arrivals is None or self._fixed is not None or self._sharing > 1 or self.refuses(arrivals):
+        if (
+            arrivals is None
+            or self._fixed is not None
+            or self._sharing > 1
+            or self.refuses(arrivals)
+        ):
             return None
         interval = SOLVE_INTERVAL if self._news or not self.off else OFF_SOLVE_INTERVAL
         if now - arrivals.looked < interval:
             return None
-        inputs = self.inputs_with(self.acceptance.rates(), arrivals.interval, arrivals.restart, arrivals.round_trip)
+        inputs = self.inputs_with(
+            self.acceptance.rates(), arrivals.interval, arrivals.restart, arrivals.round_trip
+        )
         if inputs is None:
             return None
         arrivals.looked, self._news = now, False
@@ -203,7 +221,9 @@ class DraftLengthController:
             return None
         restart = round_trip + 1.5 * interval if restart is None else restart
         steps = tuple(self._seconds(rows) + self._costs.pause for rows in range(1, self._most + 2))
-        return PolicyInputs(steps, tuple(rates[: self._most + 1]), interval, max(restart, interval), self.alone)
+        return PolicyInputs(
+            steps, tuple(rates[: self._most + 1]), interval, max(restart, interval), self.alone
+        )
 
     # --- what happened
 
@@ -222,7 +242,14 @@ class DraftLengthController:
             self._news = True
 
     def stepped(
-        self, frontier: int, tested: int, accepted: int, *, flushed: bool, now: float, sessions: int = 1
+        self,
+        frontier: int,
+        tested: int,
+        accepted: int,
+        *,
+        flushed: bool,
+        now: float,
+        sessions: int = 1,
     ) -> None:
         """Note that a step of so many sessions has moved the frontier. flushed: none of the drafter's drafts is left
         beyond it."""
@@ -249,7 +276,9 @@ class DraftLengthController:
             and self._fixed is None
         ):
             self.draft_n, self.probing, self._asked_at = FIRST_DRAFT_N, True, self._frontier
-            self.arrivals.probe_interval = min(2 * self.arrivals.probe_interval, LONGEST_PROBE_INTERVAL)
+            self.arrivals.probe_interval = min(
+                2 * self.arrivals.probe_interval, LONGEST_PROBE_INTERVAL
+            )
 
     def _wanted_drafts(self) -> int:
         """What to ask for: a client's own number; nothing behind a closed gate; a share where steps are shared, for
@@ -272,4 +301,6 @@ class DraftLengthController:
             costs = self._costs if rows > 1 else self._costs.alone
             return costs.seconds(rows * self._sharing, context) + self._costs.pause
 
-        return allocate_drafts([DraftBid(self.chain_acceptance(self._most))], self._most, seconds)[0]
+        return allocate_drafts([DraftBid(self.chain_acceptance(self._most))], self._most, seconds)[
+            0
+        ]

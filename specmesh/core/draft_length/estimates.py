@@ -17,7 +17,10 @@ if TYPE_CHECKING:  # numpy, which `bench steps` has no use for
     from specmesh.core.draft_length.policy import Policy
 
 POSITIONS = MAX_DRAFTS + 1  # with a rate of their own: a policy looks one beyond the last draft
-PRIOR, PRIOR_ROUNDS = 0.6, 6.0  # rate expected of whom nothing is known, and rounds that it counts for
+PRIOR, PRIOR_ROUNDS = (
+    0.6,
+    6.0,
+)  # rate expected of whom nothing is known, and rounds that it counts for
 
 
 class RollingAcceptance:
@@ -50,7 +53,10 @@ class RollingAcceptance:
 
     def rates(self, most: int = POSITIONS) -> list[float]:
         """Conditional rate per position, position 0 first, of at most so many."""
-        pulled, first = self.pooled() * PRIOR_ROUNDS, zip(self._accepted[:most], self._tested, strict=False)
+        pulled, first = (
+            self.pooled() * PRIOR_ROUNDS,
+            zip(self._accepted[:most], self._tested, strict=False),
+        )
         return [(accepted + pulled) / (tested + PRIOR_ROUNDS) for accepted, tested in first]
 
 
@@ -68,7 +74,10 @@ class Arrivals:
     learned while the drafter is certainly busy, until then bounded by restarts: an estimate must not be optimistic."""
 
     def __init__(self) -> None:
-        self._round_trips, self._restarts = deque[float](maxlen=MAX_SAMPLES), deque[float](maxlen=MAX_SAMPLES)
+        self._round_trips, self._restarts = (
+            deque[float](maxlen=MAX_SAMPLES),
+            deque[float](maxlen=MAX_SAMPLES),
+        )
         self._intervals = deque[float](maxlen=MAX_SAMPLES)  # with one session
         self._interval: float | None = None  # their median, once somebody has asked for it
         self.gate = SpeculationGate()  # of steps that one of its sessions has to itself
@@ -114,7 +123,10 @@ class Arrivals:
 
 
 UNKNOWN_INTERVAL = 0.01  # seconds that a draft may be late whose interval is not known
-SILENT_SECONDS, SILENT_RESTARTS = 2.0, 8  # seconds, and restarts besides, that a drafter may say nothing
+SILENT_SECONDS, SILENT_RESTARTS = (
+    2.0,
+    8,
+)  # seconds, and restarts besides, that a drafter may say nothing
 
 
 class ArrivalEstimate:
@@ -123,11 +135,21 @@ class ArrivalEstimate:
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
-        self._flush: tuple[float, int] | None = None  # when and where the drafter last had to start anew
-        self._anchor: tuple[float, int] | None = None  # (time, position): that many ids were, or will be, here
-        self._arrived: tuple[float, int] | None = None  # the newest drafts since the last truth: when, up to where
-        self.drafting = False  # it has shown that it drafts on our truth, and kept its last deadline
-        self._silent_since: float | None = None  # the first round in which nothing came although it was asked
+        self._flush: tuple[float, int] | None = (
+            None  # when and where the drafter last had to start anew
+        )
+        self._anchor: tuple[float, int] | None = (
+            None  # (time, position): that many ids were, or will be, here
+        )
+        self._arrived: tuple[float, int] | None = (
+            None  # the newest drafts since the last truth: when, up to where
+        )
+        self.drafting = (
+            False  # it has shown that it drafts on our truth, and kept its last deadline
+        )
+        self._silent_since: float | None = (
+            None  # the first round in which nothing came although it was asked
+        )
 
     def lead(self, frontier: int, lead: int, now: float) -> float:
         """How far the drafter is ahead as seen here, with the done part of the next draft; an overdue one is due in one
@@ -147,7 +169,9 @@ class ArrivalEstimate:
     @property
     def slack(self) -> float:
         """How late a draft may be before it is given up, in seconds."""
-        return (self._arrivals.interval or UNKNOWN_INTERVAL) + 0.25 * self._arrivals.round_trip + 2e-4
+        return (
+            (self._arrivals.interval or UNKNOWN_INTERVAL) + 0.25 * self._arrivals.round_trip + 2e-4
+        )
 
     def silent(self, now: float) -> bool:
         """Whether it says nothing for much longer than it takes to begin anew, although steps could have drafts."""
@@ -184,7 +208,10 @@ class ArrivalEstimate:
         if flushed:
             self._flush = (now, frontier) if asked else None
             restart = self._arrivals.restart
-            self._anchor = (now + (restart or self._arrivals.round_trip), frontier + (restart is not None))
+            self._anchor = (
+                now + (restart or self._arrivals.round_trip),
+                frontier + (restart is not None),
+            )
 
 
 SHORT_CONTEXT = 1024  # ids; steps over fewer are of one kind, then each doubling is another
@@ -201,9 +228,13 @@ class StepCosts:
         self._gates: dict[int, SpeculationGate] = {}
         self.curves: dict[int, _Curve] = {} if curves is None else curves
         self._dearer: dict[int, float] = {}
-        self._expected: dict[tuple[int, int], float] = {}  # by bucket and rows, until something is learned
+        self._expected: dict[
+            tuple[int, int], float
+        ] = {}  # by bucket and rows, until something is learned
         self._alone: StepCosts | None = None
-        self._slower: float | None = None  # times as long as alone that steps beside a drafter take; None: to be found
+        self._slower: float | None = (
+            None  # times as long as alone that steps beside a drafter take; None: to be found
+        )
         self._most_slower = 1.0
         self.pause = 0.0  # mean seconds between two steps
 
@@ -248,9 +279,17 @@ class StepCosts:
         if bucket not in self.curves:
             self.curves[bucket] = _Curve()
         curve = self.curves[bucket]
-        if alone is not None and rows not in curve.medians and (expected := self.seconds(rows, context)) > 0:
-            curve.record(rows, expected)  # counts as much as the first measurement, which may have met a hiccup
-        before = curve.medians.get(rows) if self._expected else None  # nobody asks: no median is made
+        if (
+            alone is not None
+            and rows not in curve.medians
+            and (expected := self.seconds(rows, context)) > 0
+        ):
+            curve.record(
+                rows, expected
+            )  # counts as much as the first measurement, which may have met a hiccup
+        before = (
+            curve.medians.get(rows) if self._expected else None
+        )  # nobody asks: no median is made
         curve.record(rows, seconds)
         self._slower = None
         if self._expected and curve.medians[rows] != before:
@@ -295,12 +334,17 @@ class StepCosts:
         if curve is None:
             return self._in(shorter, rows)
         if bucket not in self._dearer:
-            self._dearer[bucket] = median(one - self._in(shorter, width) for width, one in curve.medians.items())
+            self._dearer[bucket] = median(
+                one - self._in(shorter, width) for width, one in curve.medians.items()
+            )
         return max(self._in(shorter, rows) + self._dearer[bucket], 0.0)
 
     def tables(self) -> dict[int, dict[int, float]]:
         """Return measured medians in seconds, by the least context of each bucket and by rows."""
-        return {_least(bucket): dict(sorted(curve.medians.items())) for bucket, curve in sorted(self.curves.items())}
+        return {
+            _least(bucket): dict(sorted(curve.medians.items()))
+            for bucket, curve in sorted(self.curves.items())
+        }
 
 
 class _Curve:
@@ -339,7 +383,9 @@ class _Curve:
         at = bisect_left(widths, rows)
         if at == len(widths):
             left, right = widths[max(bisect_right(widths, widths[-1] // 2) - 1, 0)], widths[-1]
-            return medians[right] + max((medians[right] - medians[left]) / (right - left), 0.0) * (rows - right)
+            return medians[right] + max((medians[right] - medians[left]) / (right - left), 0.0) * (
+                rows - right
+            )
         left, right = widths[at - 1], widths[at]
         return medians[left] + (medians[right] - medians[left]) / (right - left) * (rows - left)
 

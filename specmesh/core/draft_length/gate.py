@@ -14,11 +14,15 @@ LEAST_GAIN = 1.01  # times the rate without drafts that drafts must promise
 class DraftBid:
     """What a session could bring to a step, besides its own row."""
 
-    acceptance: tuple[float, ...]  # probabilities that its first 1, 2, ... drafts are all accepted, falling
+    acceptance: tuple[
+        float, ...
+    ]  # probabilities that its first 1, 2, ... drafts are all accepted, falling
     chosen: bool = False  # how many is decided, so they all come if there is room
 
 
-def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float]) -> list[int]:
+def allocate_drafts(
+    bids: Sequence[DraftBid], room: int, seconds: Callable[[int], float]
+) -> list[int]:
     """Return how many of its drafts each bidder brings, at most `room` together. seconds: of a step of so many rows,
     the pause included."""
     counts = [0] * len(bids)
@@ -26,8 +30,12 @@ def allocate_drafts(bids: Sequence[DraftBid], room: int, seconds: Callable[[int]
         if bid.chosen:
             counts[bidder] = min(len(bid.acceptance), room)
             room -= counts[bidder]
-    tokens = len(bids) + sum(sum(bid.acceptance[:count]) for bid, count in zip(bids, counts, strict=True))
-    offered = sorted((-p, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.acceptance)
+    tokens = len(bids) + sum(
+        sum(bid.acceptance[:count]) for bid, count in zip(bids, counts, strict=True)
+    )
+    offered = sorted(
+        (-p, bidder) for bidder, bid in enumerate(bids) if not bid.chosen for p in bid.acceptance
+    )
     del offered[room:]
     rows = len(bids) + sum(counts)
     best, taken = LEAST_GAIN * tokens / max(seconds(rows), 1e-9), 0
@@ -94,9 +102,16 @@ class SpeculationGate:
         self.verdict: bool | None = None
         self._budget = 0.0
         self._rest, self._rest_seconds = SETTLE_STEPS, 0.0  # that count for no rate
-        self._stalled = False  # the newest step took so long that it counts for none either, the next one will
-        self._alone = 0.0  # tokens per second without drafts: the highest estimate, until it was measured
-        self._without, self._with = _Rate(), _Rate()  # newest steps without drafts, and those with drafts since
+        self._stalled = (
+            False  # the newest step took so long that it counts for none either, the next one will
+        )
+        self._alone = (
+            0.0  # tokens per second without drafts: the highest estimate, until it was measured
+        )
+        self._without, self._with = (
+            _Rate(),
+            _Rate(),
+        )  # newest steps without drafts, and those with drafts since
 
     @property
     def refuses(self) -> bool:
@@ -104,7 +119,15 @@ class SpeculationGate:
         return self.verdict is False and not self.open
 
     def stepped(
-        self, sessions: int, tokens: int, seconds: float, *, asked: bool, had: bool, alone: float, shared: bool = False
+        self,
+        sessions: int,
+        tokens: int,
+        seconds: float,
+        *,
+        asked: bool,
+        had: bool,
+        alone: float,
+        shared: bool = False,
     ) -> None:
         """Learn from a step that committed so many tokens, and ended `seconds` after the one before. asked: drafts were
         asked for; had: it had some. alone: expected tokens per second without, 0 if unknown. shared: with a drafter
@@ -149,7 +172,9 @@ class SpeculationGate:
         self._alone = without.per_second
         measured = self._with.steps >= STEPS_WITHOUT
         if not known and (measured or self._budget < 0):
-            self._decide(sessions, pays=measured and self._with.per_second >= LEAST_GAIN * self._alone)
+            self._decide(
+                sessions, pays=measured and self._with.per_second >= LEAST_GAIN * self._alone
+            )
         if self._budget >= 0:
             self.open, self._rest, self._rest_seconds = True, SETTLE_STEPS, 0.0
 

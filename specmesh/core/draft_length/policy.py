@@ -29,8 +29,14 @@ QUARTERS = 4  # grid points per draft interval
 LARGEST_LEAD = MAX_LEAD + 2  # that has a state of its own
 MAX_BEHIND = 256  # longest restart in draft intervals; a longer one is as good as for ever
 EXACT = 3e-4  # error of values (tokens) and rates (relative): acceptance is known to a few percent at best
-BEGIN_GAIN, KEEP_GAIN = 1.03, 1.01  # times the target's own rate that drafting must promise to begin, and to go on
-RATES_MOVED, TIMES_MOVED = 0.04, 0.08  # difference of acceptance rates, and relatively of times, for a new policy
+BEGIN_GAIN, KEEP_GAIN = (
+    1.03,
+    1.01,
+)  # times the target's own rate that drafting must promise to begin, and to go on
+RATES_MOVED, TIMES_MOVED = (
+    0.04,
+    0.08,
+)  # difference of acceptance rates, and relatively of times, for a new policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,9 @@ class PolicyInputs:
     """What a policy is solved from, in seconds; steps include what lies between two."""
 
     steps: tuple[float, ...]  # with k = 0, 1, ... drafts
-    rates: tuple[float, ...]  # probability that draft 1, 2, ... is accepted after those before; one more than drafts
+    rates: tuple[
+        float, ...
+    ]  # probability that draft 1, 2, ... is accepted after those before; one more than drafts
     interval: float  # from one draft to the next, > 0
     restart: float  # from sending a recovered token until the first draft on it is here
     alone: float  # a step where nothing is drafted
@@ -78,7 +86,9 @@ def solve(inputs: PolicyInputs, start: Policy | None = None) -> Policy:
     drafts, then = choice  # pyright: ignore[reportPossiblyUnboundVariable]  # the loop ran
     least = KEEP_GAIN if start is None or start.wanted else BEGIN_GAIN
     wanted = grid.most_used(drafts, then) if rate > least / inputs.alone else 0
-    return Policy(inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values)
+    return Policy(
+        inputs, grid.lowest, tuple(drafts.tolist()), tuple(then.tolist()), wanted, rate, values
+    )
 
 
 def moved(old: PolicyInputs, new: PolicyInputs) -> bool:
@@ -95,7 +105,9 @@ def moved(old: PolicyInputs, new: PolicyInputs) -> bool:
 class _Grid:
     def __init__(self, inputs: PolicyInputs) -> None:
         steps = np.asarray(inputs.steps)
-        dearer = steps > np.minimum.accumulate(steps[::-1])[::-1]  # than a wider step: never worth taking
+        dearer = (
+            steps > np.minimum.accumulate(steps[::-1])[::-1]
+        )  # than a wider step: never worth taking
         self._seconds = np.where(dearer & (np.arange(len(steps)) > 0), np.inf, steps)
         behind = min(inputs.restart / inputs.interval - 1.0, MAX_BEHIND)
         self.lowest = -float(ceil(max(behind, 1.0) * QUARTERS)) / QUARTERS
@@ -124,7 +136,9 @@ class _Grid:
         old = start.lowest + np.arange(len(start.values)) / QUARTERS
         return np.interp(self._leads, old, start.values)
 
-    def iterate(self, rate: float, values: Floats) -> tuple[Floats, tuple[Ints, Ints], float, float]:
+    def iterate(
+        self, rate: float, values: Floats
+    ) -> tuple[Floats, tuple[Ints, Ints], float, float]:
         """Solve for one rate; the values, (drafts, where to step) per lead, and tokens and seconds per epoch."""
         gain = np.where(np.isfinite(self._seconds), self._tokens - rate * self._seconds, -np.inf)
         for _ in range(400):
@@ -181,6 +195,10 @@ class _Grid:
             step = int(later[at])
             taken = int(drafts[step])
             most = max(most, taken)
-            lead += float(self._leads[step] - self._leads[at]) + self._seconds[taken] / self._interval - (taken + 1)
+            lead += (
+                float(self._leads[step] - self._leads[at])
+                + self._seconds[taken] / self._interval
+                - (taken + 1)
+            )
             lead = max(lead, self.lowest)
         return most

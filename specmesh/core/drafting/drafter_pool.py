@@ -43,7 +43,9 @@ class RemoteDrafter:
         """Return what was measured of it, and how many sessions it drafts for."""
         return {
             "draft_interval_ms": milliseconds(self.arrivals.interval),
-            "acceptance_rate": round(self.acceptance.pooled(), 4) if self.acceptance.known else None,
+            "acceptance_rate": round(self.acceptance.pooled(), 4)
+            if self.acceptance.known
+            else None,
             "promised_tokens_per_second": None if self.rate is None else round(self.rate, 2),
             "sessions": sessions,
         }
@@ -115,11 +117,18 @@ class DrafterPool:
             return []
         live.announced, effects = True, list[vev.Effect]()
         if drafter.id != live.owner:  # that one has just got OPENED
-            effects.append(vev.ToDrafter(drafter.id, m.Opened(live.id, 0, session.n_prompt, session.params.named())))
+            effects.append(
+                vev.ToDrafter(
+                    drafter.id, m.Opened(live.id, 0, session.n_prompt, session.params.named())
+                )
+            )
         for said in session.attach(drafter.arrivals, drafter.acceptance):
             effects += self.tell(live, said)
         self.weigh()
-        return [*effects, *self.reconsider(live, now)]  # by what other sessions have shown, before the first step
+        return [
+            *effects,
+            *self.reconsider(live, now),
+        ]  # by what other sessions have shown, before the first step
 
     def tell(self, live: SessionContext, said: m.Truth | m.Sync | m.Nack) -> list[vev.Effect]:
         """Tell a session's drafter, if it has one; with ids their log-probabilities, if its client asked for them."""
@@ -143,12 +152,18 @@ class DrafterPool:
         """Have the policy of a session solved where what it comes of has moved."""
         session = live.session
         inputs = session.draft_length.unsolved(now) if session.finished is None else None
-        return [vev.Solve(live.id, inputs, session.draft_length.policy)] if inputs is not None else []
+        return (
+            [vev.Solve(live.id, inputs, session.draft_length.policy)] if inputs is not None else []
+        )
 
     def gate(self, live: SessionContext) -> SpeculationGate | None:
         """That of a session's drafter, where the steps are the session's alone."""
         drafter = self.drafters.get(live.drafter) if live.drafter is not None else None
-        return drafter.arrivals.gate if drafter is not None and live.session.draft_length.lone else None
+        return (
+            drafter.arrivals.gate
+            if drafter is not None and live.session.draft_length.lone
+            else None
+        )
 
     # --- another drafter for a session
 
@@ -182,7 +197,9 @@ class DrafterPool:
         drafted = present.arrivals.restart is not None
         if silent or not (drafted or live.session.drafting):  # nor will it: drafting with it is off
             present.silent = True
-            return self._move(live, present, unmeasured or self._best(live, others), now, why="silent")
+            return self._move(
+                live, present, unmeasured or self._best(live, others), now, why="silent"
+            )
         if not drafted:
             return []
         if unmeasured is not None:
@@ -192,10 +209,17 @@ class DrafterPool:
         return self._move(live, present, best, now, why="better") if better else []
 
     def _move(
-        self, live: SessionContext, present: RemoteDrafter, chosen: RemoteDrafter, now: float, why: str = ""
+        self,
+        live: SessionContext,
+        present: RemoteDrafter,
+        chosen: RemoteDrafter,
+        now: float,
+        why: str = "",
     ) -> list[vev.Effect]:
         present.measured = now
-        changed = vev.Noted("drafter_changed", {"session": live.id, "drafter": chosen.name, "why": why})
+        changed = vev.Noted(
+            "drafter_changed", {"session": live.id, "drafter": chosen.name, "why": why}
+        )
         released = self.release(live, present.id)
         return [*([changed] if why else []), *released, *self.attach(live, chosen.id, now)]
 
@@ -221,7 +245,11 @@ class DrafterPool:
         draft_length, arrivals = live.session.draft_length, drafter.arrivals
         if draft_length.alone <= 0 or drafter.silent:
             return 0.0
-        others = sum(one.in_load and one.drafter == drafter.id for one in self._sessions.values() if one is not live)
+        others = sum(
+            one.in_load and one.drafter == drafter.id
+            for one in self._sessions.values()
+            if one is not live
+        )
         rates, interval = drafter.acceptance.rates(), arrivals.interval_at(1 + others)
         inputs = draft_length.inputs_with(rates, interval, arrivals.restart, arrivals.round_trip)
         if inputs is None:
@@ -247,7 +275,9 @@ class DrafterPool:
 
     def reports(self) -> dict[vev.DrafterId, dict[str, object]]:
         sessions = Counter(live.drafter for live in self._sessions.values())
-        return {drafter.id: drafter.report(sessions[drafter.id]) for drafter in self.drafters.values()}
+        return {
+            drafter.id: drafter.report(sessions[drafter.id]) for drafter in self.drafters.values()
+        }
 
 
 def drafting_rate(inputs: PolicyInputs) -> float:
@@ -265,7 +295,9 @@ def drafting_rate(inputs: PolicyInputs) -> float:
         best = max(best, tokens / ((1.0 - stands) * behind + spent))
         if interval < single:
             first = min(inputs.rates[0], CERTAIN)
-            caught = first ** (behind / (single - interval))  # else the target's own tokens contradict the chain
+            caught = first ** (
+                behind / (single - interval)
+            )  # else the target's own tokens contradict the chain
             alone = (1.0 - caught) / (1.0 - first) * (1.0 - stands)
             best = max(best, (alone + caught * tokens) / (alone * single + caught * spent))
     return best

@@ -2,7 +2,9 @@
 
 from enum import StrEnum
 
-THRESHOLD = 0.3  # the least probability of a draft accepted by `threshold`, where nobody chose another
+THRESHOLD = (
+    0.3  # the least probability of a draft accepted by `threshold`, where nobody chose another
+)
 
 
 class Strategy(StrEnum):

@@ -48,7 +48,9 @@ class Block:
         left: list[float] = []
         for target, offer in zip(distributions, offers, strict=True):
             ids, shares = offer.shares()
-            left.append(max(kept[-1] - float(np.minimum(kept[-1] * target[ids], shares).sum()), 0.0))
+            left.append(
+                max(kept[-1] - float(np.minimum(kept[-1] * target[ids], shares).sum()), 0.0)
+            )
             proposed = float(shares[ids == offer.token].sum())
             kept.append(min(kept[-1] * float(target[offer.token]) / proposed, 1.0))
         later = zip(kept[1:-1], left[1:], strict=True)

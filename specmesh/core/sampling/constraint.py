@@ -18,7 +18,10 @@ from specmesh.core.prefix import common_length
 from specmesh.core.sampling.sampler import Logits, Sampler
 from specmesh.errors import RequestError
 
-MAX_GRAMMAR, MAX_TOOLS = 2**16, 2**17  # bytes of the longest grammar or schema, and of all that describes tools
+MAX_GRAMMAR, MAX_TOOLS = (
+    2**16,
+    2**17,
+)  # bytes of the longest grammar or schema, and of all that describes tools
 SIMPLER = "ask for a simpler grammar: a JSON schema, or alternatives that differ early"
 # in the place of a logit that is not allowed: less than any bias or penalty makes of another, and a number to filters
 _BARRED = np.float32(-1e30)
@@ -52,7 +55,11 @@ def check_grammar(grammar: Grammar) -> Grammar:
     field, most = grammar.field, MAX_TOOLS if grammar.kind is GrammarKind.TOOLS else MAX_GRAMMAR
     try:
         size = len(grammar.text.encode())
-        parsed: object = json.loads(grammar.text) if grammar.kind is not GrammarKind.GBNF and size <= most else {}
+        parsed: object = (
+            json.loads(grammar.text)
+            if grammar.kind is not GrammarKind.GBNF and size <= most
+            else {}
+        )
     except UnicodeEncodeError as error:
         raise RequestError(f"{field} is not valid Unicode: {error.reason}", field) from None
     except RecursionError:
@@ -61,7 +68,9 @@ def check_grammar(grammar: Grammar) -> Grammar:
         raise RequestError(f"{field} is not JSON: {error}", field) from None
     if size > most:
         raise RequestError(f"{field} has {size} bytes, and {most} are the most", field)
-    if re.search(r"[\0-\b\v\f\x0e-\x1f]", grammar.text):  # no frame may have to hold them as JSON, six bytes each
+    if re.search(
+        r"[\0-\b\v\f\x0e-\x1f]", grammar.text
+    ):  # no frame may have to hold them as JSON, six bytes each
         raise RequestError(f"{field} has control characters", field)
     if not grammar.text.strip():
         raise RequestError(f"{field} is empty", field)
@@ -136,7 +145,9 @@ class DraftConstraint:
     def exhausted(self) -> str | None:
         return self._constraint.exhausted
 
-    def sampler(self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]) -> Sampler:
+    def sampler(
+        self, plain: Sampler, length: int, latest: Callable[[int], Sequence[int]]
+    ) -> Sampler:
         """Return what chooses the id after a text of `length` ids without its prompt; `latest(n)` are its last n. The
         `plain` sampler where the grammar does not allow the text, so that no draft after it can be accepted."""
         window = min(length, max(length - len(self._ids), 0) + CHANGING_IDS)

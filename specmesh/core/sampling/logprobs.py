@@ -36,7 +36,10 @@ def flattened(logprobs: Sequence[Logprob | None], most: int) -> Iterator[tuple[i
     for at in range(0, len(logprobs), most):
         found = [one for one in logprobs[at : at + most] if one is not None]
         ids = [token for one in found for token in one.ids]
-        yield at, ([one.chosen for one in found], ids, [score for one in found for score in one.top])
+        yield (
+            at,
+            ([one.chosen for one in found], ids, [score for one in found for score in one.top]),
+        )
 
 
 def unflattened(flat: FlatLogprobs) -> list[Logprob]:
@@ -46,7 +49,10 @@ def unflattened(flat: FlatLogprobs) -> list[Logprob]:
     if odd or len(top) != len(ids):
         return []
     parts = [slice(at * each, (at + 1) * each) for at in range(len(chosen))]
-    return [Logprob(one, tuple(ids[part]), tuple(top[part])) for one, part in zip(chosen, parts, strict=True)]
+    return [
+        Logprob(one, tuple(ids[part]), tuple(top[part]))
+        for one, part in zip(chosen, parts, strict=True)
+    ]
 
 
 def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
@@ -56,7 +62,9 @@ def logprobs_of(logits: Logits, token: int, top: int) -> Logprob:
     scores -= scores.max()
     scores -= log(float(np.exp(scores).sum()))
     likeliest = largest(logits, top).ids if top else np.empty(0, np.int64)
-    chosen, *others = (np.maximum(scores[np.append(token, likeliest)], LEAST).round(6) + 0.0).tolist()  # no -0.0
+    chosen, *others = (
+        np.maximum(scores[np.append(token, likeliest)], LEAST).round(6) + 0.0
+    ).tolist()  # no -0.0
     return Logprob(chosen, tuple(likeliest.tolist()), tuple(others))
 
 
@@ -71,7 +79,9 @@ class LogprobRecorder:
         self._found: list[Logprob] = []
 
     def take(self, rows: Iterable[NDArray[np.float32]], chosen: Sequence[int]) -> None:
-        self._found += [logprobs_of(row, token, self._top) for row, token in zip(rows, chosen, strict=False)]
+        self._found += [
+            logprobs_of(row, token, self._top) for row, token in zip(rows, chosen, strict=False)
+        ]
 
     def between(self, begin: int, end: int) -> tuple[Logprob | None, ...]:
         """Return those of the positions [begin, end), None before the first known one."""

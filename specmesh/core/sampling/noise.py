@@ -46,7 +46,9 @@ def gumbel(seed: np.uint64, position: int, tokens: NDArray[np.int64]) -> NDArray
 def reaching(seed: np.uint64, position: int, n_vocab: int, least: float) -> NDArray[np.int64]:
     """The tokens of a vocabulary whose noise may be `least` or more, and hardly another; without its logarithms."""
     share = np.exp(-np.exp(-min(max(least, -4.0), 40.0))) * (1 - 1e-9)
-    enough = np.uint64(share * 2.0**31) << np.uint64(33)  # the end of `_mix` changes lower bits only, and is left out
+    enough = np.uint64(share * 2.0**31) << np.uint64(
+        33
+    )  # the end of `_mix` changes lower bits only, and is left out
     key, counters, found = _key(seed, position), _counters(n_vocab), np.empty(n_vocab, np.bool_)
     both = np.empty((2, _PART), np.uint64)
     for begin in range(0, n_vocab, _PART):

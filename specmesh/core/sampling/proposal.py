@@ -48,13 +48,19 @@ FlatProposals = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 def flattened(proposals: Sequence[Proposal | None]) -> FlatProposals:
     known = [proposal or Proposal((), ()) for proposal in proposals]
     ids = tuple(token for proposal in known for token in proposal.ids)
-    return tuple(len(one.ids) for one in known), ids, tuple(weight for one in known for weight in one.weights)
+    return (
+        tuple(len(one.ids) for one in known),
+        ids,
+        tuple(weight for one in known for weight in one.weights),
+    )
 
 
 def unflattened(flat: FlatProposals) -> tuple[Proposal | None, ...]:
     sizes, ids, weights = flat
     parts = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    return tuple(Proposal(ids[part], weights[part]) if part.start < part.stop else None for part in parts)
+    return tuple(
+        Proposal(ids[part], weights[part]) if part.start < part.stop else None for part in parts
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,9 @@ def min_p(found: Candidates, share: float) -> Candidates:
 
 
 def at_least(logits: Logits, share: float) -> Candidates:
-    near = np.flatnonzero(logits >= np.nextafter(logits.max() + np.float32(np.log(share)), np.float32(-np.inf)))
+    near = np.flatnonzero(
+        logits >= np.nextafter(logits.max() + np.float32(np.log(share)), np.float32(-np.inf))
+    )
     return min_p(_ordered(logits, near), share)
 
 
@@ -100,7 +102,9 @@ def _floor(logits: Logits, count: int) -> np.float32:
 
 
 MAX_BIASES = 1024  # most biased tokens of a request
-FORBIDDEN = -1e9  # bias of a token never chosen while another can be; finite, as JSON knows no infinity
+FORBIDDEN = (
+    -1e9
+)  # bias of a token never chosen while another can be; finite, as JSON knows no infinity
 WINDOW = 64  # latest ids that penalties look at by default; llama.cpp's `repeat_last_n`
 
 
@@ -114,7 +118,9 @@ class Penalties:
     window: int = WINDOW  # 0 none, -1 all
 
     def __bool__(self) -> bool:
-        return self.window != 0 and (self.repeat != 1.0 or self.frequency != 0.0 or self.presence != 0.0)
+        return self.window != 0 and (
+            self.repeat != 1.0 or self.frequency != 0.0 or self.presence != 0.0
+        )
 
     def latest(self, ids: Sequence[int]) -> Sequence[int]:
         return ids if self.window < 0 else ids[len(ids) - min(self.window, len(ids)) :]
@@ -139,7 +145,9 @@ def penalised(logits: Logits, ids: Sequence[int], penalties: Penalties) -> Logit
     inside = said < len(changed)
     said, times = said[inside], times[inside]
     scores = changed[said]
-    scores = np.where(scores <= 0, scores * np.float32(penalties.repeat), scores / np.float32(penalties.repeat))
+    scores = np.where(
+        scores <= 0, scores * np.float32(penalties.repeat), scores / np.float32(penalties.repeat)
+    )
     changed[said] = scores - (times * penalties.frequency + penalties.presence).astype(np.float32)
     return changed
 
@@ -170,7 +178,9 @@ class SamplingParams:
 
     def named(self) -> dict[str, object]:
         """By the names that the wire and the API have for them, but for the biases, which they write differently."""
-        own = (field.name for field in fields(self) if field.name not in ("penalties", "logit_bias"))
+        own = (
+            field.name for field in fields(self) if field.name not in ("penalties", "logit_bias")
+        )
         penalties = self.penalties
         return dict[str, object]((name, getattr(self, name)) for name in own) | {
             "repeat_penalty": penalties.repeat,
@@ -190,16 +200,25 @@ class Sampler:
         self.before = before
         self.argmax = params.argmax  # an engine may look for the choice itself
         self._seed = np.uint64(params.seed & 0xFFFFFFFFFFFFFFFF)
-        self._as_is = not params.logit_bias and not (params.penalties and len(before))  # rows are not adjusted
+        self._as_is = not params.logit_bias and not (
+            params.penalties and len(before)
+        )  # rows are not adjusted
 
     def after(self, ids: Sequence[int], drafts: Sequence[int] = ()) -> "Sampler":
         """The sampler for the position after these ids and then these drafts."""
         penalties = self.params.penalties
-        return Sampler(self.params, penalties.latest((*penalties.latest(ids), *drafts))) if penalties else self
+        return (
+            Sampler(self.params, penalties.latest((*penalties.latest(ids), *drafts)))
+            if penalties
+            else self
+        )
 
     def keyed(self, crc: int) -> "Sampler":
         """The sampler for the position after a prefix with this CRC, with noise that belongs to that prefix alone."""
-        return Sampler(replace(self.params, seed=derived(self.params.seed, NoiseStream.CHOICES, crc)), self.before)
+        return Sampler(
+            replace(self.params, seed=derived(self.params.seed, NoiseStream.CHOICES, crc)),
+            self.before,
+        )
 
     @property
     def looks_back(self) -> int:

@@ -14,7 +14,9 @@ from specmesh.core.verifier_events import ThreadsShared
 from specmesh.wire import messages as m
 
 Part = ev.Prefill | ev.Verify  # what one session does in a step
-PREFILL_ROWS = 128  # of a step in which others verify; where the same ids must have the same bits, in any step
+PREFILL_ROWS = (
+    128  # of a step in which others verify; where the same ids must have the same bits, in any step
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,15 @@ class Scheduler:
     with least to go. constant: rows cost the same whatever they hold, so all drafts come, and a prompt is always cut at
     multiples of `prefill_rows`: other sessions do not change how it is computed."""
 
-    def __init__(self, n_batch: int, costs: StepCosts, prefill_rows: int, *, constant: bool = False) -> None:
-        self._n_batch, self._costs, self._prefill_rows, self._constant = n_batch, costs, prefill_rows, constant
+    def __init__(
+        self, n_batch: int, costs: StepCosts, prefill_rows: int, *, constant: bool = False
+    ) -> None:
+        self._n_batch, self._costs, self._prefill_rows, self._constant = (
+            n_batch,
+            costs,
+            prefill_rows,
+            constant,
+        )
         self._shortest = False  # is first of the prompts in this step
 
     def next_batch(self, sessions: Mapping[int, SessionContext], now: float) -> Batch | ev.Wait:
@@ -64,7 +73,11 @@ class Scheduler:
                 return plan
             if isinstance(plan, ev.Verify) and len(plan.drafts) < self._n_batch:
                 return Batch.of(((key, plan),))
-        plans = {key: live.session.plan(now) for key, live in sessions.items() if live.session.finished is None}
+        plans = {
+            key: live.session.plan(now)
+            for key, live in sessions.items()
+            if live.session.finished is None
+        }
         waits = [plan.until for plan in plans.values() if isinstance(plan, ev.Wait)]
         if len(waits) == len(plans):
             return ev.Wait(min(waits, default=inf))
@@ -78,7 +91,11 @@ class Scheduler:
         return Batch.of((*self._verifying(joining, plans, sessions, room), *filling))
 
     def _verifying(
-        self, joining: list[int], plans: Mapping[int, ev.Plan], sessions: Mapping[int, SessionContext], room: int
+        self,
+        joining: list[int],
+        plans: Mapping[int, ev.Plan],
+        sessions: Mapping[int, SessionContext],
+        room: int,
     ) -> list[tuple[int, ev.Verify]]:
         """Each with its own row, and the drafts that fit in `room` more and pay."""
         wants = list[ev.Verify]()
@@ -92,18 +109,26 @@ class Scheduler:
                 room -= counts[-1]
         else:
             context = sum(want.position for want in wants)
-            bids = [sessions[key].session.bid(want) for key, want in zip(joining, wants, strict=True)]
+            bids = [
+                sessions[key].session.bid(want) for key, want in zip(joining, wants, strict=True)
+            ]
             pause = self._costs.pause
-            counts = allocate_drafts(bids, room, lambda rows: self._costs.seconds(rows, context) + pause)
+            counts = allocate_drafts(
+                bids, room, lambda rows: self._costs.seconds(rows, context) + pause
+            )
         return [
             (key, want if count == len(want.drafts) else replace(want, drafts=want.drafts[:count]))
             for key, want, count in zip(joining, wants, counts, strict=True)
         ]
 
-    def _filling(self, prompts: Mapping[int, ev.Prefill], budget: int) -> list[tuple[int, ev.Prefill]]:
+    def _filling(
+        self, prompts: Mapping[int, ev.Prefill], budget: int
+    ) -> list[tuple[int, ev.Prefill]]:
         """Parts of prompts of at most `budget` rows: one that has to be cut elsewhere than where it always is waits."""
         self._shortest = not self._shortest and not self._constant
-        order = sorted(prompts, key=lambda key: len(prompts[key].ids)) if self._shortest else prompts
+        order = (
+            sorted(prompts, key=lambda key: len(prompts[key].ids)) if self._shortest else prompts
+        )
         parts: list[tuple[int, ev.Prefill]] = []
         for key in order:
             plan = prompts[key]
@@ -115,7 +140,11 @@ class Scheduler:
 
     def _next_cut(self, plan: ev.Prefill) -> int:
         """Where a constant width ends a prompt's next part."""
-        return len(plan.ids) if plan.stepwise else self._prefill_rows - plan.position % self._prefill_rows
+        return (
+            len(plan.ids)
+            if plan.stepwise
+            else self._prefill_rows - plan.position % self._prefill_rows
+        )
 
 
 class StepMeter:
@@ -125,7 +154,9 @@ class StepMeter:
     def __init__(self, costs: StepCosts, width: int | None) -> None:
         self._costs, self._width = costs, width
         self._current = costs  # those of the step that runs
-        self._last_ended: float | None = None  # of the step before, where sessions have gone on since
+        self._last_ended: float | None = (
+            None  # of the step before, where sessions have gone on since
+        )
         self._waited = False  # for drafts, before that one
         self._spent: float | None = None  # from the end of the step before to the end of the newest
 
@@ -145,11 +176,23 @@ class StepMeter:
                 self._costs.record_pause(started - before)
         if batch.pure and (batch.has_drafts or not cut):
             # With a constant width each part was a decode of its own.
-            rows, decodes = (batch.rows, 1) if self._width is None else (self._width, len(batch.parts))
-            self._current.record(rows, (ended - started) / decodes, context=batch.context // decodes)
+            rows, decodes = (
+                (batch.rows, 1) if self._width is None else (self._width, len(batch.parts))
+            )
+            self._current.record(
+                rows, (ended - started) / decodes, context=batch.context // decodes
+            )
 
     def compare(
-        self, batch: Batch, tokens: int, gate: SpeculationGate, alone: float, *, asked: bool, had: bool, forced: bool
+        self,
+        batch: Batch,
+        tokens: int,
+        gate: SpeculationGate,
+        alone: float,
+        *,
+        asked: bool,
+        had: bool,
+        forced: bool,
     ) -> None:
         """Hold what steps bring with drafts against what they bring without. tokens: that it committed. alone: seconds
         that one session would take without drafts, 0 if unknown. asked, had: some session whose draft_n adapts asked
@@ -158,7 +201,9 @@ class StepMeter:
             return
         sharing, rate, shared = len(batch.parts), 1 / alone if alone else 0.0, self._costs.shared
         if sharing > 1 or not forced:  # those make one session's steps faster, whoever drafts
-            gate.stepped(sharing, tokens, self._spent, asked=asked, had=had, alone=rate, shared=shared)
+            gate.stepped(
+                sharing, tokens, self._spent, asked=asked, had=had, alone=rate, shared=shared
+            )
 
 
 class CpuThreads:
@@ -167,7 +212,9 @@ class CpuThreads:
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
-        self._share: ThreadsShared | None = None  # None: the target does not compute on the CPU, or nobody else does
+        self._share: ThreadsShared | None = (
+            None  # None: the target does not compute on the CPU, or nobody else does
+        )
         self._used = 0
 
     def shared(self, share: ThreadsShared) -> None:
@@ -184,7 +231,9 @@ class CpuThreads:
         if share is None:
             return None, self._costs
         drafts = any(
-            live.session.drafting and live.session.state is SessionState.GENERATING and live.drafter in share.drafters
+            live.session.drafting
+            and live.session.state is SessionState.GENERATING
+            and live.drafter in share.drafters
             for live in sessions.values()
         )
         threads = share.beside if drafts else share.alone
@@ -192,7 +241,9 @@ class CpuThreads:
         return threads if changed else None, self._costs if drafts else self._costs.alone
 
 
-HostPeer = m.Hello | m.Welcome  # they tell of their host and the threads that they take there, 0 off the CPU
+HostPeer = (
+    m.Hello | m.Welcome
+)  # they tell of their host and the threads that they take there, 0 off the CPU
 
 
 class ThreadShare:
@@ -201,7 +252,9 @@ class ThreadShare:
     does, they stay. drafter: it is a draft model's engine, which beside others takes a quarter of the cores: it is
     small, and loses less by that than a target. A verifier takes what drafters leave."""
 
-    def __init__(self, threads: int, cores: int, host: str, *, drafter: bool, follows: bool) -> None:
+    def __init__(
+        self, threads: int, cores: int, host: str, *, drafter: bool, follows: bool
+    ) -> None:
         self.alone = self.threads = threads
         self.host = host
         self._cores, self._drafter, self._follows = cores, drafter, follows
@@ -220,8 +273,14 @@ class ThreadShare:
         others = sum(peer.cpu_threads for peer in peers if self.shared_with(peer))
         before, self.threads = self.threads, self.share(others)
         if self.threads != before:
-            why = f"others of this host take {others}" if others else "nobody else of this host computes on it"
-            return ev.Noted("cpu_threads", {"threads": self.threads, "cores": self._cores, "why": why})
+            why = (
+                f"others of this host take {others}"
+                if others
+                else "nobody else of this host computes on it"
+            )
+            return ev.Noted(
+                "cpu_threads", {"threads": self.threads, "cores": self._cores, "why": why}
+            )
         fixed = others > 0 and self.threads > 0 and not self._follows
         if not fixed or self._warned or self.threads + others <= self._cores:
             return None

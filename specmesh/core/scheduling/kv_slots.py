@@ -15,7 +15,9 @@ from specmesh.core.snapshot import PrefixCacheSection
 # what another session may have of a sequence: any beginning, also as a copy in another sequence; any beginning, what
 # follows being cut off; or only all of it
 KVReuse = Literal["copied", "cut", "whole"]
-MIN_REUSED_IDS = 16  # any two prompts may begin alike, and to compute fewer again takes one small step
+MIN_REUSED_IDS = (
+    16  # any two prompts may begin alike, and to compute fewer again takes one small step
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,22 @@ class KVSlots:
     """
 
     def __init__(
-        self, max_sessions: int, reuse: KVReuse, room: int, part: int | None = None, *, offloads: bool = False
+        self,
+        max_sessions: int,
+        reuse: KVReuse,
+        room: int,
+        part: int | None = None,
+        *,
+        offloads: bool = False,
     ) -> None:
         self._max_sessions, self._offloads = max_sessions, offloads
-        self._begun = list[Sequence[int]]()  # ids of sessions that began with no others, since the last orders
+        self._begun = list[
+            Sequence[int]
+        ]()  # ids of sessions that began with no others, since the last orders
         self._reuse, self._room, self._part = reuse, room, part
-        self._free = dict.fromkeys(range(max_sessions), NO_CONTENTS)  # the least recently used first
+        self._free = dict.fromkeys(
+            range(max_sessions), NO_CONTENTS
+        )  # the least recently used first
         self._orders: list[KVOrder] = []
         self._hits = self._saved = 0
 
@@ -95,7 +107,12 @@ class KVSlots:
     # --- a session begins
 
     def acquire(
-        self, ids: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]] = (), *, cached: bool = True
+        self,
+        ids: Sequence[int],
+        prompt: int,
+        live: Iterable[tuple[int, KVContents]] = (),
+        *,
+        cached: bool = True,
     ) -> tuple[int, int]:
         """Return a sequence for a session that begins with these ids, the first `prompt` of them to be read as a
         prompt, and how many of them it holds by the next step; never the last one, as its logits are needed. A sequence
@@ -120,7 +137,11 @@ class KVSlots:
         return best.seq, best.held
 
     def _cached(
-        self, before: Sequence[int], prompt: int, live: Iterable[tuple[int, KVContents]], victim: int
+        self,
+        before: Sequence[int],
+        prompt: int,
+        live: Iterable[tuple[int, KVContents]],
+        victim: int,
     ) -> Iterator[_Candidate]:
         held = {seq: self._usable(memory, before, prompt) for seq, memory in self._free.items()}
         for seq, memory in self._free.items():
@@ -130,7 +151,9 @@ class KVSlots:
             return
         held.pop(victim, None)
         # Of equals a live one, then the newest: its cells are shared, those of one that was offloaded are not.
-        held = {seq: self._usable(memory, before, prompt) for seq, memory in live} | dict(reversed(held.items()))
+        held = {seq: self._usable(memory, before, prompt) for seq, memory in live} | dict(
+            reversed(held.items())
+        )
         source = max(held, key=lambda seq: held[seq], default=victim)
         if held.get(source):
             yield _Candidate(victim, source, held[source], len(self._free[victim].ids))
@@ -176,7 +199,9 @@ class KVSlots:
     def relocated(self, seq: int, length: int) -> None:
         """A sequence without a session holds fewer ids than it was to be cut to."""
         if length < len(self._free[seq].ids):
-            self._free[seq] = KVContents(self._free[seq].ids[:length], min(self._free[seq].prompt, length))
+            self._free[seq] = KVContents(
+                self._free[seq].ids[:length], min(self._free[seq].prompt, length)
+            )
 
     def orders(self) -> tuple[KVOrder, ...]:
         """Return what to carry out now, in this order, before the next step."""

@@ -22,7 +22,9 @@ from specmesh.core.vocabulary.vocabulary import NONE, Remap, Vocabulary
 
 LEAST_OVERLAP = 0.9  # share of tokens with a counterpart below which a drafter is refused
 # how special tokens are spelt where a file does not mark them as such
-_SPARE = re.compile(rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|dummy)[^\s]{0,60}[>\]]", re.IGNORECASE)
+_SPARE = re.compile(
+    rb"<\|[^\s]{0,60}\|>|[<\[](?:pad|unused|reserved|extra_id|dummy)[^\s]{0,60}[>\]]", re.IGNORECASE
+)
 
 
 class MatchKind(StrEnum):
@@ -40,10 +42,15 @@ class VocabularyMatch:
     remap: Remap | None = field(default=None, compare=False)  # None where the verdict is different
 
 
-def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLAP) -> VocabularyMatch:
+def compare(
+    draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLAP
+) -> VocabularyMatch:
     """Compare two vocabularies; `least` is the share of tokens with a counterpart below which they are different."""
     theirs, mine = verifier.pieces, draft.pieces
-    fed, said = _counterparts(theirs, mine), _counterparts(mine, theirs)  # by verifier's id, by draft's id
+    fed, said = (
+        _counterparts(theirs, mine),
+        _counterparts(mine, theirs),
+    )  # by verifier's id, by draft's id
     moved = sum(v != d for v, d in fed.items())
     if 2 * moved < len(fed):  # most keep their ids, so those without text do too
         without = [i for i, (a, b) in enumerate(zip(theirs, mine, strict=False)) if not a and not b]
@@ -53,15 +60,21 @@ def compare(draft: Vocabulary, verifier: Vocabulary, least: float = LEAST_OVERLA
         fed[v], said[d] = d, v
     only_theirs, only_mine = _without(theirs, fed), _without(mine, said)
     overlap = min(_share(theirs, fed, only_theirs), _share(mine, said, only_mine))
-    percent = floor(overlap * 1e4 + 1e-6) / 100  # what is below the bar never looks as if it reached it
+    percent = (
+        floor(overlap * 1e4 + 1e-6) / 100
+    )  # what is below the bar never looks as if it reached it
     meaning = f"{percent:g} % of the tokens have a counterpart ({len(mine)} and {len(theirs)} ids)"
     if overlap < least or not overlap:
-        return VocabularyMatch(MatchKind.DIFFERENT, overlap, f"only {meaning}, {least * 100:g} % are needed")
+        return VocabularyMatch(
+            MatchKind.DIFFERENT, overlap, f"only {meaning}, {least * 100:g} % are needed"
+        )
     stand_in = _first_ids(mine).get(b" ", 0)
     to_draft = np.array([fed.get(v, stand_in) for v in range(len(theirs))])
     remap = Remap(to_draft, np.array([said.get(d, NONE) for d in range(len(mine))]))
     if only_theirs or only_mine:
-        return VocabularyMatch(MatchKind.PARTIAL, overlap, f"{meaning}; the others are never drafted", remap)
+        return VocabularyMatch(
+            MatchKind.PARTIAL, overlap, f"{meaning}; the others are never drafted", remap
+        )
     if moved:
         return VocabularyMatch(MatchKind.PERMUTED, overlap, f"{meaning}, under other ids", remap)
     return VocabularyMatch(MatchKind.SAME, overlap, meaning, remap)
@@ -88,7 +101,11 @@ def _ends(vocabulary: Vocabulary, table: dict[int, int]) -> list[int]:
 
 def _without(pieces: tuple[bytes, ...], table: dict[int, int]) -> list[int]:
     """Return the ids without a counterpart; unused specials do not count."""
-    return [i for i, piece in enumerate(pieces) if piece and i not in table and not _SPARE.fullmatch(piece)]
+    return [
+        i
+        for i, piece in enumerate(pieces)
+        if piece and i not in table and not _SPARE.fullmatch(piece)
+    ]
 
 
 def _share(pieces: tuple[bytes, ...], table: dict[int, int], foreign: list[int]) -> float:

@@ -63,7 +63,11 @@ class VocabularyState(Enum):
 VOCABULARY_STATES: Mapping[VocabularyState, set[VocabularyState]] = {
     VocabularyState.NEW: {VocabularyState.FETCHING, VocabularyState.COMPARING},
     VocabularyState.FETCHING: {VocabularyState.FETCHING, VocabularyState.COMPARING},
-    VocabularyState.COMPARING: {VocabularyState.FETCHING, VocabularyState.COMPARING, VocabularyState.KNOWN},
+    VocabularyState.COMPARING: {
+        VocabularyState.FETCHING,
+        VocabularyState.COMPARING,
+        VocabularyState.KNOWN,
+    },
     VocabularyState.KNOWN: {VocabularyState.FETCHING, VocabularyState.COMPARING},
 }
 """What each may become. Every WELCOME begins anew, unless the vocabulary is known and still the same; one that is the
@@ -78,7 +82,10 @@ class VocabularyExchange:
         self._own = own
         self.fingerprint = own.fingerprint() if own is not None else ""
         self.state = VocabularyState.NEW  # changed by `move` only
-        self._theirs = ("", 0), frozenset[int]()  # what of a verifier decides how its ids are translated
+        self._theirs = (
+            ("", 0),
+            frozenset[int](),
+        )  # what of a verifier decides how its ids are translated
         self._pieces = list[bytes]()  # that came
         self._size = 0  # in base64
         self._sent_at = 0.0
@@ -107,7 +114,11 @@ class VocabularyExchange:
 
     def answered(self, answer: Vocab, now: float) -> Vocab | Vocabulary | None:
         """Take the next part. Raises RemoteProtocolError where it is not what WELCOME promised."""
-        if self.state is not VocabularyState.FETCHING or not answer.pieces or answer.start != len(self._pieces):
+        if (
+            self.state is not VocabularyState.FETCHING
+            or not answer.pieces
+            or answer.start != len(self._pieces)
+        ):
             return None
         try:
             self._pieces += [base64.b64decode(piece, validate=True) for piece in answer.pieces]
@@ -121,13 +132,19 @@ class VocabularyExchange:
             return self._ask(now)
         vocabulary = Vocabulary(tuple(self._pieces), end_ids)
         if vocabulary.fingerprint() != fingerprint:
-            raise RemoteProtocolError("the verifier's vocabulary does not match its own fingerprint")
+            raise RemoteProtocolError(
+                "the verifier's vocabulary does not match its own fingerprint"
+            )
         self.move(VocabularyState.COMPARING)
         return vocabulary
 
     def late(self, now: float) -> Vocab | None:
         """Ask again where an answer does not come."""
-        return self._ask(now) if self.state is VocabularyState.FETCHING and now - self._sent_at > RETRY else None
+        return (
+            self._ask(now)
+            if self.state is VocabularyState.FETCHING and now - self._sent_at > RETRY
+            else None
+        )
 
     def _ask(self, now: float) -> Vocab:
         self._sent_at = now
@@ -152,14 +169,18 @@ class Remap:
         self._said = said
         meaning = np.flatnonzero(said >= 0)
         tokens, firsts = np.unique(said[meaning], return_index=True)
-        self._source = np.full(self.n_verifier, self.n_draft)  # where no id says it: behind the last logit
+        self._source = np.full(
+            self.n_verifier, self.n_draft
+        )  # where no id says it: behind the last logit
         self._source[tokens] = meaning[firsts]
 
     @property
     def identity(self) -> bool:
         """Whether nothing is to be translated: each id means itself, and both sides have as many."""
         ids = list(range(self.n_verifier))
-        return self.n_draft == self.n_verifier and self._fed == ids and bool((self._said == ids).all())
+        return (
+            self.n_draft == self.n_verifier and self._fed == ids and bool((self._said == ids).all())
+        )
 
     def feed(self, ids: Iterable[int]) -> tuple[int, ...]:
         return tuple(self._fed[token] for token in ids)

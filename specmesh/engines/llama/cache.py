@@ -56,7 +56,9 @@ class LlamaCache:
         self._batch = _Batch(lib, sizes.rows)
         if self._memory is None:
             self.close()
-            raise ConfigError(f"{model.name} keeps no context", "choose a model that generates text")
+            raise ConfigError(
+                f"{model.name} keeps no context", "choose a model that generates text"
+            )
 
     def run(self, spans: Sequence[Span], outputs: int) -> NDArray[np.float32]:
         """Run one step; return the `outputs` wanted rows in order, valid until the next. Raises EngineError."""
@@ -96,12 +98,16 @@ class LlamaCache:
             rows = sum(len(span.ids) for span in spans)
             if code == _NO_SLOT:
                 raise EngineError(f"llama.cpp found no room in its cache for a step of {rows} rows")
-            raise EngineError(f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})")
+            raise EngineError(
+                f"llama.cpp failed in a step of {rows} rows (code {code}: {quoted_errors()})"
+            )
 
     def read(self, span: Span) -> None:
         """Decode a span without logits in parts. Raises EngineError."""
         for at in range(0, len(span.ids), self._rows):
-            self.decode([Span(span.seq, span.position + at, span.ids[at : at + self._rows], logits=False)])
+            self.decode(
+                [Span(span.seq, span.position + at, span.ids[at : at + self._rows], logits=False)]
+            )
 
     def logits(self, rows: int) -> NDArray[np.float32]:
         """Return the wanted logits of the last decode: llama.cpp's own memory, valid until the next."""
@@ -127,7 +133,9 @@ class LlamaCache:
         state = reuse if reuse is not None and len(reuse) == size else np.empty(size, np.uint8)
         get = self.lib.llama_state_seq_get_data_ext
         if size == 0 or get(self._handle, _pointer(state), size, seq, self._state_flags) != size:
-            raise EngineError(f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})")
+            raise EngineError(
+                f"llama.cpp did not save the state of sequence {seq} ({quoted_errors()})"
+            )
         return state
 
     def load(self, seq: int, length: int, state: SavedState | None) -> None:
@@ -136,14 +144,20 @@ class LlamaCache:
         if state is None:
             self._seq_rm(self._memory, seq, -1, -1)
             return
-        done = self.lib.llama_state_seq_set_data_ext(self._handle, _pointer(state), len(state), seq, self._state_flags)
+        done = self.lib.llama_state_seq_set_data_ext(
+            self._handle, _pointer(state), len(state), seq, self._state_flags
+        )
         if not done or not self.remove(seq, length):
-            raise EngineError(f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})")
+            raise EngineError(
+                f"llama.cpp did not restore the state of sequence {seq} ({quoted_errors()})"
+            )
 
 
 def _create(model: LlamaModel, sizes: CacheSizes) -> Any:
     params = model.lib.llama_context_default_params()
-    params.n_ctx = (sizes.n_ctx + (sizes.width or 0)) * sizes.max_sessions  # rows that fill a step up take cells too
+    params.n_ctx = (
+        sizes.n_ctx + (sizes.width or 0)
+    ) * sizes.max_sessions  # rows that fill a step up take cells too
     params.n_batch = params.n_ubatch = sizes.rows
     params.n_seq_max = sizes.max_sessions
     params.n_outputs_max = sizes.outputs
@@ -175,7 +189,9 @@ class _Batch:
         cells = range(ctypes.addressof(self._seqs), ctypes.addressof(self._seqs) + 4 * capacity, 4)
         seqs = (_INT32_POINTER * capacity)(*(ctypes.cast(cell, _INT32_POINTER) for cell in cells))
         counts = int32s(*(1,) * capacity)
-        self._batch = lib.llama_batch(0, self._ids, None, self._positions, counts, seqs, self._wanted)
+        self._batch = lib.llama_batch(
+            0, self._ids, None, self._positions, counts, seqs, self._wanted
+        )
 
     def fill(self, spans: Sequence[Span]) -> Any:
         end = 0

@@ -44,7 +44,12 @@ class LlamaEngine:
     """
 
     def __init__(
-        self, settings: ModelSettings, progress: Progress | None = None, *, n_batch: int = N_BATCH, rollback: int = 0
+        self,
+        settings: ModelSettings,
+        progress: Progress | None = None,
+        *,
+        n_batch: int = N_BATCH,
+        rollback: int = 0,
     ) -> None:
         """Load the model and reserve its cache. Raises ConfigError."""
         self._model = LlamaModel(settings, progress)
@@ -72,7 +77,9 @@ class LlamaEngine:
         self._cache = open_cache(model, sizes, drafter=not rollback)
         self._sequences = Sequences(max_sessions, n_ctx, model.n_vocab, n_batch, n_outputs)
         self._offloaded: dict[int, SavedState] = {}
-        self._idle: dict[int, int] = {}  # by sequence to be offloaded, the number of steps when that was said first
+        self._idle: dict[
+            int, int
+        ] = {}  # by sequence to be offloaded, the number of steps when that was said first
         self._steps = 0
         # With a sliding window llama.cpp gives the cells that have left it to other sequences.
         reuse: KVReuse = "copied" if width is None else "cut"
@@ -169,7 +176,9 @@ def _on_cpu(threads: int) -> str:
 def _context_size(settings: ModelSettings, trained: int) -> int:
     n_ctx = context_of(settings.ctx, trained)
     if n_ctx * settings.max_sessions > _MAX_CELLS:  # llama.cpp's 32-bit count would wrap around
-        raise ConfigError(f"{n_ctx} ids x {settings.max_sessions} sequences", "choose a smaller context")
+        raise ConfigError(
+            f"{n_ctx} ids x {settings.max_sessions} sequences", "choose a smaller context"
+        )
     if n_ctx > trained:
         _log.warning("context_beyond_training", n_ctx=n_ctx, trained=trained)
     return n_ctx
@@ -220,7 +229,10 @@ class LlamaDrafter(LlamaEngine):
     def predict(self, asks: Sequence[Ask]) -> list[int | None]:
         spans, ends = list[Span](), list[int]()
         for ask in asks:
-            held, body = self._sequences.held(ask.seq), ask.ids if ask.sampler is None else ask.ids[:-1]
+            held, body = (
+                self._sequences.held(ask.seq),
+                ask.ids if ask.sampler is None else ask.ids[:-1],
+            )
             ends.append(held + len(ask.ids))
             if body or ask.sampler is None:
                 spans.append(Span(ask.seq, held, body, logits=False))

@@ -63,9 +63,14 @@ def library() -> Any:
     except ImportError as error:
         raise ConfigError("llama-cpp-python is not installed", _INSTALL) from error
     except (OSError, RuntimeError) as error:
-        raise ConfigError(f"llama-cpp-python is installed but its library does not load: {error}") from error
+        raise ConfigError(
+            f"llama-cpp-python is installed but its library does not load: {error}"
+        ) from error
     if package.__version__ != PINNED:
-        raise ConfigError(f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}", _INSTALL)
+        raise ConfigError(
+            f"llama-cpp-python {package.__version__} is installed, specmesh needs {PINNED}",
+            _INSTALL,
+        )
     lib = package.llama_cpp
     # The reason of an abort is the last line of stderr then; no debugger is started.
     os.environ["GGML_NO_BACKTRACE"] = "1"
@@ -87,7 +92,10 @@ def gpu_devices() -> tuple[str, ...]:
     """Return the GPUs that can take layers, as "NAME: description"."""
     name = _ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
     description = _ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
-    return tuple(f"{name(device).decode()}: {description(device).decode()}" for device in _devices(_GPU_TYPES))
+    return tuple(
+        f"{name(device).decode()}: {description(device).decode()}"
+        for device in _devices(_GPU_TYPES)
+    )
 
 
 def _devices(kinds: tuple[int, ...]) -> list[int]:
@@ -130,7 +138,9 @@ def answer(request: Json) -> Json:
 
 
 def _add_server(address: str) -> None:
-    found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)(address.encode())
+    found = _rpc_function("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)(
+        address.encode()
+    )
     if not found:
         raise ConfigError(f"the RPC server at {address} has no devices", "start it anew")
     _ggml("ggml_backend_register", None, ctypes.c_void_p)(found)
@@ -143,10 +153,15 @@ def serve_rpc(address: str, threads: int) -> NoReturn:
     text, size, pointers = ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
     start = _rpc_function("ggml_backend_rpc_start_server", None, text, text, size, size, pointers)
     devices = _devices(_GPU_TYPES) or _devices((_CPU_TYPE,))
-    for number in (signal.SIGINT, signal.SIGTERM):  # llama.cpp never returns to where Python would look
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # llama.cpp never returns to where Python would look
         signal.signal(number, signal.SIG_DFL)
     start(address.encode(), None, threads, len(devices), (ctypes.c_void_p * len(devices))(*devices))
-    raise ConfigError(f"no RPC server can listen at {address}", "name an address of this machine and a free port")
+    raise ConfigError(
+        f"no RPC server can listen at {address}", "name an address of this machine and a free port"
+    )
 
 
 def _rpc_function(name: str, result: Any, *arguments: Any) -> Any:
@@ -154,5 +169,7 @@ def _rpc_function(name: str, result: Any, *arguments: Any) -> Any:
     backend = _ggml("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     if not backend:
         raise ConfigError(NO_RPC)
-    address_of = _ggml("ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+    address_of = _ggml(
+        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+    )
     return ctypes.CFUNCTYPE(result, *arguments)(address_of(backend, name.encode()))

@@ -24,7 +24,12 @@ from specmesh.models import check_files
 log = structlog.get_logger("specmesh.engines.llama")
 
 _PIECE_BYTES = 256
-_METADATA_KEYS = ("general.architecture", "general.name", "general.size_label", "tokenizer.ggml.pre")
+_METADATA_KEYS = (
+    "general.architecture",
+    "general.name",
+    "general.size_label",
+    "tokenizer.ggml.pre",
+)
 
 SHORT_TEXT = 4096
 """Bytes that any thread can tokenize."""
@@ -46,9 +51,13 @@ class LlamaModel:
         self._begins = False
         self.texts: dict[str, str] = {}  # `Tokenizer.texts`, once the template is loaded
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
-        if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(self.handle):
+        if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(
+            self.handle
+        ):
             self.close()
-            raise ConfigError(f"{path} is no decoder-only language model", "choose one that generates text")
+            raise ConfigError(
+                f"{path} is no decoder-only language model", "choose one that generates text"
+            )
         self.n_vocab: int = self.lib.llama_vocab_n_tokens(self.vocab)
         self.vocabulary = _vocabulary(self.lib, self.vocab, self.n_vocab)
         self.name = path.stem
@@ -67,7 +76,9 @@ class LlamaModel:
         with self._lock:  # another thread may free the model
             if self.handle is None:
                 raise EngineError("the model is closed")
-            return (self._tokenize if len(raw) <= SHORT_TEXT else self._tokenize_deeply)(raw, special)
+            return (self._tokenize if len(raw) <= SHORT_TEXT else self._tokenize_deeply)(
+                raw, special
+            )
 
     def _tokenize_deeply(self, raw: bytes, special: bool) -> list[int]:
         """llama.cpp splits text by regular expressions, which for many vocabularies take some 310 bytes of stack for
@@ -77,7 +88,9 @@ class LlamaModel:
             with ThreadPoolExecutor(1, "tokens") as deep:
                 return deep.submit(self._tokenize, raw, special).result()
         except RuntimeError as error:
-            raise EngineError(f"no thread could be started to tokenize {len(raw)} bytes ({error})") from error
+            raise EngineError(
+                f"no thread could be started to tokenize {len(raw)} bytes ({error})"
+            ) from error
         finally:
             threading.stack_size(before)
 
@@ -98,7 +111,9 @@ class LlamaModel:
         own: bytes | None = self.lib.llama_model_chat_template(self.handle, None)
         source = chosen if chosen is not None else (own or b"").decode("utf-8", "replace")
         try:
-            self._template = ChatTemplate(source, *written) if source or chosen is not None else None
+            self._template = (
+                ChatTemplate(source, *written) if source or chosen is not None else None
+            )
         except ConfigError as error:
             if chosen is not None:
                 raise
@@ -107,10 +122,15 @@ class LlamaModel:
             self.texts["chat_template"] = source
         self.texts["tool_format"] = tool_format or detect(self.texts.get("chat_template", "")).name
 
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+    def chat_text(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
+    ) -> str:
         template = self._template
         if template is None:
-            raise RequestError(f"{self.name} has no chat template: give the verifier --chat-template FILE", "messages")
+            raise RequestError(
+                f"{self.name} has no chat template: give the verifier --chat-template FILE",
+                "messages",
+            )
         text = template.render(messages, variables, continued=continued)
         # The tokenizer begins with it anyway.
         return text.removeprefix(template.bos) if template.bos and self._begins else text
@@ -169,7 +189,9 @@ def _vocabulary(lib: Any, vocab: Any, n_vocab: int) -> Vocabulary:
     buffer = ctypes.create_string_buffer(_PIECE_BYTES)
     ends = frozenset(token for token in range(n_vocab) if lib.llama_vocab_is_eog(vocab, token))
     pieces = [_piece(lib, vocab, token, buffer) for token in range(n_vocab)]
-    for token in range(n_vocab):  # some models have control tokens for what begins a call of tools: that is text
+    for token in range(
+        n_vocab
+    ):  # some models have control tokens for what begins a call of tools: that is text
         if not pieces[token] and token not in ends:
             mark = _piece(lib, vocab, token, buffer, special=True)
             pieces[token] = mark if mark.decode("utf-8", "replace") in TOOL_MARKS else b""

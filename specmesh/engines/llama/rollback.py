@@ -36,7 +36,9 @@ class FixedWidth(LlamaCache):
         """As in general; also raises LocalProtocolError for a span with logits that is too wide."""
         for span in spans:
             if span.logits and len(span.ids) > self._width:
-                raise LocalProtocolError(f"a span of {len(span.ids)} rows with logits: each step has {self._width}")
+                raise LocalProtocolError(
+                    f"a span of {len(span.ids)} rows with logits: each step has {self._width}"
+                )
         shown: list[NDArray[np.float32]] = []
         for span in spans:
             if span.logits:
@@ -53,7 +55,9 @@ class FixedWidth(LlamaCache):
         filling = [Span(span.seq, span.end, (0,) * missing, logits=True)] if missing else []
         self.decode([span, *filling])
         if missing and not self.remove(span.seq, span.end):
-            raise EngineError(f"llama.cpp did not remove what filled a step of sequence {span.seq} up")
+            raise EngineError(
+                f"llama.cpp did not remove what filled a step of sequence {span.seq} up"
+            )
         return self.logits(self._width)[: len(span.ids)]
 
 
@@ -125,7 +129,9 @@ class Restore(LlamaCache):
         since = len(track.ids) - track.states[-1][0]
         if self._ahead:
             return since > 0 and (settled or since >= SAVE_EVERY)
-        return since > 0 and any(span.seq == seq and span.logits and len(span.ids) > 1 for span in spans)
+        return since > 0 and any(
+            span.seq == seq and span.logits and len(span.ids) > 1 for span in spans
+        )
 
     def _save(self, seq: int) -> None:
         track, reused = self._tracks[seq], None
@@ -149,13 +155,17 @@ class Restore(LlamaCache):
 def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaCache:
     """Reserve a model's memory. Raises ConfigError. A drafter's wrong state costs drafts only, a verifier's would be in
     the text: it is tried."""
-    recurrent = model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(model.handle)
+    recurrent = model.lib.llama_model_is_recurrent(model.handle) or model.lib.llama_model_is_hybrid(
+        model.handle
+    )
     if recurrent and sizes.width is not None:
         what = "keeps states that rows cannot be removed from, so its steps cannot be filled up to one width"
         raise ConfigError(f"{model.name} {what}", "leave --reproducible out")
     cache: LlamaCache
     if recurrent:
-        cache = Restore(model, replace(sizes, rows=sizes.rows + CARRY * sizes.max_sessions), ahead=drafter)
+        cache = Restore(
+            model, replace(sizes, rows=sizes.rows + CARRY * sizes.max_sessions), ahead=drafter
+        )
     else:
         cache = (LlamaCache if sizes.width is None else FixedWidth)(model, sizes)
     try:
@@ -166,7 +176,10 @@ def open_cache(model: LlamaModel, sizes: CacheSizes, *, drafter: bool) -> LlamaC
     cache.clear(0)
     if recurrent and not drafter and not _takes_back(cache):
         cache.close()
-        raise ConfigError(f"{model.name} does not return to a saved state, so it cannot verify", "choose another model")
+        raise ConfigError(
+            f"{model.name} does not return to a saved state, so it cannot verify",
+            "choose another model",
+        )
     return cache
 
 

@@ -48,7 +48,10 @@ class MlxDrafter:
             self._sequences.lengths[seq] = memory.length
 
     def close(self) -> None:
-        self._memories, self._sequences = [], Sequences(0, 0, 0, 0)  # further calls name none that there is
+        self._memories, self._sequences = (
+            [],
+            Sequences(0, 0, 0, 0),
+        )  # further calls name none that there is
         free()
 
     def _load(self, settings: ModelSettings, n_batch: int) -> None:

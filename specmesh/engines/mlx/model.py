@@ -38,7 +38,9 @@ class MlxModel:
         """Load it on this thread, which must make all further calls. Raises ConfigError."""
         where = Path(settings.model or "").expanduser()
         if where.is_file():
-            raise ConfigError(f"{where} is a file: MLX loads a Hugging Face directory (a .gguf file: --engine llama)")
+            raise ConfigError(
+                f"{where} is a file: MLX loads a Hugging Face directory (a .gguf file: --engine llama)"
+            )
         mx, mlx_lm = _library("mlx.core"), _library("mlx_lm")
         if not settings.gpu_layers:
             mx.set_default_device(mx.cpu)
@@ -46,12 +48,20 @@ class MlxModel:
         device = mx.device_info().get("device_name", "GPU") if on_gpu else "CPU"
         self.backend, self.name = f"MLX {version('mlx')}, {device}", where.resolve().name
         advice = "is it complete, and of an architecture that this mlx-lm knows?"
-        with mapped(lambda said: ConfigError(f"{settings.model} could not be loaded by mlx-lm ({said})", advice)):
+        with mapped(
+            lambda said: ConfigError(
+                f"{settings.model} could not be loaded by mlx-lm ({said})", advice
+            )
+        ):
             if not where.is_dir():
                 self.name = str(where)
                 advice = f"no such directory here, and not in the hub's cache: get it by `hf download {where}`"
-                where = Path(_library("huggingface_hub").snapshot_download(self.name, local_files_only=True))
-            self.module, self._tokenizer, self._config = mlx_lm.load(str(where), lazy=True, return_config=True)
+                where = Path(
+                    _library("huggingface_hub").snapshot_download(self.name, local_files_only=True)
+                )
+            self.module, self._tokenizer, self._config = mlx_lm.load(
+                str(where), lazy=True, return_config=True
+            )
             # Logits in half precision are rounded so coarsely that the best two of a thousand positions are equal at
             # one or two. Single precision costs nothing on a CPU, whose half precision is slower.
             if not on_gpu:
@@ -62,14 +72,18 @@ class MlxModel:
     def trained_ctx(self) -> int:
         """Trained context length; 0 where the config does not say."""
         known: dict[str, Any] = {**self._config, **(self._config.get("text_config") or {})}
-        lengths = (known.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len"))
+        lengths = (
+            known.get(key) for key in ("max_position_embeddings", "n_positions", "max_seq_len")
+        )
         return next((length for length in lengths if isinstance(length, int)), 0)
 
     def vocabulary(self, n_vocab: int) -> Vocabulary:
         """Return the vocabulary, `n_vocab` ids long. Raises ConfigError where the tokenizer does not tell it."""
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ConfigError(f"{self.name} has no tokenizer.json", "choose a copy of the model that has one")
+            raise ConfigError(
+                f"{self.name} has no tokenizer.json", "choose a copy of the model that has one"
+            )
         ends = frozenset(token for token in self._tokenizer.eos_token_ids if 0 <= token < n_vocab)
         try:
             known = token_bytes(json.loads(backend.to_str()), n_vocab, ends)
@@ -83,12 +97,16 @@ def mapped(ours: Callable[[str], SpecmeshError]) -> Generator[None]:
     """Raise what `ours` makes of the first line of any error of MLX."""
     try:
         yield
-    except Exception as error:  # MLX, mlx-lm, the classes of its models and the hub have no error in common
+    except (
+        Exception
+    ) as error:  # MLX, mlx-lm, the classes of its models and the hub have no error in common
         raise ours(f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]) from error
 
 
 def _library(name: str) -> Any:
-    with mapped(lambda said: ConfigError(f"MLX cannot be used here ({said})", "pip install 'specmesh[mlx]'")):
+    with mapped(
+        lambda said: ConfigError(f"MLX cannot be used here ({said})", "pip install 'specmesh[mlx]'")
+    ):
         return import_module(name)
 
 
@@ -136,7 +154,11 @@ def _spelling_of(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
     steps = json.dumps([tokenizer.get(name) for name in ("decoder", "pre_tokenizer", "normalizer")])
     if '"ByteLevel"' in steps:
         return byte_level_bytes
-    if '"ByteFallback"' in steps or '"Metaspace"' in steps or tokenizer["model"].get("byte_fallback"):
+    if (
+        '"ByteFallback"' in steps
+        or '"Metaspace"' in steps
+        or tokenizer["model"].get("byte_fallback")
+    ):
         return sentencepiece_bytes
     raise ValueError("neither byte-level nor SentencePiece")
 

@@ -44,7 +44,9 @@ class MlxSequence:
 
     def clear(self) -> None:
         self._caches: list[Any] = make_prompt_cache(self._model)
-        self._watched = [index for index, cache in enumerate(self._caches) if not _always_trims(cache)]
+        self._watched = [
+            index for index, cache in enumerate(self._caches) if not _always_trims(cache)
+        ]
         self._snapshots: list[_Snapshot] = []
         self.length = self.n_vocab = 0
 
@@ -68,7 +70,9 @@ class MlxSequence:
         if surplus <= 0:
             return self.length
         with mapped(self._failed):
-            if not length or not (self._cut(surplus) if can_trim_prompt_cache(self._caches) else self._go_back(length)):
+            if not length or not (
+                self._cut(surplus) if can_trim_prompt_cache(self._caches) else self._go_back(length)
+            ):
                 self.clear()
         self._snapshots = [kept for kept in self._snapshots if kept.length <= self.length]
         return self.length
@@ -95,11 +99,15 @@ class MlxSequence:
 
     def _cut(self, surplus: int) -> bool:
         """Cut every layer; returns whether each really lost `surplus` ids."""
-        trimmed: Any = trim_prompt_cache(self._caches, surplus)  # a count, whatever its annotation says
+        trimmed: Any = trim_prompt_cache(
+            self._caches, surplus
+        )  # a count, whatever its annotation says
         if trimmed != surplus:
             return False
         self.length -= surplus
-        return all(getattr(cache, "offset", 0) in (0, self.length) for cache in self._caches)  # 0: an unused layer
+        return all(
+            getattr(cache, "offset", 0) in (0, self.length) for cache in self._caches
+        )  # 0: an unused layer
 
     def _go_back(self, length: int) -> bool:
         """Return to the newest snapshot of at most `length` ids; False where there is none or a layer stays."""
@@ -119,7 +127,9 @@ class MlxSequence:
         """Snapshot the layers that cannot be cut, or soon cannot."""
         if self._snapshots and self.length < self._snapshots[-1].length + STRIDE:
             return
-        lost = {index: cache for index in self._watched if _loses_its_past(cache := self._caches[index])}
+        lost = {
+            index: cache for index in self._watched if _loses_its_past(cache := self._caches[index])
+        }
         states = {index: tree_map(copy.copy, cache.state) for index, cache in lost.items()}
         if states:
             self._snapshots = [*self._snapshots[-REACH // STRIDE :], _Snapshot(self.length, states)]

@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness import PATIENCE
-from harness.loops import PROMPT, Flaky, Running, Scripted, ScriptedDrafter, ask_for, request, truth, until, welcome
+from harness.loops import (
+    PROMPT,
+    Flaky,
+    Running,
+    Scripted,
+    ScriptedDrafter,
+    ask_for,
+    request,
+    truth,
+    until,
+    welcome,
+)
 
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
@@ -33,7 +44,11 @@ class Told:
         ids = TEXT[begin : begin + count]
         self.router.say(m.Truth(self.session, base, self.known.crc, ids, 0))
         if logprobs:
-            self.router.say(m.Logprobs(self.session, base, [-float(at) for at in range(begin, begin + len(ids))]))
+            self.router.say(
+                m.Logprobs(
+                    self.session, base, [-float(at) for at in range(begin, begin + len(ids))]
+                )
+            )
         self.known.extend(ids)
         return self
 
@@ -65,7 +80,9 @@ def asked(max_tokens: int = 200, timeout: float = PATIENCE) -> Request:
 
 
 def wanted(name: str = NAME) -> Request:
-    return replace(request(1, ids=()), prompt_ids=None, id=name, named_only=True, reconnect_timeout=PATIENCE)
+    return replace(
+        request(1, ids=()), prompt_ids=None, id=name, named_only=True, reconnect_timeout=PATIENCE
+    )
 
 
 def followed(peer: ScriptedDrafter) -> tuple[m.Opened, list[int], m.Done]:

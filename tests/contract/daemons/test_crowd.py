@@ -23,7 +23,9 @@ def test_requests_wait_in_order(bench: Bench):
     verifier = bench.verifier(Flaky(SimSettings(max_sessions=1, step_ms=10)), max_queue=5)
     clients = [verifier.ask(request(20)) for _ in range(1000)]
     firsts = [client.next() for client in clients]
-    began = {number: first.session for number, first in enumerate(firsts) if isinstance(first, Started)}
+    began = {
+        number: first.session for number, first in enumerate(firsts) if isinstance(first, Started)
+    }
     assert list(began)[:6] == list(range(6))
     assert list(began.values()) == sorted(began.values())
     for number in began:
@@ -46,7 +48,9 @@ def test_an_own_request_is_not_kept_out_by_a_drafter(bench: Bench):
 
 
 def test_requests_that_come_too_fast(bench: Bench):
-    rates = {cost: Rate(10**6, 10**6) for cost in Cost} | {Cost.OPENS: Rate(0.1, 50)}  # a busy machine reads slowly
+    rates = {cost: Rate(10**6, 10**6) for cost in Cost} | {
+        Cost.OPENS: Rate(0.1, 50)
+    }  # a busy machine reads slowly
     bench.verifier(Flaky(SimSettings(max_sessions=1)), accounts=PeerAccounts(rates))
     peer = bench.dealer()
     count = 150

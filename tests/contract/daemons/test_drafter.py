@@ -112,7 +112,13 @@ def test_drafter_survives_a_hostile_verifier(bench: Bench):
 
 
 CODES = ("busy", "request", "engine", "session", "context")
-CLASSES = (errors.Busy, errors.RequestError, errors.EngineError, errors.NoSuchText, errors.PromptTooLong)
+CLASSES = (
+    errors.Busy,
+    errors.RequestError,
+    errors.EngineError,
+    errors.NoSuchText,
+    errors.PromptTooLong,
+)
 
 
 @pytest.mark.parametrize(("code", "error"), [*zip(CODES, CLASSES, strict=True)])
@@ -131,7 +137,9 @@ def test_hello_is_said_ever_more_rarely(bench: Bench):
     router, _ = bench.router(), bench.drafter()
     for _ in range(4):
         router.expect(m.Hello)
-    assert time.monotonic() > began + 0.25 + 0.5 + 1.0, "at the soonest; every half a second it would be sooner"
+    assert time.monotonic() > began + 0.25 + 0.5 + 1.0, (
+        "at the soonest; every half a second it would be sooner"
+    )
 
 
 def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -146,7 +154,9 @@ def test_a_close_that_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Dealer, "send", without_room)
     router, _ = welcomed(bench)
     before = router.peer
-    router.say(m.Opened(5, 0, 3, {"temperature": 0}), m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3))
+    router.say(
+        m.Opened(5, 0, 3, {"temperature": 0}), m.Sync(5, 0, 0, (1, 2, 3), 4), m.Done(5, "stop", 3)
+    )
     router.expect(m.Hello)
     assert router.peer != before
 
@@ -203,7 +213,9 @@ def test_a_verifier_that_does_not_come_back(bench: Bench, timeout: float):
     begun.ends()
 
 
-@pytest.mark.parametrize("now", [{"model": "another", "model_hash": "x"}, {"model_hash": ""}, {"model_hash": "y"}])
+@pytest.mark.parametrize(
+    "now", [{"model": "another", "model_hash": "x"}, {"model_hash": ""}, {"model_hash": "y"}]
+)
 def test_another_model_does_not_go_on(bench: Bench, now: dict[str, object]):
     """Equal ids would mean another text."""
     begun = Begun(bench, model_hash="x")

@@ -9,7 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import zmq
-from harness.loops import PROMPT, Bench, Flaky, Running, ask_for, request, truth, until, welcome, welcomed
+from harness.loops import (
+    PROMPT,
+    Bench,
+    Flaky,
+    Running,
+    ask_for,
+    request,
+    truth,
+    until,
+    welcome,
+    welcomed,
+)
 from named_texts import LONG, NAME, back, by_name, followed, kept, named, sessions, slow, wanted
 from numpy.typing import NDArray
 
@@ -22,7 +33,9 @@ from specmesh.errors import RequestError
 from specmesh.wire import messages as m
 
 
-def left(bench: Bench, engine: Flaky | None = None, max_tokens: int = 200, **settings: float) -> Running:
+def left(
+    bench: Bench, engine: Flaky | None = None, max_tokens: int = 200, **settings: float
+) -> Running:
     """A verifier whose drafter has said BYE in the middle of its text, which is kept."""
     verifier, peer = bench.verifier(engine or slow(), **settings), bench.dealer()
     peer.say(named(1, max_tokens=max_tokens))
@@ -196,7 +209,9 @@ def test_turns_of_a_chat(bench: Bench, role: str):
         client = (verifier if role == "verifier" else drafter).ask(request(ids=ids))
         end = client.whole(20, ids)
         assert end.report["cached_tokens"] == found
-        counts.update({name: end.report[name] for name in ("generated_tokens", "drafted", "accepted")})
+        counts.update(
+            {name: end.report[name] for name in ("generated_tokens", "drafted", "accepted")}
+        )
         ids += tuple(client.ids)
         found = len(ids) - 1
     assert counts.items() <= verifier.stats()["totals"].items()
@@ -218,7 +233,9 @@ def test_a_system_prompt_of_a_session_that_lives(bench: Bench):
     assert one.ids == truth(len(one.ids), (*SYSTEM, 65))
 
 
-@pytest.mark.parametrize(("fingerprint", "keeps"), [(welcome().vocab_fingerprint, True), ("0" * 64, False)])
+@pytest.mark.parametrize(
+    ("fingerprint", "keeps"), [(welcome().vocab_fingerprint, True), ("0" * 64, False)]
+)
 def test_the_same_ids_of_another_vocabulary(bench: Bench, fingerprint: str, keeps: bool):
     """A drafter whose verifier comes back with another vocabulary keeps nothing: the ids may mean other tokens."""
     router, drafter = welcomed(bench)
@@ -230,6 +247,8 @@ def test_the_same_ids_of_another_vocabulary(bench: Bench, fingerprint: str, keep
     if not keeps:
         until(lambda: prefix_cache(drafter)["kept_tokens"] == 0, "it is given up")
         return
-    router.say(m.Opened(1, 0, len(SYSTEM) + 1, {"temperature": 0}), m.Sync(1, 0, 0, (*SYSTEM, 65), 4))
+    router.say(
+        m.Opened(1, 0, len(SYSTEM) + 1, {"temperature": 0}), m.Sync(1, 0, 0, (*SYSTEM, 65), 4)
+    )
     router.expect(m.Draft)
     until(lambda: prefix_cache(drafter)["hits"] > 0, "it is found again")

@@ -56,7 +56,12 @@ def frames(peer: ScriptedDrafter) -> dict[int, m.Logprobs]:
 def test_who_takes_a_text_over_has_those_of_all_of_it(bench: Bench):
     """The session keeps them: SYNC is followed by them too."""
     verifier, first = bench.verifier(slow()), bench.dealer()
-    options: dict[str, object] = {"max_tokens": COUNT, "temperature": 0, "draft_n": 0, "logprobs": 1}
+    options: dict[str, object] = {
+        "max_tokens": COUNT,
+        "temperature": 0,
+        "draft_n": 0,
+        "logprobs": 1,
+    }
     order = m.Open(1, "", options, ids=list(PROMPT), name=NAME, n_prompt=len(PROMPT))
     first.say(order)
     assert first.expect(m.Opened).options["logprobs"] == 1
@@ -109,6 +114,9 @@ def test_what_cannot_be_is_dropped(bench: Bench):
     client = drafter.ask(wanted(logprobs=0, count=len(TEXT)))
     said = Told(router, router.expect(m.Open)).more(len(TEXT))
     logprobs, foreign = [-1.0] * len(TEXT), [256] * len(TEXT)
-    router.say(m.Logprobs(4, len(PROMPT), logprobs, foreign, logprobs), m.Logprobs(99, len(PROMPT), logprobs))
+    router.say(
+        m.Logprobs(4, len(PROMPT), logprobs, foreign, logprobs),
+        m.Logprobs(99, len(PROMPT), logprobs),
+    )
     said.done()
     assert told(client) == [(token, None) for token in TEXT]

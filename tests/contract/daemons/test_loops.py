@@ -11,7 +11,19 @@ from unittest.mock import Mock
 
 import pytest
 from harness import PATIENCE, loops
-from harness.loops import PROMPT, Bench, Flaky, Running, Scripted, ask_for, attach, request, truth, until, welcomed
+from harness.loops import (
+    PROMPT,
+    Bench,
+    Flaky,
+    Running,
+    Scripted,
+    ask_for,
+    attach,
+    request,
+    truth,
+    until,
+    welcomed,
+)
 from structlog.testing import capture_logs
 
 from specmesh.core.events import Span
@@ -31,7 +43,9 @@ def test_engine_failure_ends_the_session_only(bench: Bench, role: str):
     engine = Flaky(SimSettings(max_sessions=1))
     engine.fail_from = len(PROMPT) + 30
     verifier, drafter = bench.pair(engine)
-    asked, draft_n, begins = (verifier, 0, "") if role == "verifier" else (drafter, 4, "the verifier's engine failed: ")
+    asked, draft_n, begins = (
+        (verifier, 0, "") if role == "verifier" else (drafter, 4, "the verifier's engine failed: ")
+    )
     client = asked.ask(request(200, draft_n))
     error = client.error()
     assert (type(error), str(error)) == (EngineError, f"{begins}out of memory")
@@ -105,14 +119,18 @@ PARAMS = replace(request().params, grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"t
         ({"logit_bias": ((99999, 1.0),)}, "logit_bias names token 99999"),
     ],
 )
-def test_what_the_target_cannot_go_on_with_is_refused(bench: Bench, sampling: dict[str, object], why: str):
+def test_what_the_target_cannot_go_on_with_is_refused(
+    bench: Bench, sampling: dict[str, object], why: str
+):
     params = replace(PARAMS, sampling=replace(PARAMS.sampling, **sampling))
     error = bench.verifier().ask(replace(request(), params=params)).error()
     assert why in str(error)
     assert error.param in sampling
 
 
-def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_a_grammar_that_cannot_be_compiled_ends_no_drafter(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     """Its drafts go without."""
     monkeypatch.setattr(Grammars, "compile", Mock(side_effect=RuntimeError("a defect")))
     router, _ = welcomed(bench)

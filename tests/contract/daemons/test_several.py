@@ -3,7 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from harness.loops import PATIENCE, Bench, Flaky, Hearing, Running, Scripted, request, truth, until, welcome
+from harness.loops import (
+    PATIENCE,
+    Bench,
+    Flaky,
+    Hearing,
+    Running,
+    Scripted,
+    request,
+    truth,
+    until,
+    welcome,
+)
 from harness.ports import free_address
 from named_texts import Told, asked, back, wanted
 
@@ -26,7 +37,9 @@ class Two:
         for router, said in ((self.a, {"verifier": "a"}), (self.b, {"verifier": "b"} | b)):
             router.expect(m.Hello)
             router.say(welcome(**({"model_hash": FILE} | said)))
-        until(lambda: all(one["name"] and one["vocabulary"] for one in self.rows()), "both are there")
+        until(
+            lambda: all(one["name"] and one["vocabulary"] for one in self.rows()), "both are there"
+        )
 
     def rows(self) -> list[dict[str, object]]:
         return self.drafter.stats()["verifiers"]
@@ -108,7 +121,9 @@ def test_a_text_by_its_name_is_looked_for_everywhere(bench: Bench):
 # --- where it goes on
 
 
-@pytest.mark.parametrize("other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["", "e", "ctx"])
+@pytest.mark.parametrize(
+    "other", [{"model_hash": ""}, {"model_hash": "e" * 64}, {"n_ctx": 64}], ids=["", "e", "ctx"]
+)
 def test_another_file_does_not_go_on(bench: Bench, other: dict[str, object]):
     """Of the same name even: two files may have it. Nor does one whose shorter context would end the text earlier."""
     two = Two(bench, **other)
@@ -139,7 +154,9 @@ def test_a_refusal_elsewhere_is_not_the_end(bench: Bench):
 class Foreign(SimDrafter):
     def __init__(self, settings: SimSettings) -> None:
         super().__init__(settings)
-        self.vocabulary = Vocabulary(tuple(b"\xff%d" % number for number in range(256)), frozenset())
+        self.vocabulary = Vocabulary(
+            tuple(b"\xff%d" % number for number in range(256)), frozenset()
+        )
 
 
 @pytest.mark.parametrize("count", [1, 2])

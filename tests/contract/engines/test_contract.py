@@ -38,8 +38,12 @@ def verifier(request: pytest.FixtureRequest) -> Iterator[VerifyEngine]:
     engine.close()
 
 
-def one_by_one(engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0) -> NDArray[np.float32]:
-    return np.concatenate([step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)])
+def one_by_one(
+    engine: VerifyEngine, seq: int, ids: Sequence[int], position: int = 0
+) -> NDArray[np.float32]:
+    return np.concatenate(
+        [step(engine, span(seq, position + index, [token]))[0] for index, token in enumerate(ids)]
+    )
 
 
 def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) -> None:
@@ -56,7 +60,9 @@ def assert_same_logits(left: NDArray[np.float32], right: NDArray[np.float32]) ->
 
 class TestVerifier:
     def test_shape(self, verifier: VerifyEngine) -> None:
-        wanted, unwanted = verifier.decode([span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)])
+        wanted, unwanted = verifier.decode(
+            [span(0, 0, [40, 41, 42]), span(1, 0, [40], logits=False)]
+        )
         assert (wanted.shape, wanted.dtype) == ((3, len(verifier.tokenizer.vocabulary)), np.float32)
         assert unwanted is None
 
@@ -104,7 +110,9 @@ class TestVerifier:
                 kept = 1 + min(good, drafts)
                 if held[seq] + drafts < 70:
                     wrong = rng.integers(33, 126, size=1 + drafts - kept).tolist()
-                    spans.append(span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong))
+                    spans.append(
+                        span(seq, held[seq], texts[seq][held[seq] : held[seq] + kept] + wrong)
+                    )
                     right.append(kept)
             for part, kept, rows in zip(spans, right, step(verifier, *spans), strict=True):
                 seen[part.seq].append(rows[:kept])
@@ -198,7 +206,9 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[DraftEngine]:
 
 class TestDrafter:
     @pytest.mark.parametrize("sampler", [GREEDY, contract.SAMPLED], ids=["greedy", "sampled"])
-    def test_guess_is_a_function_of_the_prefix(self, drafter: DraftEngine, sampler: Sampler) -> None:
+    def test_guess_is_a_function_of_the_prefix(
+        self, drafter: DraftEngine, sampler: Sampler
+    ) -> None:
         ids = text_ids(24)
         at_once = predict(drafter, 0, ids, sampler)
         for token in ids[:-1]:
@@ -237,7 +247,9 @@ class TestDrafter:
             alone.append([predict(drafter, 0, more, GREEDY) for more in (ids, [44])])
             drafter.trim(0, 0)
         first = drafter.predict([Ask(seq, tuple(ids), GREEDY) for seq, ids in enumerate(texts)])
-        second = drafter.predict([Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)])
+        second = drafter.predict(
+            [Ask(2, (44,), GREEDY), Ask(0, (44,), None), Ask(1, (44,), GREEDY)]
+        )
         assert first == [guesses[0] for guesses in alone]
         assert second == [alone[2][1], None, alone[1][1]]
 

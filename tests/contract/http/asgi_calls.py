@@ -18,7 +18,9 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import NoSuchModel, SpecmeshError
 
 LETTERS = Vocabulary(tuple(bytes([n]) for n in range(256)), frozenset({255}))
-DONE = Finished("length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1})
+DONE = Finished(
+    "length", (104, 105), {"rounds": 2, "drafted": 5, "accepted": 3, "cached_tokens": 1}
+)
 EVENTS = (Started(7, 2), Tokens((65, 66), 1), Tokens((67,), 0), DONE)
 
 
@@ -39,7 +41,9 @@ class FakeDaemon:
     def served(self, name: str) -> r.ModelInfo:
         if name not in ("", *self.models):
             raise NoSuchModel.of(name)
-        return r.ModelInfo(name or "fake-model", self.vocabulary, f"target of {name}" if name else "")
+        return r.ModelInfo(
+            name or "fake-model", self.vocabulary, f"target of {name}" if name else ""
+        )
 
     async def stats(self) -> Snapshot:
         return self.snapshot
@@ -117,7 +121,13 @@ async def call(
         await answer.gone.wait()
         return {"type": "http.disconnect"}
 
-    scope: dict[str, object] = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+    scope: dict[str, object] = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": headers,
+    }
     scope["state"] = {"connection": connection or SimpleNamespace(behind=False)}
     app = app or create_app(daemon, kept or KeptResponses())
     await asyncio.wait_for(app(scope, receive, answer.send), PATIENCE)

@@ -41,7 +41,9 @@ def test_stream_joins_what_came_together():
 
 
 def test_stream_with_rounds():
-    _, first, second, _ = (body["specmesh"] for body in post(FakeDaemon(*EVENTS), stream=True, rounds=True).bodies())
+    _, first, second, _ = (
+        body["specmesh"] for body in post(FakeDaemon(*EVENTS), stream=True, rounds=True).bodies()
+    )
     assert first == {"accepted_text": "A", "token_ids": [65, 66], "accepted": 1}
     assert second == {"accepted_text": "", "token_ids": [67], "accepted": 0}
 
@@ -51,7 +53,9 @@ def test_a_stream_waits_for_its_reader():
     reader, answer = SimpleNamespace(behind=True, on_writable=None), Answer()
 
     async def read() -> None:
-        asking = asyncio.ensure_future(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [BODY], answer, reader))
+        asking = asyncio.ensure_future(
+            call(FakeDaemon(*EVENTS), "POST", "/v1/completions", [BODY], answer, reader)
+        )
         while reader.on_writable is None:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -62,7 +66,9 @@ def test_a_stream_waits_for_its_reader():
         reader.on_writable()  # what is taken of an answer that has ended is nothing to it
         await asking
         reader.on_writable()
-        assert not isinstance(getattr(reader.on_writable, "__self__", None), api_answer.Answer)  # nor is it kept
+        assert not isinstance(
+            getattr(reader.on_writable, "__self__", None), api_answer.Answer
+        )  # nor is it kept
 
     asyncio.run(read())
     assert [body["choices"][0]["text"] for body in answer.bodies()] == ["", "ABC", ""]
@@ -87,14 +93,21 @@ def test_resumable_stream_says_what_is_needed_to_go_on():
     answers = [post(FakeDaemon(started, DONE), stream=True, resumable=True) for _ in range(2)]
     first, again = (json.loads(answer.events()[0]) for answer in answers)
     plain, request = {"session": 7, "prompt_tokens": 2}, first["specmesh"].pop("request")
-    assert parse_body({"prompt": "x", "stop": "D", "draft_n": 4} | request, chat=False).requests[0].params == PARAMS
+    assert (
+        parse_body({"prompt": "x", "stop": "D", "draft_n": 4} | request, chat=False)
+        .requests[0]
+        .params
+        == PARAMS
+    )
     assert first["specmesh"] == plain | {"prompt_token_ids": [104, 105]}
     assert len(first["id"]) == len(NAME)
     assert first["id"] != again["id"]
     assert json.loads(post(FakeDaemon(started, DONE), stream=True).events()[0])["specmesh"] == plain
 
 
-@pytest.mark.parametrize(("asked", "biases"), [({}, ()), ({"ignore_eos": True}, ((255, FORBIDDEN),))])
+@pytest.mark.parametrize(
+    ("asked", "biases"), [({}, ()), ({"ignore_eos": True}, ((255, FORBIDDEN),))]
+)
 def test_an_end_that_is_ignored(asked: dict[str, object], biases: tuple[object, ...]):
     """The end ids are forbidden where that was asked for; so whoever goes on with the text is told."""
     daemon = FakeDaemon(*EVENTS)
@@ -107,14 +120,25 @@ def test_an_end_that_is_ignored(asked: dict[str, object], biases: tuple[object, 
 def test_resumed_text_goes_on_where_it_was(stream: bool):
     """Half a character, half a stop string are made again of known ids; usage counts all but the stop string's."""
     daemon = FakeDaemon(Started(1, 1, (9,), PARAMS), Tokens((EURO[2], 67, 68, 69), 0), DONE)
-    resume = {"id": NAME, "model": "fake-model", "prompt_token_ids": [9], "token_ids": [65, *EURO[:2]]}
-    answer = post(daemon, stream=stream, stream_options={"include_usage": True}, resume=resume, stop=["D"])
+    resume = {
+        "id": NAME,
+        "model": "fake-model",
+        "prompt_token_ids": [9],
+        "token_ids": [65, *EURO[:2]],
+    }
+    answer = post(
+        daemon, stream=stream, stream_options={"include_usage": True}, resume=resume, stop=["D"]
+    )
     bodies = answer.bodies()
     assert "".join(choice["text"] for body in bodies for choice in body["choices"]) == "€C"
     assert {body["id"] for body in bodies} == {NAME}
     assert bodies[-1]["usage"]["completion_tokens"] == 5
     [order] = daemon.orders
-    assert (order.request.id, order.request.generated, order.request.known) == (NAME, (65, *EURO[:2]), 3)
+    assert (order.request.id, order.request.generated, order.request.known) == (
+        NAME,
+        (65, *EURO[:2]),
+        3,
+    )
 
 
 def test_text_asked_for_by_name_ends_with_its_own_stop_string():
@@ -153,7 +177,9 @@ class Differing(FakeDaemon):
     @property
     def left(self) -> set[int]:
         """Choices that were cancelled."""
-        asked = {order.client: order.request.choice for order in self.orders if isinstance(order, Submit)}
+        asked = {
+            order.client: order.request.choice for order in self.orders if isinstance(order, Submit)
+        }
         return {asked[order.client] for order in self.orders if isinstance(order, Cancel)}
 
 
@@ -176,7 +202,9 @@ def test_who_leaves_leaves_all(stream: bool):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_that_fails_ends_all(stream: bool):
-    daemon = Differing((Started(1, 2),), (Failed(Busy("full")),), (Started(2, 2), Tokens((67,), 0), DONE))
+    daemon = Differing(
+        (Started(1, 2),), (Failed(Busy("full")),), (Started(2, 2), Tokens((67,), 0), DONE)
+    )
     answer = post(daemon, n=4, stream=stream)
     assert answer.status == 503
     assert daemon.left >= {0, 3}
@@ -200,7 +228,9 @@ def likely(chosen: float, *top: tuple[int, float]) -> Logprob:
 def told(*rounds: tuple[tuple[int, ...], tuple[Logprob | None, ...]]) -> FakeDaemon:
     """A daemon whose text these rounds make, with their log-probabilities; it was begun with some."""
     params = SessionParams(SamplingParams(), 9, logprobs=1)
-    return FakeDaemon(Started(1, 2, (104, 105), params), *(Tokens(ids, 0, tops) for ids, tops in rounds), DONE)
+    return FakeDaemon(
+        Started(1, 2, (104, 105), params), *(Tokens(ids, 0, tops) for ids, tops in rounds), DONE
+    )
 
 
 def test_a_completion_has_four_lists():
@@ -243,7 +273,10 @@ def test_an_echoed_prompt(stream: bool):
     """It stands before the text in all four lists, without a logarithm for its first id; a stop string is no matter."""
     params = SessionParams(SamplingParams(), 9, logprobs=1)
     prompt = Started(1, 3, (104, *EURO[:2]), params)
-    rounds = Tokens((65,), 0, (likely(-0.5, (65, -0.5)),)), Tokens((66,), 0, (likely(-3.0, (90, -0.1)),))
+    rounds = (
+        Tokens((65,), 0, (likely(-0.5, (65, -0.5)),)),
+        Tokens((66,), 0, (likely(-3.0, (90, -0.1)),)),
+    )
     daemon = FakeDaemon(prompt, Scored((likely(-1.0, (104, -1.0)), likely(-2.0))), *rounds, DONE)
     answer = post(daemon, logprobs=1, echo=True, stop="h", stream=stream)
     choices = [body["choices"][0] for body in answer.bodies()]
@@ -261,7 +294,9 @@ def test_an_echoed_prompt(stream: bool):
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_echoed_prompt_alone(stream: bool):
     """Without log-probabilities; or where none came of it: there is only one id, or its verifier knows of no echo."""
-    answer = post(FakeDaemon(Started(1, 2, (104, 105)), Tokens((65,), 0), DONE), echo=True, stream=stream)
+    answer = post(
+        FakeDaemon(Started(1, 2, (104, 105)), Tokens((65,), 0), DONE), echo=True, stream=stream
+    )
     bodies = answer.bodies()
     assert "".join(body["choices"][0]["text"] for body in bodies) == "hiA"
     lone = post(FakeDaemon(Started(1, 1, (104,)), DONE), echo=True, logprobs=1).json()["choices"][0]
@@ -270,8 +305,13 @@ def test_an_echoed_prompt_alone(stream: bool):
 
 def test_who_asks_by_name_has_what_the_text_has():
     """Ids from before it was last gone on with have null."""
-    logprobs = post(told(((65, 66), (None, likely(-1.0)))), resume={"id": NAME}).json()["choices"][0]["logprobs"]
-    assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == ([None, -1.0], [None, {"B": -1.0}])
+    logprobs = post(told(((65, 66), (None, likely(-1.0)))), resume={"id": NAME}).json()["choices"][
+        0
+    ]["logprobs"]
+    assert (logprobs["token_logprobs"], logprobs["top_logprobs"]) == (
+        [None, -1.0],
+        [None, {"B": -1.0}],
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -282,21 +322,34 @@ def test_ids_text_and_logprobs_end_together(stream: bool):
     daemon.vocabulary = Vocabulary((b"ab", b"c#", b"#", b"#d"), frozenset())
     answer = post(daemon, logprobs=0, stop=["##"], stream=stream, rounds=True)
     bodies = answer.bodies()
-    assert [text for body in bodies if (text := body["choices"][0]["text"])] == (["ab", "#c"] if stream else ["ab#c"])
+    assert [text for body in bodies if (text := body["choices"][0]["text"])] == (
+        ["ab", "#c"] if stream else ["ab#c"]
+    )
     lists = [one for body in bodies if (one := body["choices"][0]["logprobs"]) is not None]
     assert [value for one in lists for value in one["token_logprobs"]] == [0.0, -2.0, -1.0]
     assert [begin for one in lists for begin in one["text_offset"]] == [0, 2, 3]
-    assert [token for body in bodies for token in body["specmesh"].get("token_ids", [])] == [0, 2, 1]
+    assert [token for body in bodies for token in body["specmesh"].get("token_ids", [])] == [
+        0,
+        2,
+        1,
+    ]
 
 
-TOOLS = {"tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": True, "format": "hermes"}
+TOOLS = {
+    "tools": [{"name": "f", "parameters": {}}],
+    "choice": "auto",
+    "parallel": True,
+    "format": "hermes",
+}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>'
 TEXT = f"<think>So?\n</think>\n\nWell: {CALL}\n{CALL}"
 
 
 def made(*, splits: bool = True) -> Deltas:
     grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": "think"}))
-    return deltas_of(SessionParams(SamplingParams(), 9, grammar=grammar, thinking="think"), splits=splits)
+    return deltas_of(
+        SessionParams(SamplingParams(), 9, grammar=grammar, thinking="think"), splits=splits
+    )
 
 
 def joined(parts: list[dict[str, object]]) -> tuple[str, str, list[list[str]]]:
@@ -315,7 +368,11 @@ def joined(parts: list[dict[str, object]]) -> tuple[str, str, list[list[str]]]:
 def test_whatever_the_parts(cuts: list[int]):
     deltas, places = made(), [0, *sorted(cuts), len(TEXT)]
     parts = [TEXT[a:b] for a, b in pairwise(places)]
-    told = [delta for n, part in enumerate(parts) for delta in deltas.feed(part, over=n == len(parts) - 1)]
+    told = [
+        delta
+        for n, part in enumerate(parts)
+        for delta in deltas.feed(part, over=n == len(parts) - 1)
+    ]
     calls = [["f", '{"a": "</tool_call>"}']] * 2
     assert joined(told) == ("So?", "Well: ", calls)
     message = deltas.message
@@ -329,13 +386,20 @@ def test_a_text_gone_on_with(known: str):
     deltas = made()
     deltas.skip(known)
     thought, content, calls = joined(deltas.feed(TEXT.removeprefix(known), over=True))
-    assert ("So" + thought, "We" * ("We" in known) + content, len(calls)) in (("So?", "Well: ", 2), ("So", "Well: ", 2))
+    assert ("So" + thought, "We" * ("We" in known) + content, len(calls)) in (
+        ("So?", "Well: ", 2),
+        ("So", "Well: ", 2),
+    )
 
 
 def test_thoughts_may_stay():
     """With their marks, and no call begins in one."""
     text = f"<think>So {CALL}</think>\n\nWell"
-    assert joined(made(splits=False).feed(text, over=True)) == ("", f"<think>So {CALL}</think>Well", [])
+    assert joined(made(splits=False).feed(text, over=True)) == (
+        "",
+        f"<think>So {CALL}</think>Well",
+        [],
+    )
 
 
 def test_no_delta_is_empty():

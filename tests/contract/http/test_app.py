@@ -24,7 +24,11 @@ from specmesh.engines.sim import SimSettings, SimVerifier
 def test_health_while_loading_and_after():
     loading = get(FakeDaemon(reason=errors.Busy("loading its model (43%)")), "/health")
     assert loading.status == 503
-    assert loading.json() == {"status": "unavailable", "role": "verifier", "reason": "loading its model (43%)"}
+    assert loading.json() == {
+        "status": "unavailable",
+        "role": "verifier",
+        "reason": "loading its model (43%)",
+    }
     ready = get(FakeDaemon(), "/health")
     assert (ready.status, ready.json()) == (200, {"status": "ok", "role": "verifier"})
 
@@ -32,7 +36,9 @@ def test_health_while_loading_and_after():
 def test_stats_and_models_are_the_backends():
     daemon = FakeDaemon()
     assert get(daemon, "/stats").json() == asdict(asyncio.run(daemon.stats()))
-    assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(daemon.models)
+    assert [model["id"] for model in get(daemon, "/v1/models").json()["data"]] == list(
+        daemon.models
+    )
     daemon.models = ()
     for reason in (None, errors.DaemonUnreachable("no verifier answers")):
         daemon.reason = reason
@@ -62,14 +68,21 @@ def test_metrics_agree_with_stats(snapshot: Any, names: dict[str, str], peers: s
     numbers = {name: number for number, name in enumerate(names, 7)}
     daemon, openmetrics = FakeDaemon(), "application/openmetrics-text; version=1.0.0"
     daemon.snapshot = replace(snapshot, totals=replace(snapshot.totals, **numbers))
-    answer = asyncio.run(call(daemon, "GET", "/metrics", headers=[(b"accept", openmetrics.encode())]))
+    answer = asyncio.run(
+        call(daemon, "GET", "/metrics", headers=[(b"accept", openmetrics.encode())])
+    )
     assert answer.headers["content-type"].startswith(openmetrics)
     families = text_string_to_metric_families(answer.body.decode())
     told = {sample.name: sample.value for family in families for sample in family.samples}
     assert {name: told[f"specmesh_{metric}_total"] for name, metric in names.items()} == numbers
     assert numbers.items() <= get(daemon, "/stats").json()["totals"].items()
-    assert (told["specmesh_engine_healthy"], told[f"specmesh_num_{peers}"]) == (1, peers == "drafters")
-    assert told.get("specmesh_draft_seconds_count") == getattr(snapshot.totals, "draft_tokens", None)
+    assert (told["specmesh_engine_healthy"], told[f"specmesh_num_{peers}"]) == (
+        1,
+        peers == "drafters",
+    )
+    assert told.get("specmesh_draft_seconds_count") == getattr(
+        snapshot.totals, "draft_tokens", None
+    )
 
 
 REFUSALS = [
@@ -87,7 +100,9 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("error", "status", "code"), REFUSALS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("error", "status", "code"), REFUSALS, ids=lambda value: type(value).__name__
+)
 def test_refusal_is_a_status_and_openais_error(
     error: errors.SpecmeshError, status: int, code: str | None, stream: bool
 ):
@@ -95,7 +110,10 @@ def test_refusal_is_a_status_and_openais_error(
     told = answer.json()["error"]
     assert answer.status == status
     assert (told["message"], told["param"]) == (str(error), getattr(error, "param", None))
-    assert (told["type"], told["code"]) == ("invalid_request_error" if status < 500 else "server_error", code)
+    assert (told["type"], told["code"]) == (
+        "invalid_request_error" if status < 500 else "server_error",
+        code,
+    )
     assert told["specmesh"] == {"error": type(error).__name__, "exit_code": error.exit_code}
     assert (answer.headers.get("retry-after") == "1") == (status == 503)
 
@@ -130,9 +148,14 @@ def test_every_depth_has_an_answer():
     """JSON is read a little deeper than it is written; that is the client's trouble, too."""
     for depth in range(800, 1000):
         schema = b'{"a":' * depth + b"1" + b"}" * depth
-        asked = {"completions": b'"prompt": "x", "json_schema": ', "responses": b'"input": "x", "metadata": '}
+        asked = {
+            "completions": b'"prompt": "x", "json_schema": ',
+            "responses": b'"input": "x", "metadata": ',
+        }
         for name, said in asked.items():
-            answer = asyncio.run(call(FakeDaemon(*EVENTS), "POST", f"/v1/{name}", [b"{" + said + schema + b"}"]))
+            answer = asyncio.run(
+                call(FakeDaemon(*EVENTS), "POST", f"/v1/{name}", [b"{" + said + schema + b"}"])
+            )
             assert answer.status == 200 or "nested too deeply" in answer.json()["error"]["message"]
 
 
@@ -191,10 +214,16 @@ def test_each_peer_has_a_time(peers: tuple[Peer, ...]):
     app = create_app(Pinged(), KeptResponses(), ping_timeout=0.05)
     answer = asyncio.run(call(Pinged(), "POST", "/ping", app=app))
     if peers:
-        told = [{"peer": one.name, "address": one.address, "time_ms": 100.0 if one is FAR else None} for one in peers]
+        told = [
+            {"peer": one.name, "address": one.address, "time_ms": 100.0 if one is FAR else None}
+            for one in peers
+        ]
         assert answer.json() == {"peers": told}
     else:
-        assert (answer.status, "no drafter is attached" in answer.json()["error"]["message"]) == (502, True)
+        assert (answer.status, "no drafter is attached" in answer.json()["error"]["message"]) == (
+            502,
+            True,
+        )
 
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -223,8 +252,14 @@ class Drafter(FakeDaemon):
     [
         ({"content": "hi", "add_special": True}, [1, 104, 105]),
         ({"content": ["hi", 299, "é"], "add_special": True}, [1, 104, 105, 299, 195, 169]),
-        ({"content": "é", "with_pieces": True}, [{"id": 195, "piece": [195]}, {"id": 169, "piece": [169]}]),
-        ({"content": ["h", 299], "with_pieces": True}, [{"id": 104, "piece": "h"}, {"id": 299, "piece": "<299>"}]),
+        (
+            {"content": "é", "with_pieces": True},
+            [{"id": 195, "piece": [195]}, {"id": 169, "piece": [169]}],
+        ),
+        (
+            {"content": ["h", 299], "with_pieces": True},
+            [{"id": 104, "piece": "h"}, {"id": 299, "piece": "<299>"}],
+        ),
         ({}, []),
     ],
 )
@@ -232,7 +267,9 @@ def test_tokenize(body: object, tokens: list[object]):
     assert ask(Verifier(), "/tokenize", body).json() == {"tokens": tokens}
 
 
-@pytest.mark.parametrize(("tokens", "text"), [([104, 105, 299], "hi<299>"), ([195, 169, 195], "é\ufffd"), (None, "")])
+@pytest.mark.parametrize(
+    ("tokens", "text"), [([104, 105, 299], "hi<299>"), ([195, 169, 195], "é\ufffd"), (None, "")]
+)
 @pytest.mark.parametrize("daemon", [Verifier, Drafter])
 def test_detokenize(daemon: type[FakeDaemon], tokens: object, text: str):
     """At a drafter too, which has the verifier's vocabulary."""
@@ -245,7 +282,9 @@ def test_apply_template():
     """What the same chat would be answered after."""
     assert ask(Verifier(), "/apply-template", CHAT).json() == {"prompt": "user: Hi\nassistant: "}
     begun = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "Well"}]}
-    assert ask(Verifier(), "/apply-template", begun).json() == {"prompt": "user: Hi\nassistant: Well"}
+    assert ask(Verifier(), "/apply-template", begun).json() == {
+        "prompt": "user: Hi\nassistant: Well"
+    }
 
 
 @pytest.mark.parametrize(
@@ -264,7 +303,11 @@ def test_refusals_name_the_field(path: str, body: object, field: str):
 
 
 def test_what_is_not_offered():
-    for daemon, path in ((Drafter(), "/tokenize"), (Drafter(), "/apply-template"), (Verifier(), "/v1/embeddings")):
+    for daemon, path in (
+        (Drafter(), "/tokenize"),
+        (Drafter(), "/apply-template"),
+        (Verifier(), "/v1/embeddings"),
+    ):
         answer = ask(daemon, path, CHAT)
         assert (answer.status, answer.json()["error"]["code"]) == (501, "not_offered")
 
@@ -272,7 +315,11 @@ def test_what_is_not_offered():
 def test_props():
     """llama-server's fields; what is not known is null."""
     told: Any = get(Verifier(), "/props").json()
-    assert (told["model_path"], told["total_slots"], told["chat_template"]) == ("fake-model", None, None)
+    assert (told["model_path"], told["total_slots"], told["chat_template"]) == (
+        "fake-model",
+        None,
+        None,
+    )
     assert told["default_generation_settings"] == {"n_ctx": None}
     assert told["build_info"].startswith("specmesh-")
 
@@ -288,7 +335,11 @@ def test_props():
 def test_variables_that_the_template_does_not_name(template: str, ignored: str | None):
     """Ignored, and said so, like fields that nobody reads."""
     variables = {"effort": 1, "enable_thinking": False}
-    body = CHAT | {"reasoning_effort": "low", "chat_template_kwargs": variables, "add_generation_prompt": False}
+    body = CHAT | {
+        "reasoning_effort": "low",
+        "chat_template_kwargs": variables,
+        "add_generation_prompt": False,
+    }
     answer = ask(Templated(template), "/v1/chat/completions", body)
     assert answer.status == 200
     assert answer.headers.get("x-specmesh-ignored") == ignored

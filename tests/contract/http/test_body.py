@@ -24,7 +24,9 @@ def test_every_field():
     own = {"draft_n": 3, "rounds": True, "cache_prompt": False, "model": "m"}
     sampled = {"max_tokens": 7, "temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 9}
     body = parse_completion(
-        {"prompt": [1, 2], "stream": True, "stream_options": {"include_usage": True}} | own | sampled
+        {"prompt": [1, 2], "stream": True, "stream_options": {"include_usage": True}}
+        | own
+        | sampled
     )
     [request] = body.requests
     params = request.params
@@ -38,7 +40,10 @@ REFUSED: dict[str, list[object]] = {
     "prompt": [None, 5, [], [1, "2"], [True], [1.0], ["a", 1], [["a"]], ["a"] * 129, {}],
     "prediction": [{"type": "content", "content": "x"}],
     **{name: [1] for name in ("mirostat", "dry_multiplier", "top_n_sigma", "guided_json")},
-    **{name: [5] for name in ("min_tokens", "n_predict", "best_of", "typical_p", "model", "grammar")},
+    **{
+        name: [5]
+        for name in ("min_tokens", "n_predict", "best_of", "typical_p", "model", "grammar")
+    },
     "stop_token_ids": [[1]],
     "max_tokens": [-2, 1.5, "9", True, 2**31],
     "temperature": [-0.1, 101, math.nan, math.inf, "1", True, 10**400],
@@ -62,7 +67,16 @@ REFUSED: dict[str, list[object]] = {
     "min_p": [1.1],
     "strategy": ["lossy", 1],
     "threshold": [0, 1.1],
-    "logit_bias": [{"7": -101}, {"-1": 1}, {"x": 1}, {"1": True}, [[1]], [5], "5", {str(n): 1 for n in range(1025)}],
+    "logit_bias": [
+        {"7": -101},
+        {"-1": 1},
+        {"x": 1},
+        {"1": True},
+        [[1]],
+        [5],
+        "5",
+        {str(n): 1 for n in range(1025)},
+    ],
 }
 
 
@@ -80,7 +94,10 @@ def test_refused(name: str, value: object):
 @pytest.mark.parametrize("seed", [7, 2**32 - 1, 2**32 + 1, 2**64 - 2, -(2**63), -1])
 def test_seeds(seed: int):
     """The lowest 32 bits of any one; -1 is a random one."""
-    found = {parse_completion({"prompt": "x", "seed": seed}).requests[0].params.sampling.seed for _ in range(4)}
+    found = {
+        parse_completion({"prompt": "x", "seed": seed}).requests[0].params.sampling.seed
+        for _ in range(4)
+    }
     assert len(found) > 1 if seed == -1 else found == {seed % 2**32}
 
 
@@ -111,7 +128,12 @@ def test_taken(name: str, value: object):
 
 
 def test_penalties_and_biases():
-    fields = {"repeat_penalty": 1.1, "repeat_last_n": 5, "presence_penalty": 0.5, "frequency_penalty": -1}
+    fields = {
+        "repeat_penalty": 1.1,
+        "repeat_last_n": 5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -1,
+    }
     sampling = parse_completion({"prompt": "x"} | fields).requests[0].params.sampling
     assert sampling.penalties == Penalties(1.1, -1.0, 0.5, 5)
     openai = parse_completion({"prompt": "x", "logit_bias": {"50256": -100, "7": 0.5}})
@@ -122,7 +144,9 @@ def test_penalties_and_biases():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 NAMES = st.sampled_from([*REFUSED, "resume", "resumable", "reconnect_timeout", "other"])
@@ -149,18 +173,35 @@ def test_resume():
     assert (only.id, only.named_only, only.prompt, only.prompt_ids) == (NAME, True, None, None)
     value = {"id": "chat" + NAME, "model": "m", "prompt_token_ids": [1, 2], "token_ids": [3]}
     for parse in (parse_completion, parse_chat):
-        body = parse({"resume": value, "prompt": 5, "seed": 4} if parse is parse_completion else {"resume": value})
+        body = parse(
+            {"resume": value, "prompt": 5, "seed": 4}
+            if parse is parse_completion
+            else {"resume": value}
+        )
         [request] = body.requests
-        assert (request.id, request.prompt_ids, request.generated, request.known) == ("chat" + NAME, (1, 2), (3,), 1)
+        assert (request.id, request.prompt_ids, request.generated, request.known) == (
+            "chat" + NAME,
+            (1, 2),
+            (3,),
+            1,
+        )
         assert (request.named_only, body.began) == (False, "m")
-    assert parse_completion({"resume": {"id": NAME, "prompt_token_ids": [1]}}).requests[0].generated == ()
+    assert (
+        parse_completion({"resume": {"id": NAME, "prompt_token_ids": [1]}}).requests[0].generated
+        == ()
+    )
 
 
 NO_RESUME: list[object] = [
     *(5, {}, {"id": 5}, {"id": "cmpl-1"}, {"id": NAME + "0"}, {"id": NAME.upper()}),
     *(
         {"id": NAME} | more
-        for more in ({"other": 1}, {"model": 5}, {"prompt_token_ids": []}, {"prompt_token_ids": [-1]})
+        for more in (
+            {"other": 1},
+            {"model": 5},
+            {"prompt_token_ids": []},
+            {"prompt_token_ids": [-1]},
+        )
     ),
     *({"id": NAME, "prompt_token_ids": [1], "token_ids": ids} for ids in ([True], "x")),
 ]
@@ -179,7 +220,11 @@ def test_chat():
     said = [{"role": "system", "content": "s", "name": None}, {"role": "user", "content": parts}]
     request = parse_chat({"messages": said}).requests[0]
     assert request.messages == (ChatMessage("system", "s"), ChatMessage("user", "ab"))
-    assert (request.prompt, request.prompt_ids, request.params.max_tokens) == (None, None, LARGEST_MAX_TOKENS)
+    assert (request.prompt, request.prompt_ids, request.params.max_tokens) == (
+        None,
+        None,
+        LARGEST_MAX_TOKENS,
+    )
     limits = {"max_tokens": 5, "max_completion_tokens": 7}
     assert parse_chat({"messages": said, "max_tokens": 5}).requests[0].params.max_tokens == 5
     assert parse_chat({"messages": said} | limits).requests[0].params.max_tokens == 7
@@ -189,18 +234,36 @@ USER, BEGUN = MESSAGE, {"role": "assistant", "content": "The"}
 TOOL = {"type": "function", "function": {"name": "f"}}
 NO_CHATS: list[tuple[str, dict[str, object]]] = [
     *(("messages", {"messages": messages}) for messages in (None, [], "hi", [USER, BEGUN, BEGUN])),
-    *(("messages[0]", {"messages": [message]}) for message in ("hi", {"content": "hi"}, {"role": 5, "content": "hi"})),
-    *(("messages[0]", {"messages": [{"role": "user", **more}]}) for more in ({}, {"content": None})),
+    *(
+        ("messages[0]", {"messages": [message]})
+        for message in ("hi", {"content": "hi"}, {"role": 5, "content": "hi"})
+    ),
+    *(
+        ("messages[0]", {"messages": [{"role": "user", **more}]})
+        for more in ({}, {"content": None})
+    ),
     *(("messages[0]", {"messages": [USER | more]}) for more in ({"name": 5}, {"refusal": "no"})),
-    *(("messages[0].content[0]", {"messages": [USER | {"content": [part]}]}) for part in ("hi", {"type": "odd"})),
+    *(
+        ("messages[0].content[0]", {"messages": [USER | {"content": [part]}]})
+        for part in ("hi", {"type": "odd"})
+    ),
     ("messages[0].tool_calls[0]", {"messages": [BEGUN | {"tool_calls": [{"id": "1"}]}]}),
     ("messages", {"continue_final_message": True}),
     ("continue_final_message", {"messages": [USER, BEGUN], "continue_final_message": "yes"}),
     ("continue_final_message", {"continue_final_message": True, "add_generation_prompt": True}),
     *(("tools", {"tools": tools}) for tools in ({}, [{"type": "function"}])),
-    ("tools", {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}}),
-    ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}}),
-    *(("top_logprobs", {"logprobs": wanted, "top_logprobs": count}) for wanted, count in ((True, 21), (False, 1))),
+    (
+        "tools",
+        {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
+    ),
+    (
+        "tool_choice",
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}},
+    ),
+    *(
+        ("top_logprobs", {"logprobs": wanted, "top_logprobs": count})
+        for wanted, count in ((True, 21), (False, 1))
+    ),
     ("best_of", {"best_of": 2}),
     ("echo", {"echo": True}),
 ]
@@ -226,8 +289,12 @@ def test_no_chat(param: str, fields: dict[str, object]):
 )
 def test_no_images(part: object):
     """What a model without eyes is shown is refused, never dropped."""
-    with pytest.raises(RequestError, match=r"^messages\[0\].content\[1\] must be a text part: images, audio"):
-        parse_chat({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, part]}]})
+    with pytest.raises(
+        RequestError, match=r"^messages\[0\].content\[1\] must be a text part: images, audio"
+    ):
+        parse_chat(
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, part]}]}
+        )
 
 
 def test_a_prompt_without_the_beginning_of_an_answer():
@@ -235,7 +302,11 @@ def test_a_prompt_without_the_beginning_of_an_answer():
     for messages, template in (([USER], {"add_generation_prompt": False}), ([USER, BEGUN], {})):
         request = parse_chat({"messages": messages, "add_generation_prompt": False}).requests[0]
         assert (request.continued, request.template) == (not template, template)
-    assert not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False}).requests[0].continued
+    assert (
+        not parse_chat({"messages": [USER, BEGUN, BEGUN], "continue_final_message": False})
+        .requests[0]
+        .continued
+    )
 
 
 def test_several_answers():
@@ -271,7 +342,15 @@ def grammar(**fields: object) -> Grammar | None:
     ("fields", "schema"),
     [
         ({"json_schema": SCHEMA}, SCHEMA),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}, SCHEMA),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": SCHEMA},
+                }
+            },
+            SCHEMA,
+        ),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, SCHEMA),
         ({"response_format": {"type": "json_object"}}, ANY),
     ],
@@ -285,13 +364,26 @@ def test_a_schema(fields: dict[str, object], schema: object):
     [
         *(
             ({"response_format": wrong}, "response_format", "text, json_object, or json_schema")
-            for wrong in ("json", {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {}})
+            for wrong in (
+                "json",
+                {"type": "xml"},
+                {"type": "json_schema"},
+                {"type": "json_schema", "json_schema": {}},
+            )
         ),
-        ({"response_format": {"type": "json_object", "schema": 3}}, "response_format", "schema must be a JSON object"),
+        (
+            {"response_format": {"type": "json_object", "schema": 3}},
+            "response_format",
+            "schema must be a JSON object",
+        ),
         ({"json_schema": "{}"}, "json_schema", "must be a JSON object"),
         ({"grammar": " "}, "grammar", "empty"),
         ({"grammar": GBNF, "json_schema": SCHEMA}, "grammar", "one of"),
-        ({"json_schema": SCHEMA, "response_format": {"type": "json_object"}}, "json_schema", "one of"),
+        (
+            {"json_schema": SCHEMA, "response_format": {"type": "json_object"}},
+            "json_schema",
+            "one of",
+        ),
         ({"json_schema": {"title": "x" * 70_000}}, "json_schema", "bytes"),
     ],
 )

@@ -15,9 +15,22 @@ from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.errors import RequestError
 
 USER = {"role": "user", "content": "Hi"}
-TOOL = {"type": "function", "name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": True}
+TOOL = {
+    "type": "function",
+    "name": "add",
+    "description": "Adds.",
+    "parameters": {"type": "object"},
+    "strict": True,
+}
 OTHER = {"type": "function", "name": "end", "parameters": None}
-CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": "{}", "status": "completed"}
+CALL = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "c1",
+    "name": "add",
+    "arguments": "{}",
+    "status": "completed",
+}
 CALLED = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
 
 
@@ -31,14 +44,34 @@ def test_items():
     """A text is one; what an assistant does in one turn is one message, and what systems say first is one."""
     assert chat_of()["messages"] == [USER]
     items = [
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Add."}]},
-        {"role": "user", "content": [{"type": "input_text", "text": "H"}, {"type": "input_text", "text": "i"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So", "annotations": []}]},
+        {
+            "type": "message",
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "Add."}],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "H"}, {"type": "input_text", "text": "i"}],
+        },
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Hm"}],
+        },
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "So", "annotations": []}],
+        },
         CALL,
         CALL | {"call_id": "c2"},
         {"type": "function_call_output", "call_id": "c1", "output": "3"},
-        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "4"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "c2",
+            "output": [{"type": "input_text", "text": "4"}],
+        },
         CALL,
         USER,
     ]
@@ -58,47 +91,126 @@ def test_fields():
     """Those with a name of their own, those that go through, and those that the header names."""
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
-    own = {"max_output_tokens": 7, "top_logprobs": 2, "include": ["message.output_text.logprobs", "other"]}
-    ours = {"text": {"format": form, "verbosity": "low"}, "reasoning": {"effort": "low", "summary": "auto"}}
-    same = {"temperature": 0, "top_p": 0.5, "stream": True, "seed": 3, "draft_n": 2, "model": "m", "user": "me"}
-    chat, _, echoed = parse_response({"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, KeptResponses())
+    own = {
+        "max_output_tokens": 7,
+        "top_logprobs": 2,
+        "include": ["message.output_text.logprobs", "other"],
+    }
+    ours = {
+        "text": {"format": form, "verbosity": "low"},
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    same = {
+        "temperature": 0,
+        "top_p": 0.5,
+        "stream": True,
+        "seed": 3,
+        "draft_n": 2,
+        "model": "m",
+        "user": "me",
+    }
+    chat, _, echoed = parse_response(
+        {"input": "Hi", "metadata": {"a": "b"}} | own | ours | same, KeptResponses()
+    )
     body = parse_body(chat, chat=True)
     params = body.requests[0].params
-    assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (7, 2, 2, 3)
-    assert (params.sampling.temperature, params.sampling.top_p, body.stream, body.model) == (0, 0.5, True, "m")
+    assert (params.max_tokens, params.logprobs, params.draft_n, params.sampling.seed) == (
+        7,
+        2,
+        2,
+        3,
+    )
+    assert (params.sampling.temperature, params.sampling.top_p, body.stream, body.model) == (
+        0,
+        0.5,
+        True,
+        "m",
+    )
     assert params.grammar == Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
     assert {"user", "text.verbosity", "reasoning.summary", "include"} <= set(body.ignored)
-    assert (echoed["metadata"], echoed["text"], echoed["store"]) == ({"a": "b"}, {"format": form}, False)
+    assert (echoed["metadata"], echoed["text"], echoed["store"]) == (
+        {"a": "b"},
+        {"format": form},
+        False,
+    )
     assert (echoed["max_output_tokens"], echoed["top_p"], echoed["temperature"]) == (7, 0.5, 0)
     assert chat["reasoning_effort"] == "low"
-    neutral = {"background": False, "truncation": "disabled", "store": True, "tools": [], "tool_choice": "auto"}
+    neutral = {
+        "background": False,
+        "truncation": "disabled",
+        "store": True,
+        "tools": [],
+        "tool_choice": "auto",
+    }
     assert parse_body(chat_of(**neutral), chat=True).ignored == ()
     assert "truncation" in parse_body(chat_of(truncation="auto"), chat=True).ignored
 
 
 def test_tools():
     """Nested as a chat has them; one that must be called; only those that may be."""
-    add = {"type": "function", "function": {name: one for name, one in TOOL.items() if name != "type"}}
+    add = {
+        "type": "function",
+        "function": {name: one for name, one in TOOL.items() if name != "type"},
+    }
     end = {"type": "function", "function": {"name": "end"}}
-    chat = chat_of(tools=[TOOL, OTHER], tool_choice={"type": "function", "name": "add"}, parallel_tool_calls=False)
+    chat = chat_of(
+        tools=[TOOL, OTHER],
+        tool_choice={"type": "function", "name": "add"},
+        parallel_tool_calls=False,
+    )
     assert (chat["tools"], chat["parallel_tool_calls"]) == ([add, end], False)
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "add"}}
-    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "end"}]}
+    allowed = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "end"}],
+    }
     chat = chat_of(tools=[TOOL, OTHER], tool_choice=allowed)
     assert (chat["tools"], chat["tool_choice"]) == ([end], "required")
 
 
 REFUSED: list[tuple[str, object]] = [
     *(("input", value) for value in (None, 5, [], {})),
-    *(("input[0]", [value]) for value in (5, {}, {"role": "user"}, {"type": "item_reference", "id": "msg_1"})),
+    *(
+        ("input[0]", [value])
+        for value in (5, {}, {"role": "user"}, {"type": "item_reference", "id": "msg_1"})
+    ),
     ("input[1]", [USER, {"type": "function_call", "call_id": "c1", "name": "add"}]),
-    ("input[0].content[0]", [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
+    (
+        "input[0].content[0]",
+        [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
+    ),
     ("input[0].output", [{"type": "function_call_output", "call_id": "c1", "output": 5}]),
-    *((name, True) for name in ("background", "prompt", "resumable", "rounds", "text", "reasoning", "include", "n")),
+    *(
+        (name, True)
+        for name in (
+            "background",
+            "prompt",
+            "resumable",
+            "rounds",
+            "text",
+            "reasoning",
+            "include",
+            "n",
+        )
+    ),
     *(("tools", value) for value in (5, [5], [{"type": "web_search"}], [{"type": "function"}])),
     *(("tool_choice", value) for value in ({"type": "web_search"}, [])),
-    *(("text.format", value) for value in ("x", {"type": "json_schema", "name": "x"}, {"type": "grammar"})),
-    *((name, [1]) for name in ("instructions", "previous_response_id", "metadata", "store", "temperature", "echo")),
+    *(
+        ("text.format", value)
+        for value in ("x", {"type": "json_schema", "name": "x"}, {"type": "grammar"})
+    ),
+    *(
+        (name, [1])
+        for name in (
+            "instructions",
+            "previous_response_id",
+            "metadata",
+            "store",
+            "temperature",
+            "echo",
+        )
+    ),
     *((name, "x") for name in ("conversation", "messages", "text", "max_output_tokens")),
 ]
 
@@ -139,35 +251,75 @@ function_call_arguments.done output_item.done completed"""
 
 def test_events_of_a_turn_with_everything():
     """What is thought, said and called are items one after the other, each begun, told in pieces and ended."""
-    named = {"index": 0, "id": "c1", "type": "function", "function": {"name": "add", "arguments": ""}}
+    named = {
+        "index": 0,
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "add", "arguments": ""},
+    }
     pieces = [{"index": 0, "function": {"arguments": one}} for one in ('{"a"', ":1}")]
-    second = {"index": 1, "id": "c2", "type": "function", "function": {"name": "end", "arguments": "{}"}}
-    begin, thoughts = {"role": "assistant", "content": ""}, [{"reasoning_content": one} for one in "Hm"]
-    texts, calls = [{"content": "S"}, {"content": "o"}], [{"tool_calls": [one]} for one in (named, *pieces, second)]
+    second = {
+        "index": 1,
+        "id": "c2",
+        "type": "function",
+        "function": {"name": "end", "arguments": "{}"},
+    }
+    begin, thoughts = (
+        {"role": "assistant", "content": ""},
+        [{"reasoning_content": one} for one in "Hm"],
+    )
+    texts, calls = (
+        [{"content": "S"}, {"content": "o"}],
+        [{"tool_calls": [one]} for one in (named, *pieces, second)],
+    )
     builder = ResponseBuilder(SHAPE, {"store": False})
     for delta in (begin, *thoughts, *texts, *calls, {}):
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None if delta else "tool_calls"}
+        choice = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": None if delta else "tool_calls",
+        }
         builder.hear({"choices": [choice], "specmesh": {}})
     builder.end(USAGE)
     events = events_of(builder.events())
-    assert " ".join(event["type"].removeprefix("response.") for event in events) == ITEMS.replace("\n", " ")
+    assert " ".join(event["type"].removeprefix("response.") for event in events) == ITEMS.replace(
+        "\n", " "
+    )
     response = events[-1]["response"]
     thought, message, call, other = response["output"]
-    assert [response[name] for name in ("id", "status", "model", "created_at")] == [RESPONSE, "completed", "m", 7]
-    assert (thought["type"], thought["content"]) == ("reasoning", [{"type": "reasoning_text", "text": "Hm"}])
-    assert message["content"] == [{"type": "output_text", "text": "So", "annotations": [], "logprobs": []}]
+    assert [response[name] for name in ("id", "status", "model", "created_at")] == [
+        RESPONSE,
+        "completed",
+        "m",
+        7,
+    ]
+    assert (thought["type"], thought["content"]) == (
+        "reasoning",
+        [{"type": "reasoning_text", "text": "Hm"}],
+    )
+    assert message["content"] == [
+        {"type": "output_text", "text": "So", "annotations": [], "logprobs": []}
+    ]
     assert (call["call_id"], call["name"], call["arguments"]) == ("c1", "add", '{"a":1}')
     assert (other["call_id"], other["name"], other["arguments"]) == ("c2", "end", "{}")
     assert [one["id"].partition("_")[0] for one in response["output"]] == ["rs", "msg", "fc", "fc"]
     assert len({one["id"] for one in response["output"]}) == 4
-    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == response["output"]
+    assert [
+        event["item"] for event in events if event["type"] == "response.output_item.done"
+    ] == response["output"]
     for event in events[2:-1]:
         item = response["output"][event["output_index"]]
         assert (event.get("item_id") or event["item"]["id"]) == item["id"]
-        assert ("content_index" in event) == (item["type"] != "function_call" and "item_id" in event)
+        assert ("content_index" in event) == (
+            item["type"] != "function_call" and "item_id" in event
+        )
     usage, read = response["usage"], {"cache_write_tokens": 0, "cached_tokens": 1}
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (4, 5, 9)
-    assert (usage["input_tokens_details"], usage["output_tokens_details"]) == (read, {"reasoning_tokens": 0})
+    assert (usage["input_tokens_details"], usage["output_tokens_details"]) == (
+        read,
+        {"reasoning_tokens": 0},
+    )
 
 
 def respond(daemon: FakeDaemon, answer: Answer | None = None, **body: object) -> Answer:
@@ -179,7 +331,9 @@ STOPPED = (*EVENTS[:-1], Finished("stop", (104, 105), EVENTS[-1].report))  # typ
 
 def test_streamed_and_whole_are_the_same():
     """But for their names and times; a stream has the text in what it tells, too, and no [DONE]."""
-    answers = [respond(FakeDaemon(*STOPPED), stream=stream, top_logprobs=1) for stream in (False, True)]
+    answers = [
+        respond(FakeDaemon(*STOPPED), stream=stream, top_logprobs=1) for stream in (False, True)
+    ]
     whole, events = answers[0].json(), events_of(answers[1].body.decode())
     streamed = events[-1]["response"]
     assert "".join(event["delta"] for event in events if "delta" in event) == "ABC"
@@ -204,7 +358,10 @@ def test_what_the_length_ends(events: tuple[ClientEvent, ...], text: str):
 def test_errors():
     """Before anything was told it is a status, later the last event of the stream."""
     failed = Failed(errors.EngineError("broke"))
-    assert [respond(FakeDaemon(failed), stream=stream).status for stream in (False, True)] == [500, 500]
+    assert [respond(FakeDaemon(failed), stream=stream).status for stream in (False, True)] == [
+        500,
+        500,
+    ]
     daemon, answer = FakeDaemon(*EVENTS[:2]), Answer()
     answer.on_part = lambda: daemon.orders[0].client.on_event(failed)  # type: ignore[union-attr]
     respond(daemon, answer, stream=True)
@@ -223,16 +380,29 @@ def test_kept_responses():
     kept = KeptResponses(2)
     names = list[str]()
     for _ in range(3):
-        answer = asked("POST", instructions="Be brief.", previous_response_id=names[-1] if names else None).json()
+        answer = asked(
+            "POST", instructions="Be brief.", previous_response_id=names[-1] if names else None
+        ).json()
         assert answer["store"] is True
         names.append(answer["id"])
     said = [(one.role, one.content) for one in daemon.orders[-1].request.messages]  # type: ignore[union-attr]
-    assert said == [("system", "Be brief."), *[("user", "Hi"), ("assistant", "ABC")] * 2, ("user", "Hi")]
+    assert said == [
+        ("system", "Be brief."),
+        *[("user", "Hi"), ("assistant", "ABC")] * 2,
+        ("user", "Hi"),
+    ]
     assert asked("GET", f"/{names[2]}").json() == answer
     assert asked("GET", f"/{names[0]}").status == 404
-    assert asked("DELETE", f"/{names[2]}").json() == {"id": names[2], "object": "response", "deleted": True}
+    assert asked("DELETE", f"/{names[2]}").json() == {
+        "id": names[2],
+        "object": "response",
+        "deleted": True,
+    }
     assert [asked(method, f"/{names[2]}").status for method in ("GET", "DELETE")] == [404, 404]
-    assert asked("POST", previous_response_id=names[2]).json()["error"]["param"] == "previous_response_id"
+    assert (
+        asked("POST", previous_response_id=names[2]).json()["error"]["param"]
+        == "previous_response_id"
+    )
     unkept = asked("POST", store=False).json()
     assert (unkept["store"], asked("GET", f"/{unkept['id']}").status) == (False, 404)
     kept = KeptResponses()

@@ -51,7 +51,10 @@ def trickle(to: socket.socket, ended: threading.Event) -> None:
 def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
     """Within its time, however it comes; before it and after an answer too. Else the connection is closed."""
     ended = threading.Event()
-    with serving_api(tmp_path / "s", FakeDaemon(), patience=0.3), closing(said(tmp_path / "s", raw)) as slow:
+    with (
+        serving_api(tmp_path / "s", FakeDaemon(), patience=0.3),
+        closing(said(tmp_path / "s", raw)) as slow,
+    ):
         if raw.endswith((b": ", b"{")):
             threading.Thread(target=trickle, args=(slow, ended), daemon=True).start()
         with suppress(ConnectionError):
@@ -87,7 +90,19 @@ def test_beyond_this_machine(keys: Path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8080", "localhost", "localhost:", "localhost:x", "localhost:99999", ":80", "a:1/b", "[::1", "u@h:1"]
+    "text",
+    [
+        "",
+        "8080",
+        "localhost",
+        "localhost:",
+        "localhost:x",
+        "localhost:99999",
+        ":80",
+        "a:1/b",
+        "[::1",
+        "u@h:1",
+    ],
 )
 def test_no_port(text: str):
     with pytest.raises(ConfigError, match="HOST:PORT"):
@@ -107,7 +122,9 @@ def test_no_keys(keys: Path, raw: bytes | None):
 
 def test_origins(keys: Path):
     """Of pages; every page only where a key is asked for."""
-    port = parse_port("localhost:80", None, ("https://page.example", "http://[::1]:3000", "vscode-webview://abc"))
+    port = parse_port(
+        "localhost:80", None, ("https://page.example", "http://[::1]:3000", "vscode-webview://abc")
+    )
     assert len(port.origins) == 3
     assert parse_port("localhost:80", keys, ("*",))
     for wrong in ("*", "null", "page.example", "https://page.example/", "https://*.example", ""):
@@ -127,14 +144,17 @@ def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST", "127.0.0.2:80"]
+    "host",
+    ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST", "127.0.0.2:80"],
 )
 def test_this_machine_needs_no_key(host: str):
     assert asked((), host=host) == 200
     assert asked((), host=host, origin="http://localhost:3000") == 200
 
 
-@pytest.mark.parametrize("host", ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[bad", "@"])
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[bad", "@"]
+)
 def test_another_name_is_refused(host: str):
     assert asked((), host=host) == 403
     assert asked(()) == 403
@@ -152,7 +172,15 @@ def test_keys():
     for key in keys:
         assert asked(keys, host="box.example", authorization=f"Bearer {key}") == 200
         assert asked(keys, host="box.example", authorization=f"bearer  {key} ") == 200
-    for wrong in ("Bearer sk-three", "Bearer", "", "Basic sk-one", "sk-one", "Bearer sk-onetwo", "Bearer schl\xfcssel"):
+    for wrong in (
+        "Bearer sk-three",
+        "Bearer",
+        "",
+        "Basic sk-one",
+        "sk-one",
+        "Bearer sk-onetwo",
+        "Bearer schl\xfcssel",
+    ):
         assert asked(keys, host="localhost", authorization=wrong) == 401
     assert asked(keys, host="localhost") == 401
     assert asked(keys, path="/health", host="box.example") == 200

@@ -17,7 +17,16 @@ from fuzz import codec
 from fuzz.mutants import mutants
 from specmesh.errors import FrameError
 from specmesh.wire import messages as m
-from specmesh.wire.codec import HEADER, MAX_FRAME, MAX_NAME, decode, decode_body, encode, encode_body, may_be_control
+from specmesh.wire.codec import (
+    HEADER,
+    MAX_FRAME,
+    MAX_NAME,
+    decode,
+    decode_body,
+    encode,
+    encode_body,
+    may_be_control,
+)
 
 PROFILE = settings(max_examples=200)
 VECTORS = Path(__file__).parents[3] / "wire" / "vectors"
@@ -43,13 +52,17 @@ _BY_ANNOTATION = {
     list[float]: st.lists(number, max_size=8),
     list[str]: st.lists(unicode_text, max_size=8),
     dict[str, object]: st.dictionaries(unicode_text, _json, max_size=4),
-    list[dict[str, object]]: st.lists(st.dictionaries(unicode_text, unicode_text, max_size=3), max_size=3),
+    list[dict[str, object]]: st.lists(
+        st.dictionaries(unicode_text, unicode_text, max_size=3), max_size=3
+    ),
 }
 
 
 def control(cls):
     hints = get_type_hints(cls)
-    return st.builds(cls, **{field.name: _BY_ANNOTATION[hints[field.name]] for field in fields(cls)})
+    return st.builds(
+        cls, **{field.name: _BY_ANNOTATION[hints[field.name]] for field in fields(cls)}
+    )
 
 
 _probs = st.lists(st.tuples(int32, u16), max_size=m.MAX_SUPPORT)
@@ -59,7 +72,9 @@ def _with_probs(session, base, crc, drafts):
     """DRAFT_PROBS of drafts as (id, distribution)."""
     entries = [entry for _, probs in drafts for entry in probs]
     ids, sizes = tuple(token for token, _ in drafts), tuple(len(probs) for _, probs in drafts)
-    return m.DraftProbs(session, base, crc, ids, sizes, tuple(t for t, _ in entries), tuple(w for _, w in entries))
+    return m.DraftProbs(
+        session, base, crc, ids, sizes, tuple(t for t, _ in entries), tuple(w for _, w in entries)
+    )
 
 
 messages = st.one_of(
@@ -74,7 +89,11 @@ messages = st.one_of(
 
 def vectors(*names):
     files = [VECTORS / f"{name}.json" for name in names]
-    return [vector for file in files for vector in json.loads(file.read_text(encoding="utf-8"))["vectors"]]
+    return [
+        vector
+        for file in files
+        for vector in json.loads(file.read_text(encoding="utf-8"))["vectors"]
+    ]
 
 
 def sealed(frame):
@@ -95,9 +114,16 @@ def decode_or_reason(frame):
 @pytest.mark.parametrize("vector", vectors("token", "control", "accepted"), ids=lambda v: v["name"])
 def test_golden_vector_both_ways(vector):
     """Fields are the recorded bytes, but for what a receiver must tolerate only, and bytes the fields."""
-    cls, values, raw = MESSAGES[vector["message"]], dict(vector["fields"]), bytes.fromhex(vector["hex"])
+    cls, values, raw = (
+        MESSAGES[vector["message"]],
+        dict(vector["fields"]),
+        bytes.fromhex(vector["hex"]),
+    )
     if cls in get_args(m.TokenMessage):
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        values = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
     message = cls(**values)
     assert decode(raw) == message
     assert encode(message) == raw or vector in vectors("accepted")
@@ -128,8 +154,17 @@ def test_largest_messages_fit_a_frame():
 @pytest.mark.parametrize(
     "message",
     [
-        *(m.Draft(-1, 0, 0, ()), m.Draft(1, 2**32, 0, ()), m.Draft(1, 0, 2**32, ()), m.Draft(1, 0, 0, (2**31,))),
-        *(m.Draft(1, 0, 0, (-(2**31) - 1,)), m.Truth(1, 0, 0, (), 2**8), m.Truth(1, 0, 0, (), 0, 2**8)),
+        *(
+            m.Draft(-1, 0, 0, ()),
+            m.Draft(1, 2**32, 0, ()),
+            m.Draft(1, 0, 2**32, ()),
+            m.Draft(1, 0, 0, (2**31,)),
+        ),
+        *(
+            m.Draft(1, 0, 0, (-(2**31) - 1,)),
+            m.Truth(1, 0, 0, (), 2**8),
+            m.Truth(1, 0, 0, (), 0, 2**8),
+        ),
         m.Nack(2**32, 0, 0),
         m.DraftProbs(1, 0, 0, (1,), (1,), (1,), (2**16,)),
     ],
@@ -189,7 +224,11 @@ def test_a_flipped_bit_anywhere_is_refused(name):
 @pytest.mark.fault("E1.6")
 def test_count_allocates_nothing():
     version = m.PROTOCOL_VERSION
-    frames = [sealed(HEADER.pack(b"SM", version, kind, 1, 0, 0, 65535, 0, 0)) for kind in m.Kind if kind < 16]
+    frames = [
+        sealed(HEADER.pack(b"SM", version, kind, 1, 0, 0, 65535, 0, 0))
+        for kind in m.Kind
+        if kind < 16
+    ]
     frames += [sealed(HEADER.pack(b"SM", version, m.Kind.SYNC, 1, 0, 0, m.MAX_TOKENS, 0, 0))]
     for frame in frames:
         decode_or_reason(frame)
@@ -204,7 +243,9 @@ def test_count_allocates_nothing():
 
 
 def test_oversized_control_frame_is_refused():
-    frame = HEADER.pack(b"SM", m.PROTOCOL_VERSION, m.Kind.PING, 0, 0, 0, 0, 0, 0) + b" " * (m.MAX_BODY + 1)
+    frame = HEADER.pack(b"SM", m.PROTOCOL_VERSION, m.Kind.PING, 0, 0, 0, 0, 0, 0) + b" " * (
+        m.MAX_BODY + 1
+    )
     assert decode_or_reason(sealed(frame)) == "length"
 
 
@@ -217,10 +258,15 @@ OPEN = {"ref": 1, "prompt": "p", "options": {"max_tokens": 8, "temperature": 0.5
 def test_names_are_bounded_and_texts_are_not():
     """A name may have MAX_NAME characters and no more; a prompt, a sentence, a piece by the body alone."""
     long = "x" * (MAX_NAME + 1)
-    assert decode_body(m.Error, json.dumps({"code": long[1:], "message": ""}).encode()).code == long[1:]
+    assert (
+        decode_body(m.Error, json.dumps({"code": long[1:], "message": ""}).encode()).code
+        == long[1:]
+    )
     with pytest.raises(FrameError):
         decode_body(m.Error, json.dumps({"code": long, "message": ""}).encode())
-    assert decode_body(m.Open, json.dumps(OPEN | {"prompt": long * 10}).encode()).prompt == long * 10
+    assert (
+        decode_body(m.Open, json.dumps(OPEN | {"prompt": long * 10}).encode()).prompt == long * 10
+    )
     for message in (m.Error("busy", long), m.Vocab(0, [long])):
         assert decode_body(type(message), encode_body(message)) == message
 
@@ -242,7 +288,9 @@ def test_what_is_not_one_object_in_utf_8_is_refused(raw):
 
 @pytest.mark.parametrize("number", [2**32, -1.5, 10**308])
 def test_a_number_is_any_finite_one(number):
-    assert decode_body(m.Ping, json.dumps({"number": 1, "step_ms": number}).encode()).step_ms == number
+    assert (
+        decode_body(m.Ping, json.dumps({"number": 1, "step_ms": number}).encode()).step_ms == number
+    )
     with pytest.raises(FrameError):
         decode_body(m.Ping, json.dumps({"number": 1, "step_ms": 10**309}).encode())
 
@@ -250,7 +298,12 @@ def test_a_number_is_any_finite_one(number):
 @pytest.mark.parametrize(
     "message",
     [
-        *(m.Ping(-1, 0), m.Ping(0, queued=2**32), m.Error("x" * (MAX_NAME + 1), ""), m.Error("busy", "\ud800")),
+        *(
+            m.Ping(-1, 0),
+            m.Ping(0, queued=2**32),
+            m.Error("x" * (MAX_NAME + 1), ""),
+            m.Error("busy", "\ud800"),
+        ),
         *(m.Ping(1, float("inf")), m.Done(1, "stop", 1, {"rate": float("nan")})),
         m.Open(**OPEN | {"prompt": "x" * m.MAX_BODY}),
     ],
@@ -279,5 +332,7 @@ def test_any_json_is_a_message_or_a_frame_error(message, data):
         found = decode_body(type(message), json.dumps(body).encode())
     except FrameError:
         return
-    assert all(is_a(getattr(found, name), kind) for name, kind in get_type_hints(type(message)).items())
+    assert all(
+        is_a(getattr(found, name), kind) for name, kind in get_type_hints(type(message)).items()
+    )
     assert decode_body(type(message), encode_body(found)) == found

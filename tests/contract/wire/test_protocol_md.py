@@ -31,7 +31,13 @@ TYPES = {
     list[dict[str, object]]: "[object]",
 }
 
-OPTIONS = {"integer": 1, "number": 0.5, "flag": True, "[text]": ["x"], "[[u32, number]]": [[1, 0.5]]}
+OPTIONS = {
+    "integer": 1,
+    "number": 0.5,
+    "flag": True,
+    "[text]": ["x"],
+    "[[u32, number]]": [[1, 0.5]],
+}
 
 
 def section(title):
@@ -41,7 +47,11 @@ def section(title):
 
 
 def table(text):
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
     return rows[2:]
 
 
@@ -57,7 +67,9 @@ def option_rows():
     """Name, type, default and limits of each of OPEN's options: a row may name several, of the same default or not."""
     for names, kind, default, limits in table(section("Options")):
         titles, defaults = names.split(", "), default.split(", ")
-        for title, value in zip(titles, defaults if len(defaults) > 1 else defaults * len(titles), strict=True):
+        for title, value in zip(
+            titles, defaults if len(defaults) > 1 else defaults * len(titles), strict=True
+        ):
             yield pytest.param(title, kind, json.loads(value), limits, id=title)
 
 
@@ -74,8 +86,13 @@ def refused(options):
 
 
 def examples():
-    pairs = re.findall(r"```hex\n(.*?)```\n\n```python\n(.*?)```", section("9. Examples"), re.DOTALL)
-    return [pytest.param(bytes.fromhex(raw), meaning.strip(), id=meaning.split("(")[0]) for raw, meaning in pairs]
+    pairs = re.findall(
+        r"```hex\n(.*?)```\n\n```python\n(.*?)```", section("9. Examples"), re.DOTALL
+    )
+    return [
+        pytest.param(bytes.fromhex(raw), meaning.strip(), id=meaning.split("(")[0])
+        for raw, meaning in pairs
+    ]
 
 
 def test_version_is_the_codes():
@@ -115,7 +132,9 @@ def test_kind_table_is_the_enum():
 
 def test_every_token_message_is_described():
     described = re.findall(r"^\*\*([A-Z_]+)\*\*:", section("5. Token plane"), re.MULTILINE)
-    assert [name.replace("_", "") for name in described] == [cls.__name__.upper() for cls in get_args(m.TokenMessage)]
+    assert [name.replace("_", "") for name in described] == [
+        cls.__name__.upper() for cls in get_args(m.TokenMessage)
+    ]
 
 
 @pytest.mark.parametrize("name", CONTROL)
@@ -141,8 +160,13 @@ def test_field_table_is_the_dataclass(name):
 def test_each_type_of_a_table_is_explained():
     control = section("6. Control plane")
     explained = re.search(r"^Types: .*?\n\n", control, re.MULTILINE | re.DOTALL)
-    rows = [*(kind for name in CONTROL for _, kind, _ in field_rows(name)), *(row.values[1] for row in option_rows())]
-    assert {one for kind in rows for one in re.findall(r"\w+", kind)} == set(re.findall(r"\*(\w+)\*", explained[0]))
+    rows = [
+        *(kind for name in CONTROL for _, kind, _ in field_rows(name)),
+        *(row.values[1] for row in option_rows()),
+    ]
+    assert {one for kind in rows for one in re.findall(r"\w+", kind)} == set(
+        re.findall(r"\*(\w+)\*", explained[0])
+    )
 
 
 def test_options_are_those_of_a_session():
@@ -159,7 +183,10 @@ def test_option_table_is_what_a_session_takes(name, kind, default, limits):
         least, largest = within(limits)
         step = 1 if kind == "integer" else abs(least or largest) / 100
         for value in (least, largest):
-            assert wire_params({name: value}).named()[name] in (value, max(value, 0))  # a `top_k` of -1 is 0
+            assert wire_params({name: value}).named()[name] in (
+                value,
+                max(value, 0),
+            )  # a `top_k` of -1 is 0
         assert refused({name: least - step}) == refused({name: largest + step}) == name
 
 
@@ -167,7 +194,9 @@ def test_limits_of_lists_are_what_a_session_takes():
     rows = {row.id: row.values[3] for row in option_rows()}
     count, length = map(int, re.findall(r"\d+", rows["stop"]))
     assert len(wire_params({"stop": ["x" * length] * count}).stop) == count
-    assert refused({"stop": ["x" * (length + 1)]}) == refused({"stop": ["x"] * (count + 1)}) == "stop"
+    assert (
+        refused({"stop": ["x" * (length + 1)]}) == refused({"stop": ["x"] * (count + 1)}) == "stop"
+    )
     count, (_, largest) = int(rows["logit_bias"].split()[0]), within(rows["logit_bias"])
     for bias in within(rows["logit_bias"]):
         assert len(wire_params({"logit_bias": [[1, bias]] * count}).sampling.logit_bias) == count

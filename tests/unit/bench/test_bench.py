@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from specmesh.bench import read_prompts, recommend
 from specmesh.bench.audit import audit, judged, lines
 from specmesh.bench.load import level
-from specmesh.bench.recommend import alphas, draft_time, family_of, given, known, pairs_for, report, size_of
+from specmesh.bench.recommend import (
+    alphas,
+    draft_time,
+    family_of,
+    given,
+    known,
+    pairs_for,
+    report,
+    size_of,
+)
 from specmesh.bench.run import ALONE, draw, outcomes, prompts, rows
 from specmesh.bench.steps import read_costs
 from specmesh.cli import main
@@ -41,10 +50,18 @@ def text(rate: float, rounds: int = 40, drafted: int = 0, accepted: int = 0) -> 
 def test_outcomes():
     """Rates are medians over iterations, speed-ups against the verifier alone."""
     drafted = [[text(rate, 10, 40, 30)] for rate in (160.0, 200.0, 80.0)]
-    alone, fixed = outcomes({ALONE: [[text(rate)] for rate in (100.0, 50.0, 80.0)], "draft_n 4": drafted})
+    alone, fixed = outcomes(
+        {ALONE: [[text(rate)] for rate in (100.0, 50.0, 80.0)], "draft_n 4": drafted}
+    )
     assert alone["tokens_per_second"] == {"median": 80, "low": 50, "high": 100}
     assert fixed["tokens_per_second"] == {"median": 160, "low": 80, "high": 200}
-    told = {"variant": "draft_n 4", "texts": 3, "tokens": 120, "acceptance_rate": 0.75, "mean_draft_n": 4}
+    told = {
+        "variant": "draft_n 4",
+        "texts": 3,
+        "tokens": 120,
+        "acceptance_rate": 0.75,
+        "mean_draft_n": 4,
+    }
     assert fixed | told | {"bytes_per_token": 20, "identical": 3} == fixed
     assert (alone["speedup"], fixed["speedup"], alone["acceptance_rate"]) == (1, 2, None)
 
@@ -101,7 +118,11 @@ def test_prompts():
     told = ["coding", "maths", "summarising", "retrieval", "roleplay", "multilingual", "tool_calls"]
     assert [*suite] == told == [*again]
     every = [one for texts in suite.values() for one in texts]
-    assert len({one.partition("\n")[2] for one in every}) == len({one.partition("\n")[0] for one in every}) == 8 * 7
+    assert (
+        len({one.partition("\n")[2] for one in every})
+        == len({one.partition("\n")[0] for one in every})
+        == 8 * 7
+    )
     assert all(100 < len(one) < 900 for one in every)
     assert not {*every} & {one for texts in again.values() for one in texts}
     assert [len(texts) for texts in prompts(2).values()] == [2] * 7
@@ -109,8 +130,16 @@ def test_prompts():
 
 def test_rows():
     """One for each category and source of drafts; the verifier alone is what they are held against."""
-    shown = {"source": "drafter", "alone tok/s": "50.0", "tok/s": "75.0", "speed-up": "1.50", "acceptance": "0.50"}
-    assert rows(found()) == [{"category": name} | shown | {"same text": "1/1"} for name in ("coding", "all")]
+    shown = {
+        "source": "drafter",
+        "alone tok/s": "50.0",
+        "tok/s": "75.0",
+        "speed-up": "1.50",
+        "acceptance": "0.50",
+    }
+    assert rows(found()) == [
+        {"category": name} | shown | {"same text": "1/1"} for name in ("coding", "all")
+    ]
 
 
 def test_a_picture_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -143,7 +172,12 @@ class Daemon:
     the logits; `second`: the next best."""
 
     def __init__(
-        self, noise: float = 0.0, wrong: frozenset[int] = frozenset(), quiet: str = "", *, second: bool = False
+        self,
+        noise: float = 0.0,
+        wrong: frozenset[int] = frozenset(),
+        quiet: str = "",
+        *,
+        second: bool = False,
     ) -> None:
         self._noise, self._wrong = noise, wrong
         self._quiet, self._rank = quiet.encode(), -2 if second else 0
@@ -166,12 +200,21 @@ class Daemon:
                 break
             ids.append(token)
             found = logprobs_of(row, token, cast("int", body["logprobs"]))
-            top = [{"id": one, "logprob": value} for one, value in zip(found.ids, found.top, strict=True)]
+            top = [
+                {"id": one, "logprob": value}
+                for one, value in zip(found.ids, found.top, strict=True)
+            ]
             told.append({"id": token, "logprob": found.chosen, "top_logprobs": top})
         yield {"choices": [{"text": ""}], "specmesh": {"session": 1}}
-        yield {"choices": [{"text": "x"}], "specmesh": {"token_ids": ids, "accepted": 0, "logprobs": told}}
+        yield {
+            "choices": [{"text": "x"}],
+            "specmesh": {"token_ids": ids, "accepted": 0, "logprobs": told},
+        }
         report = {"drafted": 3 * drafts, "accepted": 2 * drafts}
-        yield {"choices": [{"text": ""}], "specmesh": {"prompt_token_ids": prompt, "report": report}}
+        yield {
+            "choices": [{"text": ""}],
+            "specmesh": {"prompt_token_ids": prompt, "report": report},
+        }
 
     def _row(self, ids: list[int], *, drafts: bool) -> NDArray[np.float32]:
         digest = blake2b(bytes(ids), digest_size=2 * N_VOCAB).digest()
@@ -184,7 +227,9 @@ class Daemon:
 
 
 def audited(daemon: Daemon, *, reproducible: bool = False, **sampling: object) -> dict[str, Any]:
-    bodies: list[Json] = [{"prompt": one, "seed": at, "max_tokens": 40} | sampling for at, one in enumerate(PROMPTS)]
+    bodies: list[Json] = [
+        {"prompt": one, "seed": at, "max_tokens": 40} | sampling for at, one in enumerate(PROMPTS)
+    ]
     told: Json = {"model": {"name": "m", "backend": "CPU", "reproducible": reproducible}}
     return audit(cast("Client", daemon), bodies, ("auto", 4), told, lambda: None)
 
@@ -209,7 +254,9 @@ def test_audits_find_errors(noise: float):
     assert result["failed"]
     assert {one["position"] for one in errors} == {2}
     assert len(errors) == 6
-    assert any(line.startswith("error: prompt 0, draft_n auto, token 2: ") for line in lines(result))
+    assert any(
+        line.startswith("error: prompt 0, draft_n auto, token 2: ") for line in lines(result)
+    )
 
 
 def test_the_noise_of_one_text_excuses_no_other():
@@ -218,7 +265,9 @@ def test_the_noise_of_one_text_excuses_no_other():
     quiet = audited(Daemon(noise=0.2, wrong=frozenset({39}), second=True, quiet="a"))
     assert not excused["failed"]
     errors = [one for one in quiet["divergences"] if one["verdict"] == "error"]
-    assert {(one["prompt"], one["position"], one["near_tie_up_to"]) for one in errors} == {(0, 38, 0.0)}
+    assert {(one["prompt"], one["position"], one["near_tie_up_to"]) for one in errors} == {
+        (0, 38, 0.0)
+    }
     assert quiet["failed"]
 
 
@@ -232,7 +281,9 @@ def test_what_is_promised_to_the_last_bit():
     assert lines(noisy)[0].startswith("ERROR: log-probabilities")
 
 
-@pytest.mark.parametrize(("undrafted", "failed"), [(("auto",), []), ((4,), [4]), (("auto", 4), ["auto", 4])])
+@pytest.mark.parametrize(
+    ("undrafted", "failed"), [(("auto",), []), ((4,), [4]), (("auto", 4), ["auto", 4])]
+)
 def test_nothing_was_drafted(undrafted: tuple[object, ...], failed: list[object]):
     """What no drafter took part in is no audit; a draft_n that adapts may find that nothing pays."""
     found = audited(Daemon())
@@ -268,7 +319,11 @@ NAMED = {"general.name": "Llama 3.1 8B"}
         ("Qwen3-Next-80B-A3B", {}, None),
         ("Qwen3-8B", {"general.architecture": "gemma3"} | NAMED, "Gemma 3"),
         ("qwen-of-mine", NAMED, "Llama 3"),
-        ("qwen-of-mine", {"general.architecture": "llama", "tokenizer.ggml.pre": "llama-bpe"}, "Llama 3"),
+        (
+            "qwen-of-mine",
+            {"general.architecture": "llama", "tokenizer.ggml.pre": "llama-bpe"},
+            "Llama 3",
+        ),
     ],
 )
 def test_families(target: str, metadata: dict[str, object], family: str | None):
@@ -283,7 +338,11 @@ def test_pairs_of_the_same_size_come_alone():
     assert {pair["target"] for pair in pairs_for(family, 32)} == {"Qwen2.5-32B"}
     assert {pair["drafter"] for pair in pairs_for(family, 3)} == {"Qwen2.5-0.5B"}
     assert pairs_for(family, None) == family["pairs"]
-    assert [size_of(name) for name in ("Qwen2.5-0.5B", "Qwen3-30B-A3B-Q4_K_M", "GLM-4.5-Air")] == [0.5, 30, None]
+    assert [size_of(name) for name in ("Qwen2.5-0.5B", "Qwen3-30B-A3B-Q4_K_M", "GLM-4.5-Air")] == [
+        0.5,
+        30,
+        None,
+    ]
 
 
 def test_acceptance_that_is_reckoned_with():
@@ -320,7 +379,15 @@ def test_drafts_that_cannot_pay():
 
 
 @pytest.mark.parametrize(
-    "target", ["Qwen3-4B", "Qwen2.5-72B", "Llama-3.3-70B", "Mistral-Small-3.2-24B", "gemma-3-27b-it", "GLM-4.6"]
+    "target",
+    [
+        "Qwen3-4B",
+        "Qwen2.5-72B",
+        "Llama-3.3-70B",
+        "Mistral-Small-3.2-24B",
+        "gemma-3-27b-it",
+        "GLM-4.6",
+    ],
 )
 def test_answers_name_their_sources(target: str, monkeypatch: pytest.MonkeyPatch):
     """Nothing is without a kind; what was published has an address; what is not known has no number."""
@@ -343,13 +410,22 @@ def test_a_file_is_measured():
     """The bundled target, whose family nobody has published pairs for."""
     pytest.importorskip("llama_cpp")
     found = json.loads(run("--target", "bundled", "--json").stdout)
-    assert (found["steps"][0]["kind"], found["tokenizer"], found["pairs"]) == ("measured", "gpt-2", [])
+    assert (found["steps"][0]["kind"], found["tokenizer"], found["pairs"]) == (
+        "measured",
+        "gpt-2",
+        [],
+    )
     assert found["steps"][0]["ms"] > 0
 
 
 def test_every_number_has_a_source_and_a_date():
     data = known()
-    numbers = [pair for family in data["families"] for pair in family.get("pairs", []) if "acceptance" in pair]
+    numbers = [
+        pair
+        for family in data["families"]
+        for pair in family.get("pairs", [])
+        if "acceptance" in pair
+    ]
     numbers += [family["instead"] for family in data["families"] if "instead" in family]
     for fact in [*numbers, *data["chips"].values(), data["suffix"], data["experts"]]:
         assert fact["source"].startswith("https://"), fact

@@ -26,7 +26,17 @@ from specmesh.doctor import judge_reach
 from specmesh.errors import Busy, ConfigError, DaemonUnreachable, RequestError, SpecmeshError
 from specmesh.machines import step_ms
 
-HEAVY = ["numpy", "zmq", "llama_cpp", "starlette", "uvicorn", "structlog", "rich", "mlx", "specmesh.engines"]
+HEAVY = [
+    "numpy",
+    "zmq",
+    "llama_cpp",
+    "starlette",
+    "uvicorn",
+    "structlog",
+    "rich",
+    "mlx",
+    "specmesh.engines",
+]
 
 
 class FakeClient:
@@ -84,7 +94,9 @@ EXITS = {RequestError: 2, DaemonUnreachable: 69, Busy: 75, ConfigError: 78, Spec
 
 
 @pytest.mark.parametrize(("cls", "code"), EXITS.items())
-def test_errors_are_one_line_and_a_code(daemon: type[FakeClient], cls: type[SpecmeshError], code: int):
+def test_errors_are_one_line_and_a_code(
+    daemon: type[FakeClient], cls: type[SpecmeshError], code: int
+):
     """An error of ours is one line on stderr and its exit code, from every command; partial text stays on stdout."""
     error = cls("what is wrong")
     choice = {"index": 0, "text": "AB", "finish_reason": None}
@@ -108,11 +120,18 @@ def test_commands_load_nothing_heavy():
     names = ("stats", "stats --json", "generate hi", "bench run", "bench steps", "ping")
     asking = [f"{name} --socket none.sock" for name in names]
     commands = {"--version": 0, "--help": 0} | dict.fromkeys(asking, 69)
-    done = subprocess.run([sys.executable, "-c", IN_TURN, *commands], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN, *commands], check=True, capture_output=True, text=True
+    )
     ended = [line.split() for line in done.stderr.splitlines() if " specmesh.cli " in line]
     for (command, code), (told, *modules) in zip(commands.items(), ended, strict=True):
         assert (command, int(told)) == (command, code)
-        loaded = [name for name in modules for heavy in HEAVY if name == heavy or name.startswith(f"{heavy}.")]
+        loaded = [
+            name
+            for name in modules
+            for heavy in HEAVY
+            if name == heavy or name.startswith(f"{heavy}.")
+        ]
         assert (command, loaded) == (command, [])
 
 
@@ -126,12 +145,18 @@ COMP_CWORD=1; _specmesh_completion specmesh; printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_completion_in_bash(tmp_path: Path):
     program = tmp_path / "specmesh"
-    lines = (f"#!{sys.executable}", "import sys", f"sys.path.insert(0, {str(Path(__file__).parents[3])!r})")
+    lines = (
+        f"#!{sys.executable}",
+        "import sys",
+        f"sys.path.insert(0, {str(Path(__file__).parents[3])!r})",
+    )
     program.write_text("\n".join((*lines, "from specmesh.cli import main", "main()\n")))
     program.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
     folders = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", OFFERS], env=kept | folders, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", OFFERS], env=kept | folders, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "verifier\n", "")
 
 
@@ -139,7 +164,12 @@ def test_completion_in_bash(tmp_path: Path):
     ("error", "macos", "found", "fix"),
     [
         (None, False, "answers", None),
-        (ConnectionRefusedError(111, "Connection refused"), False, "Connection refused", "specmesh verifier --bind"),
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            False,
+            "Connection refused",
+            "specmesh verifier --bind",
+        ),
         (TimeoutError("timed out"), False, "timed out", "firewall"),
         (OSError(113, "no route"), False, "no route", "VPN"),
         (OSError(65, "no route"), True, "no route", "Security > Local Network"),
@@ -165,7 +195,12 @@ class Answering:
         self.closed = 0
 
     def complete(self, body: Json) -> Generator[Json, None, None]:
-        self.asked.append({name: list(value) if isinstance(value, list) else value for name, value in body.items()})
+        self.asked.append(
+            {
+                name: list(value) if isinstance(value, list) else value
+                for name, value in body.items()
+            }
+        )
         try:
             for letter in body["messages"][-1]["content"].upper():
                 if letter == "!":
@@ -202,7 +237,12 @@ def test_what_was_said_is_asked_again(typed, capsys):
     client = talk(system="be")
     assert capsys.readouterr().out == "HI\nYOU\n"
     assert roles(client.asked[0]) == [("system", "be"), ("user", "hi")]
-    assert roles(client.asked[1]) == [("system", "be"), ("user", "hi"), ("assistant", "HI"), ("user", "you")]
+    assert roles(client.asked[1]) == [
+        ("system", "be"),
+        ("user", "hi"),
+        ("assistant", "HI"),
+        ("user", "you"),
+    ]
     assert client.asked[0]["temperature"] == 0
 
 
@@ -227,8 +267,19 @@ def test_an_interrupted_answer_counts_as_far_as_it_came(typed, capsys):
 
 # --- specmesh demo, and the step times that it imitates
 
-REPORT = {"rounds": 4.0, "drafted": 8.0, "accepted": 6.0, "acceptance_rate": 0.75, "mean_acceptance_length": 2.5}
-REPORT |= {"tokens_per_second": 100.0, "verify_ms": 76.0, "bytes_sent": 90.0, "bytes_received": 70.0}
+REPORT = {
+    "rounds": 4.0,
+    "drafted": 8.0,
+    "accepted": 6.0,
+    "acceptance_rate": 0.75,
+    "mean_acceptance_length": 2.5,
+}
+REPORT |= {
+    "tokens_per_second": 100.0,
+    "verify_ms": 76.0,
+    "bytes_sent": 90.0,
+    "bytes_received": 70.0,
+}
 
 
 def texts(second: list[int]) -> tuple[GeneratedText, GeneratedText]:
@@ -237,7 +288,9 @@ def texts(second: list[int]) -> tuple[GeneratedText, GeneratedText]:
     return alone, GeneratedText(pieces=[("one\n", False), ("two", True)], ids=second, report=REPORT)
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(0, 18.9), (1, 18.9), (3, 21.9), (5, 28.75), (9, 36.9), (512, 48.7)])
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(0, 18.9), (1, 18.9), (3, 21.9), (5, 28.75), (9, 36.9), (512, 48.7)]
+)
 def test_step_times(rows: int, expected: float):
     assert step_ms("h100-70b", rows) == pytest.approx(expected)
 
@@ -245,7 +298,12 @@ def test_step_times(rows: int, expected: float):
 @pytest.mark.parametrize(("ids", "same"), [([1, 2], True), ([1, 3], False)])
 def test_result_of_a_demo(ids: list[int], same: bool):
     found = result("h100-70b", *texts(ids))
-    told = {"speedup": 2.5, "bytes_per_token": 80.0, "tokens_per_second_alone": 40.0, "same_text": same}
+    told = {
+        "speedup": 2.5,
+        "bytes_per_token": 80.0,
+        "tokens_per_second_alone": 40.0,
+        "same_text": same,
+    }
     assert found | told == found
 
 
@@ -297,7 +355,9 @@ def test_peers_cannot_steer_the_terminal():
 
 def test_lines_where_there_is_no_terminal(slept, capsys):
     """The rows, each interval; a daemon that goes away is waited for, and shown again."""
-    told = client(as_json(snapshots.verifier()), DaemonUnreachable("gone"), as_json(snapshots.LOADING))
+    told = client(
+        as_json(snapshots.verifier()), DaemonUnreachable("gone"), as_json(snapshots.LOADING)
+    )
     with pytest.raises(KeyboardInterrupt):
         status.watch(told, 0.5)
     shown = capsys.readouterr().out

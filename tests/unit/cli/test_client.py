@@ -31,8 +31,16 @@ def sse(*events: object) -> bytes:
 
 @pytest.mark.parametrize("name", ["Busy", "Unheard", "FrameError", None])
 @pytest.mark.parametrize("place", ["status", "stream", "get"])
-def test_daemons_errors_are_raised_as_their_class(fake_daemon: Callable[..., Path], name: str | None, place: str):
-    told = {"error": {"message": "the sentence", "code": "its_own", "specmesh": {"error": name, "exit_code": 1}}}
+def test_daemons_errors_are_raised_as_their_class(
+    fake_daemon: Callable[..., Path], name: str | None, place: str
+):
+    told = {
+        "error": {
+            "message": "the sentence",
+            "code": "its_own",
+            "specmesh": {"error": name, "exit_code": 1},
+        }
+    }
     raw = json.dumps(told).encode()
     completion = (200, sse(CHUNK, told)) if place == "stream" else (500, raw)
     path = fake_daemon({"/v1/completions": completion, "/x": (400, raw)})
@@ -46,7 +54,9 @@ def test_daemons_errors_are_raised_as_their_class(fake_daemon: Callable[..., Pat
     [(200, sse(CHUNK)), (200, b""), (200, sse(CHUNK) + b"data: {\n\n"), (500, b"<html>"), None],
     ids=["no [DONE]", "nothing", "half an event", "not JSON", "hangs up"],
 )
-def test_broken_answers_are_unreachable(fake_daemon: Callable[..., Path], answer: tuple[int, bytes] | None):
+def test_broken_answers_are_unreachable(
+    fake_daemon: Callable[..., Path], answer: tuple[int, bytes] | None
+):
     """A daemon that goes away or talks nonsense is DaemonUnreachable; what had come was given."""
     asking = Client(fake_daemon({"/v1/completions": answer}))
     got = []
@@ -55,9 +65,13 @@ def test_broken_answers_are_unreachable(fake_daemon: Callable[..., Path], answer
     assert len(got) <= 1
 
 
-def test_a_daemon_that_is_starting(fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+def test_a_daemon_that_is_starting(
+    fake_daemon: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
     """First it holds its lock only, then it loads, then it answers: each is waited for, and said once."""
-    loading = json.dumps({"error": {"message": "loading", "specmesh": {"error": "Starting"}}}).encode()
+    loading = json.dumps(
+        {"error": {"message": "loading", "specmesh": {"error": "Starting"}}}
+    ).encode()
     answers = {"/v1/completions": (503, loading)}
     listening = fake_daemon(answers)
     path = listening.with_name("late.sock")
@@ -109,10 +123,15 @@ def test_names_cannot_move_the_cursor(fake_daemon: Callable[..., Path]):
 
 # --- the tree of errors
 
-OF_FIELDS = {errors.FrameError, errors.InvalidTransition}  # more than a sentence: they end in no answer
+OF_FIELDS = {
+    errors.FrameError,
+    errors.InvalidTransition,
+}  # more than a sentence: they end in no answer
 
 
-def tree(cls: type[SpecmeshError] = SpecmeshError, depth: int = 0) -> Iterator[tuple[int, type[SpecmeshError]]]:
+def tree(
+    cls: type[SpecmeshError] = SpecmeshError, depth: int = 0
+) -> Iterator[tuple[int, type[SpecmeshError]]]:
     """A class and those below it, in the order of the module."""
     yield depth, cls
     for below in cls.__subclasses__():
@@ -122,7 +141,9 @@ def tree(cls: type[SpecmeshError] = SpecmeshError, depth: int = 0) -> Iterator[t
 
 def test_the_tree_of_errors_is_drawn():
     """Each class once, below its base, with whose fault it is and what."""
-    drawn = re.findall(r"^    ( *)(\w+)(?: +(?:ours|who asks|peer|nobody): .+)?$", errors.__doc__, re.MULTILINE)
+    drawn = re.findall(
+        r"^    ( *)(\w+)(?: +(?:ours|who asks|peer|nobody): .+)?$", errors.__doc__, re.MULTILINE
+    )
     assert drawn == [(" " * 4 * depth, cls.__name__) for depth, cls in tree()]
 
 
@@ -149,12 +170,21 @@ def test_an_error_comes_back(fake_daemon: Callable[..., Path], error: SpecmeshEr
         same.param = error.param = error.param or "its_field"
     with pytest.raises(SpecmeshError) as caught:
         Client(fake_daemon({"/x": (400, json.dumps(error_body(error)).encode())})).get("/x")
-    assert (type(caught.value), str(caught.value), vars(caught.value)) == (type(error), str(error), vars(same))
+    assert (type(caught.value), str(caught.value), vars(caught.value)) == (
+        type(error),
+        str(error),
+        vars(same),
+    )
 
 
 # --- what JSON has at a path
 
-JSON = {"model": {"name": "m", "ms": 1.5, "ids": [1, 2]}, "peers": [{"name": "a"}, None, 3], "count": 2, "none": None}
+JSON = {
+    "model": {"name": "m", "ms": 1.5, "ids": [1, 2]},
+    "peers": [{"name": "a"}, None, 3],
+    "count": 2,
+    "none": None,
+}
 
 
 @pytest.mark.parametrize(

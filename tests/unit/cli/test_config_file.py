@@ -26,7 +26,9 @@ def specmesh(*args: object, env: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, [str(arg) for arg in args], env=env)
 
 
-def shown(role: str, *args: object, env: dict[str, str] | None = None) -> dict[str, dict[str, object]]:
+def shown(
+    role: str, *args: object, env: dict[str, str] | None = None
+) -> dict[str, dict[str, object]]:
     done = specmesh("config", "show", role, "--json", *args, env=env)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)["settings"]  # type: ignore[no-any-return]
@@ -66,7 +68,12 @@ BOX, SPARK = "tcp://127.0.0.1:7071", "tcp://127.0.0.1:7072"
     ],
 )
 def test_several_verifiers(
-    options: list[str], env: str, text: str, addresses: list[str], tmp_path: Path, started: list[DrafterSettings]
+    options: list[str],
+    env: str,
+    text: str,
+    addresses: list[str],
+    tmp_path: Path,
+    started: list[DrafterSettings],
 ):
     """A list as flags, in the environment and in the file; shown as a file has it."""
     file = tmp_path / "drafter.toml"
@@ -86,7 +93,10 @@ def test_which_file(folders: list[Path], tmp_path: Path):
     for number, folder in enumerate(reversed(folders)):
         folder.mkdir()
         (folder / "drafter.toml").write_text(f"ctx = {100 + number}\n")
-        assert shown("drafter")["ctx"] == {"value": 100 + number, "origin": str(folder / "drafter.toml")}
+        assert shown("drafter")["ctx"] == {
+            "value": 100 + number,
+            "origin": str(folder / "drafter.toml"),
+        }
     assert shown("verifier")["ctx"]["origin"] == "default"
     assert specmesh("drafter", "--config", tmp_path / "none.toml").exit_code == 78
 
@@ -95,7 +105,9 @@ def test_which_file(folders: list[Path], tmp_path: Path):
 def test_show_is_a_file_again(role: str, tmp_path: Path):
     """What `config show` prints says the same when it is read: what is set; defaults are comments."""
     file = tmp_path / "a.toml"
-    file.write_text('model = "ein Modell \\"groß\\".gguf"\nlog-level = "debug"\ninsecure-no-auth = true\n')
+    file.write_text(
+        'model = "ein Modell \\"groß\\".gguf"\nlog-level = "debug"\ninsecure-no-auth = true\n'
+    )
     printed = specmesh("config", "show", role, "--config", file).stdout
     assert f'log-level = "debug"                       # {file}\n' in printed
     assert "\n# max-sessions = 8\n" in printed
@@ -103,7 +115,9 @@ def test_show_is_a_file_again(role: str, tmp_path: Path):
     again = tmp_path / "b.toml"
     again.write_text(printed)
     first, second = shown(role, "--config", file), shown(role, "--config", again)
-    assert {key: told["value"] for key, told in first.items()} == {key: told["value"] for key, told in second.items()}
+    assert {key: told["value"] for key, told in first.items()} == {
+        key: told["value"] for key, told in second.items()
+    }
 
 
 BAD = [
@@ -119,7 +133,11 @@ BAD = [
     ("verifier", b"insecure-no-auth = 7", ["'--insecure-no-auth'", "'7' is not a valid boolean"]),
     ("drafter", b'engine = "cuda"', ["'--engine'", "'cuda' is not one of", "llama"]),
     ("verifier", b"ctx = 512\nctx = 513\n", ["Cannot overwrite", "line 2"]),
-    ("verifier", b"bind = tcp://127.0.0.1:7071", ["line 1", 'quotes: bind = "tcp://127.0.0.1:7071"']),
+    (
+        "verifier",
+        b"bind = tcp://127.0.0.1:7071",
+        ["line 1", 'quotes: bind = "tcp://127.0.0.1:7071"'],
+    ),
     ("verifier", b"ctx = 1\n# caf\xe9\n", ["2: not UTF-8"]),
     ("verifier", b"#" * (2**20 + 1), ["longer than"]),
 ]

@@ -19,10 +19,24 @@ from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import ChatMessage, SessionParams
-from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallParser, TextPart, ToolCall, ToolFormat
+from specmesh.core.tool_calls import (
+    FORMATS,
+    ArgumentsPart,
+    CallBegin,
+    CallParser,
+    TextPart,
+    ToolCall,
+    ToolFormat,
+)
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
-ASKED = {"tools": [{"name": "f", "parameters": {}}], "choice": "auto", "parallel": True, "format": "", "thinking": ""}
+ASKED = {
+    "tools": [{"name": "f", "parameters": {}}],
+    "choice": "auto",
+    "parallel": True,
+    "format": "",
+    "thinking": "",
+}
 LOOP = (
     ChatMessage("user", "Hi"),
     ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),)),
@@ -47,16 +61,27 @@ def test_a_template_that_knows_tools():
 
 
 @pytest.mark.parametrize(
-    ("name", "call"), [("generic", '{"name": "f", "arguments": {}}'), ("mistral_args", "[TOOL_CALLS]f[ARGS]{}")]
+    ("name", "call"),
+    [("generic", '{"name": "f", "arguments": {}}'), ("mistral_args", "[TOOL_CALLS]f[ARGS]{}")],
 )
 def test_a_template_that_knows_none(name: str, call: str):
     """Tools are described in words, calls are text, and what came of them is the user's, whose turn it is once."""
     request = Request(None, None, TOOLED, messages=LOOP)
-    (system, _, called, answered), variables = for_template(request, {"chat_template": "", "tool_format": name})
-    assert (system.role, called.role, answered.role, variables) == ("system", "assistant", "user", {})
+    (system, _, called, answered), variables = for_template(
+        request, {"chat_template": "", "tool_format": name}
+    )
+    assert (system.role, called.role, answered.role, variables) == (
+        "system",
+        "assistant",
+        "user",
+        {},
+    )
     assert '{"name": "f", "parameters": {}}' in system.content
     assert call in called.content
-    assert (answered.content, called.tool_calls) == ("<tool_response>\na\n</tool_response>\nAnd?", ())
+    assert (answered.content, called.tool_calls) == (
+        "<tool_response>\na\n</tool_response>\nAnd?",
+        (),
+    )
     plain, _ = for_template(Request(None, None, params(), messages=LOOP), {"chat_template": ""})
     assert [one.role for one in plain] == ["user", "assistant", "user"]
 
@@ -67,7 +92,9 @@ def test_the_form_of_an_answer():
     made = with_format(TOOLED, texts, "assistant: <think>\n")
     assert (made.thinking, json.loads(made.grammar.text)["format"]) == ("think!", "hermes")
     assert with_format(made, {"chat_template": "", "tool_format": "glm"}, "") == made
-    assert with_format(params(Grammar(GrammarKind.JSON_SCHEMA, "{}")), texts, "<think>").thinking == ""
+    assert (
+        with_format(params(Grammar(GrammarKind.JSON_SCHEMA, "{}")), texts, "<think>").thinking == ""
+    )
     assert with_format(params(), texts, "Hi").thinking == "think"
 
 
@@ -80,7 +107,9 @@ class Target:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return list(text.encode()) if special else []
 
-    def chat_text(self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False) -> str:
+    def chat_text(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
+    ) -> str:
         return f"{messages[0].content} {variables} {continued}<think>"
 
 
@@ -93,7 +122,11 @@ THOUGHT = tuple(b"Hi {'a': 1} True<think>")
     [
         (Request("Hi<think>", None, params()), tuple(b"Hi<think>"), ""),
         (Request("", None, params(), id="cmpl-1"), (7,), ""),
-        (Request("no", None, params(), messages=CHAT, template={"a": 1}, continued=True), THOUGHT, "think!"),
+        (
+            Request("no", None, params(), messages=CHAT, template={"a": 1}, continued=True),
+            THOUGHT,
+            "think!",
+        ),
         (Request("no", (72, 999), params(), messages=CHAT), (72, 999), "think"),
         (Request(None, THOUGHT, params(), id="chatcmpl-1"), THOUGHT, "think!"),
         (Request(None, THOUGHT, params(), id="cmpl-1"), THOUGHT, ""),
@@ -115,7 +148,12 @@ HARMONY = (
 )
 CALL = "<|channel|>commentary to=functions.x <|constrain|>json<|message|>{}"
 CASES = [
-    ("think", "<think>\na <b>\n\nc\n</think>\n\nThe <think> answer \n", "a <b>\n\nc", "The <think> answer \n"),
+    (
+        "think",
+        "<think>\na <b>\n\nc\n</think>\n\nThe <think> answer \n",
+        "a <b>\n\nc",
+        "The <think> answer \n",
+    ),
     ("think", "\n <think></think>x", "", "x"),
     ("think", " plain <think>x</think>", "", " plain <think>x</think>"),
     ("think", "<thin", "", "<thin"),
@@ -132,18 +170,28 @@ CASES = [
 
 
 def cut_up(text: str, cuts: list[int]) -> list[str]:
-    return [text[begin:end] for begin, end in pairwise([0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)])]
+    return [
+        text[begin:end]
+        for begin, end in pairwise([0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)])
+    ]
 
 
 @pytest.mark.parametrize(("named", "text", "thought", "answer"), CASES)
 @given(st.lists(st.integers(0, 300), max_size=8))
 @example(list(range(300)))
 @example([])
-def test_a_split_is_the_same_wherever_a_text_is_cut(named: str, text: str, thought: str, answer: str, cuts: list[int]):
+def test_a_split_is_the_same_wherever_a_text_is_cut(
+    named: str, text: str, thought: str, answer: str, cuts: list[int]
+):
     splitter, told = ThoughtSplitter(named), ["", ""]
     for piece in cut_up(text, cuts):
-        told = [old + new for old, new in zip(told, splitter.feed(piece, over=not cuts), strict=True)]
-    assert [old + new for old, new in zip(told, splitter.feed("", over=True), strict=True)] == [thought, answer]
+        told = [
+            old + new for old, new in zip(told, splitter.feed(piece, over=not cuts), strict=True)
+        ]
+    assert [old + new for old, new in zip(told, splitter.feed("", over=True), strict=True)] == [
+        thought,
+        answer,
+    ]
 
 
 def test_what_cannot_be_a_mark_is_told_at_once():
@@ -158,7 +206,11 @@ def test_what_cannot_be_a_mark_is_told_at_once():
     [
         ("{{ content.split('</think>')[-1] }}", "<|assistant|>", "think"),
         ("{{ '<think>\\n' }}", "<|assistant|><think>\n", "think!"),
-        ("'<|channel|>analysis<|message|>' + message.thinking + '<|end|>'", "<|start|>assistant", "harmony"),
+        (
+            "'<|channel|>analysis<|message|>' + message.thinking + '<|end|>'",
+            "<|start|>assistant",
+            "harmony",
+        ),
         ("{{ messages[0].content }}", "<think>", ""),
     ],
 )
@@ -169,7 +221,10 @@ def test_a_template_shows_the_marks_of_its_thoughts(template: str, prompt: str, 
 # --- calls of tools
 
 TOOLS = [
-    {"name": "get", "parameters": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}},
+    {
+        "name": "get",
+        "parameters": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    },
     {"name": "get_time"},
 ]
 GIVEN: dict[str, Any] = {"city": 'Köln "}{[<b>\\', "days": 3}
@@ -178,11 +233,15 @@ NO_CALLS += ["<tool_call>", "<tool_call>\n{", "<|channel|>commentary"]
 FORMS = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 
 
-def read(form: ToolFormat, text: str, cuts: list[int], *, at_once: bool = False) -> tuple[str, list[tuple[str, str]]]:
+def read(
+    form: ToolFormat, text: str, cuts: list[int], *, at_once: bool = False
+) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the name and arguments of each call."""
     parser, said, calls = CallParser(form, TOOLS), "", list[tuple[str, str]]()
     fed = [(piece, at_once) for piece in cut_up(text, cuts)]
-    for event in (event for piece, over in [*fed, ("", True)] for event in parser.feed(piece, over=over)):
+    for event in (
+        event for piece, over in [*fed, ("", True)] for event in parser.feed(piece, over=over)
+    ):
         match event:
             case TextPart():
                 said += event.text
@@ -196,7 +255,9 @@ def read(form: ToolFormat, text: str, cuts: list[int], *, at_once: bool = False)
 @FORMS
 @pytest.mark.parametrize("before", ["", "I'll look.\n"])
 def test_calls_are_read(form: ToolFormat, before: str):
-    asked: list[Call] = [("get", GIVEN), ("get_time", {}), ("get", {})][: None if form.between is not None else 1]
+    asked: list[Call] = [("get", GIVEN), ("get_time", {}), ("get", {})][
+        : None if form.between is not None else 1
+    ]
     said, calls = read(form, spelt(form, *asked, before=before), [])
     assert said == before
     assert [(name, json.loads(arguments)) for name, arguments in calls] == asked
@@ -215,18 +276,34 @@ def test_what_is_told_does_not_depend_on_cuts(
     """Not of texts either that end early, or name no tool."""
     text = spelt(form, *calls, before=before) if calls else before
     text = text[: len(text) - lost % (len(text) + 1)]
-    assert read(form, text, cuts) == read(form, text, list(range(len(text)))) == read(form, text, [], at_once=True)
+    assert (
+        read(form, text, cuts)
+        == read(form, text, list(range(len(text))))
+        == read(form, text, [], at_once=True)
+    )
 
 
 @FORMS
 def test_what_is_no_call_is_text(form: ToolFormat):
-    for text in [*NO_CALLS, spelt(form, ("other", {}), before="x"), form.start, f"x {form.trigger} y"]:
+    for text in [
+        *NO_CALLS,
+        spelt(form, ("other", {}), before="x"),
+        form.start,
+        f"x {form.trigger} y",
+    ]:
         assert read(form, text, []) == (text, [])
 
 
 def test_a_call_is_told_as_it_comes():
     parser = CallParser(FORMATS["hermes"], TOOLS)
-    pieces = ("Hm <", 'b> <tool_call>\n{"name": "get', '", "arguments": {"ci', 'ty": "}', '"}', "}\n</tool_call>")
+    pieces = (
+        "Hm <",
+        'b> <tool_call>\n{"name": "get',
+        '", "arguments": {"ci',
+        'ty": "}',
+        '"}',
+        "}\n</tool_call>",
+    )
     assert [parser.feed(piece) for piece in pieces] == [
         [TextPart("Hm ")],
         [TextPart("<b> ")],
@@ -243,11 +320,15 @@ def test_llama_calls_without_its_mark_only_at_the_start():
     assert read(FORMATS["llama3"], f"So: {bare}", []) == (f"So: {bare}", [])
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS.values() if form.between is not None], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "form", [form for form in FORMATS.values() if form.between is not None], ids=lambda f: f.name
+)
 def test_half_of_a_further_call_is_no_text(form: ToolFormat):
     one, two = (spelt(form, *[("get", {})] * count).removesuffix(form.closing) for count in (1, 2))
     named = len(f"{one}{form.between}{form.head}get{form.after}")
-    assert [read(form, two[:end], []) for end in range(len(one), named)] == [("", [("get", "{}")])] * (named - len(one))
+    assert [read(form, two[:end], []) for end in range(len(one), named)] == [
+        ("", [("get", "{}")])
+    ] * (named - len(one))
 
 
 def test_an_early_end_leaves_what_came():
@@ -274,7 +355,9 @@ ROOT = {"$defs": {"Colour": {"enum": ["red", "1"]}, "Loop": {"$ref": "#/$defs/Lo
         ("[" * 100_000, None, f'"{"[" * 100_000}"'),
     ],
 )
-def test_an_argument_between_marks_becomes_json_as_its_schema_says(text: str, schema: Any, written: str):
+def test_an_argument_between_marks_becomes_json_as_its_schema_says(
+    text: str, schema: Any, written: str
+):
     assert tool_calls.as_json(text, schema, ROOT) == written
 
 
@@ -286,6 +369,13 @@ def test_a_template_shows_the_form_of_its_calls(form: ToolFormat):
 
 def test_marks_that_may_be_control_tokens():
     marks = tool_calls.TOOL_MARKS
-    assert {"[TOOL_CALLS]", "<|python_tag|>", "<think>", "</tool_call>", "<|channel|>", "[/THINK]"} <= marks
+    assert {
+        "[TOOL_CALLS]",
+        "<|python_tag|>",
+        "<think>",
+        "</tool_call>",
+        "<|channel|>",
+        "[/THINK]",
+    } <= marks
     assert sum("tool▁call" in mark for mark in marks) == 4
     assert not any(set(mark) & set(' \n"=') for mark in marks)

@@ -22,9 +22,13 @@ Q8_0 = (1.0, 2.5, 3.4, 4.2, 4.9, 5.3, 4.4, 3.5, *(3.6 + 0.2 * k for k in range(9
 """Relative costs of 1, 2, ... rows with a cliff: seven rows cost more than eight."""
 
 
-def inputs(alpha, step=0.0342, row=0.001, interval=0.0052, round_trip=0.005, steps=None, alone=None):
+def inputs(
+    alpha, step=0.0342, row=0.001, interval=0.0052, round_trip=0.005, steps=None, alone=None
+):
     steps = tuple(step + row * k for k in range(MOST + 1)) if steps is None else steps
-    return PolicyInputs(steps, (alpha,) * (MOST + 1), interval, round_trip + 1.5 * interval, alone or steps[0])
+    return PolicyInputs(
+        steps, (alpha,) * (MOST + 1), interval, round_trip + 1.5 * interval, alone or steps[0]
+    )
 
 
 def rate_of(made, alpha, round_trip, decide):
@@ -50,7 +54,9 @@ def rate_of(made, alpha, round_trip, decide):
 
 
 @pytest.mark.parametrize("round_trip", [0.0003, 0.005, 0.02, 0.08])
-@pytest.mark.parametrize(("step", "row", "interval"), [(0.0342, 0.001, 0.0052), (0.052, 0.0016, 0.0033)])
+@pytest.mark.parametrize(
+    ("step", "row", "interval"), [(0.0342, 0.001, 0.0052), (0.052, 0.0016, 0.0033)]
+)
 @pytest.mark.parametrize("alpha", [0.5, 0.75, 0.9])
 def test_as_good_as_any_simple_rule(alpha, step, row, interval, round_trip):
     made = inputs(alpha, step, row, interval, round_trip)
@@ -63,7 +69,10 @@ def test_as_good_as_any_simple_rule(alpha, step, row, interval, round_trip):
 
     reached = rate_of(made, alpha, round_trip, decide)
     assert reached == pytest.approx(policy.rate, rel=0.06)
-    rules = [lambda lead, size=size: (size, None if lead >= size else float(size)) for size in (1, 2, 3, 4, 6, 8)]
+    rules = [
+        lambda lead, size=size: (size, None if lead >= size else float(size))
+        for size in (1, 2, 3, 4, 6, 8)
+    ]
     assert reached > 0.97 * max(rate_of(made, alpha, round_trip, rule) for rule in rules)
     assert reached > 0.99 / made.steps[0]
 
@@ -104,7 +113,9 @@ def test_on_and_off_do_not_alternate():
 )
 def test_any_inputs(alpha, costs, interval, round_trip):
     """Whatever is measured: a policy in bounds, whose waits end with an arrival, never slower than the target alone."""
-    policy = solve(PolicyInputs(tuple(costs), (alpha,) * len(costs), interval, round_trip + interval, costs[0]))
+    policy = solve(
+        PolicyInputs(tuple(costs), (alpha,) * len(costs), interval, round_trip + interval, costs[0])
+    )
     assert policy.rate >= 0.999 / costs[0]
     for at, then in enumerate(policy.then):
         assert 0 <= policy.drafts[at] <= max(policy.lead_at(at), 0)
@@ -124,7 +135,9 @@ def measured(table):
     return costs
 
 
-SITE = Deployment(measured({rows: 0.029 + 0.001 * rows for rows in range(1, 34)}), draft=0.005, round_trip=0.004)
+SITE = Deployment(
+    measured({rows: 0.029 + 0.001 * rows for rows in range(1, 34)}), draft=0.005, round_trip=0.004
+)
 
 
 @pytest.mark.parametrize(("alpha", "round_trip"), [(0.75, 0.0003), (0.9, 0.08)])
@@ -133,13 +146,21 @@ def test_the_promise_is_kept(alpha: float, round_trip: float):
     acceptance that has to be learned costs little."""
     site = replace(SITE, draft=0.0052, round_trip=round_trip, solving=0.0)
     steps = tuple(SITE.costs.seconds(drafts + 1) for drafts in range(17))
-    policy = solve(PolicyInputs(steps, (alpha,) * len(steps), site.draft, round_trip + 1.5 * site.draft, steps[0]))
+    policy = solve(
+        PolicyInputs(
+            steps, (alpha,) * len(steps), site.draft, round_trip + 1.5 * site.draft, steps[0]
+        )
+    )
 
     def rate(known: bool, draft_n: int | None = None) -> float:
         chance = random.Random(3)
         luck = [chance.random() < alpha for _ in range(1100)]
         texts = Workload(1, 1000, draft_n)
-        return Simulation(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None).run().total
+        return (
+            Simulation(site, texts, 1, luck.__getitem__, (lambda _: policy) if known else None)
+            .run()
+            .total
+        )
 
     adaptive = rate(True)
     assert adaptive == pytest.approx(policy.rate, rel=0.08)
@@ -150,7 +171,10 @@ def test_the_promise_is_kept(alpha: float, round_trip: float):
 # --- measured costs of a step
 
 
-@given(st.dictionaries(st.integers(1, 40), st.floats(0, 10), min_size=1, max_size=8), st.integers(1, 60))
+@given(
+    st.dictionaries(st.integers(1, 40), st.floats(0, 10), min_size=1, max_size=8),
+    st.integers(1, 60),
+)
 def test_interpolation_stays_between_its_neighbours(table, rows):
     costs = measured(table)
     below = [width for width in table if width <= rows]
@@ -213,15 +237,31 @@ def test_steps_beside_a_drafter_are_as_much_slower_as_those_that_were_measured()
 # --- whether drafting pays, by the measured rates of steps with drafts and without
 
 
-def run(gate: SpeculationGate, seconds: float, tokens: float, steps: int, alone: float, sessions: int = 1) -> float:
+def run(
+    gate: SpeculationGate,
+    seconds: float,
+    tokens: float,
+    steps: int,
+    alone: float,
+    sessions: int = 1,
+) -> float:
     """Steps of so many seconds with drafts, of `alone` without; return the share of steps with drafts."""
     luck, drafting = random.Random(2), 0
     for _ in range(steps):
         with_drafts = gate.open
         drafting += with_drafts
-        stood = sum(luck.random() < (tokens - 1) / 4 for _ in range(4 * sessions)) if with_drafts else 0
+        stood = (
+            sum(luck.random() < (tokens - 1) / 4 for _ in range(4 * sessions)) if with_drafts else 0
+        )
         spent = seconds if with_drafts else alone
-        gate.stepped(sessions, sessions + stood, spent, asked=with_drafts, had=with_drafts, alone=sessions / alone)
+        gate.stepped(
+            sessions,
+            sessions + stood,
+            spent,
+            asked=with_drafts,
+            had=with_drafts,
+            alone=sessions / alone,
+        )
     return drafting / steps
 
 
@@ -279,7 +319,9 @@ def test_a_machine_that_stood_still_says_nothing_of_drafts():
         gate.stepped(1, 2, seconds, asked=gate.open, had=gate.open, alone=1.0)
         assert run(gate, 1.5, 2.5, 600, 1.0) > 0.9
     fresh = SpeculationGate()
-    fresh.stepped(1, 1, 1.0, asked=True, had=True, alone=0.0)  # nothing is known of steps without drafts
+    fresh.stepped(
+        1, 1, 1.0, asked=True, had=True, alone=0.0
+    )  # nothing is known of steps without drafts
     assert run(fresh, 1.5, 2.5, 600, 1.0) > 0.9
 
 
@@ -307,7 +349,9 @@ def test_a_first_estimate_that_is_too_low_promises_nothing(host: bool, estimate:
     for _ in range(1000):
         spent = 2.5 if gate.open else 1.0
         lost += spent - (2 if gate.open else 1)
-        gate.stepped(1, 1 + gate.open, spent, asked=gate.open, had=gate.open, alone=estimate, shared=host)
+        gate.stepped(
+            1, 1 + gate.open, spent, asked=gate.open, had=gate.open, alone=estimate, shared=host
+        )
     assert lost < most
 
 
@@ -368,7 +412,11 @@ def bid(*rates, chosen=False):
     return DraftBid(tuple(accumulate(rates, mul)), chosen)
 
 
-bids = st.lists(st.builds(lambda rates: bid(*rates), st.lists(st.floats(0, 1), max_size=3)), min_size=1, max_size=3)
+bids = st.lists(
+    st.builds(lambda rates: bid(*rates), st.lists(st.floats(0, 1), max_size=3)),
+    min_size=1,
+    max_size=3,
+)
 steps = st.lists(st.floats(0.001, 1), min_size=12, max_size=12)
 
 
@@ -379,12 +427,20 @@ def test_nothing_else_gives_more_tokens_a_second(bids, steps, room):
         return (len(bids) + gained) / steps[len(bids) + sum(counts) - 1]
 
     counts = allocate_drafts(bids, room, lambda rows: steps[rows - 1])
-    ways = [way for way in product(*(range(len(one.acceptance) + 1) for one in bids)) if sum(way) <= room]
+    ways = [
+        way
+        for way in product(*(range(len(one.acceptance) + 1) for one in bids))
+        if sum(way) <= room
+    ]
     assert tuple(counts) in ways
     best, none = max(map(rate, ways)), rate([0] * len(bids))
     assert none < rate(counts) >= best * (1 - 1e-9) if any(counts) else best < 1.015 * none
 
 
 def test_what_a_client_has_chosen_comes_first():
-    assert allocate_drafts([bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3) == [2, 0]
-    assert allocate_drafts([bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0) == [2, 0]
+    assert allocate_drafts(
+        [bid(0.1, 0.1, chosen=True), bid(0.9)], 9, lambda rows: float(rows) ** 3
+    ) == [2, 0]
+    assert allocate_drafts(
+        [bid(0.1, 0.1, chosen=True), bid(0.9, chosen=True)], 2, lambda _: 1.0
+    ) == [2, 0]

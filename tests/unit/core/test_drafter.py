@@ -19,7 +19,9 @@ SPEAKS = ev.UpstreamChanged(0, 0.0, speaks=True)
 
 
 def drafting(max_sessions=2, *, offloads=False):
-    core = DrafterCore(DraftLimits(64, 16, batches=True), KVSlots(max_sessions, "cut", 64, offloads=offloads))
+    core = DrafterCore(
+        DraftLimits(64, 16, batches=True), KVSlots(max_sessions, "cut", 64, offloads=offloads)
+    )
     core.handle(SPEAKS, 0.0)
     return core
 
@@ -39,9 +41,14 @@ def finish(core, step, *tokens, at=0.0, whole=True):
     """A step of 0.2 ms; tokens: of each row its guess, its guesses, or None. whole: so many were asked for."""
     rows = [one if isinstance(one, tuple) else () if one is None else (one,) for one in tokens]
     if whole:
-        asked = [replace(row, draft_n=max(len(said), 1)) for row, said in zip(step.rows, rows, strict=True)]
+        asked = [
+            replace(row, draft_n=max(len(said), 1))
+            for row, said in zip(step.rows, rows, strict=True)
+        ]
         step = replace(step, rows=tuple(asked))
-    effects = core.finish(step, ev.DraftedRows({cut.seq: cut.length for cut in step.cuts}, rows), at, at + 2e-4)
+    effects = core.finish(
+        step, ev.DraftedRows({cut.seq: cut.length for cut in step.cuts}, rows), at, at + 2e-4
+    )
     return [effect for effect in effects if not isinstance(effect, ev.Worked)]
 
 
@@ -79,7 +86,9 @@ def test_what_is_heard_during_a_step():
     core = drafting()
     opened(core, 1, 2)
     step = core.next_step(0.0)
-    assert [(row.position, row.ids, row.sampler is not None) for row in step.rows] == [(0, TEXT, True)] * 2
+    assert [(row.position, row.ids, row.sampler is not None) for row in step.rows] == [
+        (0, TEXT, True)
+    ] * 2
     assert len({row.seq for row in step.rows}) == 2
     finish(core, step, 8, 9)
     step = core.next_step(0.0)
@@ -174,14 +183,20 @@ def test_what_an_ended_session_left_is_offloaded_before_the_next_begins():
     second = core.next_step(0.0)
     finish(core, second, 8)
     assert second.rows[0].seq != first.rows[0].seq
-    assert [step.offloads for step in (first, second, core.next_step(0.0))] == [(), (first.rows[0].seq,), ()]
+    assert [step.offloads for step in (first, second, core.next_step(0.0))] == [
+        (),
+        (first.rows[0].seq,),
+        (),
+    ]
 
 
 def test_what_others_drafted_is_not_its_own():
     """A round's drafts may be the grammar's, or of the drafter before: only those that this one made count here."""
     core = drafting()
     opened(core, 1, draft_n=0)
-    [(_, learned)] = core.handle(ev.Heard(1, m.Truth(1, len(TEXT), crc(*TEXT), (8, 9, 10), 0, accepted=2)), 0.0)
+    [(_, learned)] = core.handle(
+        ev.Heard(1, m.Truth(1, len(TEXT), crc(*TEXT), (8, 9, 10), 0, accepted=2)), 0.0
+    )
     assert (learned.accepted, learned.own) == (2, 0)
     [worked] = core.handle(ev.Dropped(1), 0.0)
     assert (worked.drafted, worked.accepted, worked.committed) == (0, 0, 3)
@@ -190,13 +205,21 @@ def test_what_others_drafted_is_not_its_own():
 def test_a_drafters_session_from_its_opening_to_its_end():
     core, done = drafting(), m.Done(1, "stop", 5, {})
     assert core.handle(ev.DraftFor(1, 0, 1, 256, len(TEXT), GREEDY, learns=True), 0.0) == []
-    assert core.handle(ev.Heard(1, m.Sync(1, 0, 0, TEXT, 2)), 0.0) == [(1, ev.Learned(TEXT, sync=True))]
+    assert core.handle(ev.Heard(1, m.Sync(1, 0, 0, TEXT, 2)), 0.0) == [
+        (1, ev.Learned(TEXT, sync=True))
+    ]
     assert core.finish(core.next_step(0.0), ev.DraftedRows({}, [[8]]), 0.0, 0.5) == [
         (1, m.Draft(1, 3, crc(*TEXT), (8,))),
         ev.Worked(0.5, 0.5, 0.5, 1, prefix_cache=PrefixCacheSection(0, 0, 0, 0)),
     ]
-    assert core.handle(ev.Heard(1, m.Truth(1, 3, crc(*TEXT), (8, 9), 2, 1)), 0.5) == [(1, ev.Learned((8, 9), 1, 1))]
+    assert core.handle(ev.Heard(1, m.Truth(1, 3, crc(*TEXT), (8, 9), 2, 1)), 0.5) == [
+        (1, ev.Learned((8, 9), 1, 1))
+    ]
     step = core.next_step(0.5)
-    assert core.finish(step, ev.DraftedRows({}, [[4]]), 0.5, 0.75) == [(1, m.Draft(1, 5, crc(*TEXT, 8, 9), (4,)))]
+    assert core.finish(step, ev.DraftedRows({}, [[4]]), 0.5, 0.75) == [
+        (1, m.Draft(1, 5, crc(*TEXT, 8, 9), (4,)))
+    ]
     assert core.handle(ev.FollowUp(1, done), 0.8) == [(1, ev.FollowUp(1, done, 2, 0.75))]
-    assert core.handle(ev.Dropped(1), 0.8) == [ev.Worked(0.75, 0.25, 0.25, 1, 1, 1, 2, PrefixCacheSection(0, 0, 1, 5))]
+    assert core.handle(ev.Dropped(1), 0.8) == [
+        ev.Worked(0.75, 0.25, 0.25, 1, 1, 1, 2, PrefixCacheSection(0, 0, 1, 5))
+    ]

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from fuzz.oracle import row
 from specmesh.core.prefix import Prefix
-from specmesh.core.sampling.constraint import MAX_GRAMMAR, DraftConstraint, Grammar, GrammarKind, check_grammar, masked
+from specmesh.core.sampling.constraint import (
+    MAX_GRAMMAR,
+    DraftConstraint,
+    Grammar,
+    GrammarKind,
+    check_grammar,
+    masked,
+)
 from specmesh.core.sampling.sampler import FORBIDDEN, Penalties, Sampler, SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
@@ -45,7 +52,9 @@ def language(grammars, texts):
 
 def session(constraint, sampling, *, draft_n=None, max_tokens=100):
     limits = TargetLimits(512, N_VOCAB, frozenset({END}), 8, PIECES)
-    return session_of(PROMPT, SessionParams(sampling, max_tokens, draft_n), limits, constraint=constraint)
+    return session_of(
+        PROMPT, SessionParams(sampling, max_tokens, draft_n), limits, constraint=constraint
+    )
 
 
 def finish(made, drafter=None):
@@ -67,7 +76,9 @@ def knowing(fresh, sampling):
             guide.accept(token)
         known, sampler = Prefix(made.prefix[0:]), Sampler(sampling)
         while len(ids) < 6 and not guide.complete:
-            ids.append(int(sampler.choose(np.where(guide.allowed(), TARGET(known.crc), -1e30), len(known))))
+            ids.append(
+                int(sampler.choose(np.where(guide.allowed(), TARGET(known.crc), -1e30), len(known)))
+            )
             if ids[-1] == END:
                 break
             guide.accept(ids[-1])
@@ -82,12 +93,28 @@ LANGUAGES = st.sets(st.text("abc", min_size=1, max_size=9).map(str.encode), min_
 
 @FEW
 @given(LANGUAGES, st.sampled_from([0.0, 0.7, 3.0]), st.integers(0, 99), st.integers(1, 12))
-def test_the_text_is_in_the_language_and_the_same_for_every_drafter(grammars, texts, temperature, seed, most):
-    sampling, fresh = SamplingParams(temperature, top_k=seed % 3, seed=seed), partial(language, grammars, texts)
+def test_the_text_is_in_the_language_and_the_same_for_every_drafter(
+    grammars, texts, temperature, seed, most
+):
+    sampling, fresh = (
+        SamplingParams(temperature, top_k=seed % 3, seed=seed),
+        partial(language, grammars, texts),
+    )
     hostile, knows = anything(random.Random(seed)), knowing(fresh, sampling)
     ignorant = mostly_right(TARGET, random.Random(seed), n_vocab=N_VOCAB)
-    ways = ((None, None), (None, 3), (hostile, None), (hostile, 8), (knows, None), (ignorant, None), (ignorant, 0))
-    [ids] = {finish(session(fresh(), sampling, draft_n=n, max_tokens=most), drafter) for drafter, n in ways}
+    ways = (
+        (None, None),
+        (None, 3),
+        (hostile, None),
+        (hostile, 8),
+        (knows, None),
+        (ignorant, None),
+        (ignorant, 0),
+    )
+    [ids] = {
+        finish(session(fresh(), sampling, draft_n=n, max_tokens=most), drafter)
+        for drafter, n in ways
+    }
     alone = session(fresh(), sampling, draft_n=0, max_tokens=most)
     finish(alone)
     if alone.finished == "stop":
@@ -129,7 +156,9 @@ class Tiring:
 
 @FEW
 @given(st.integers(0, 6), st.integers(0, 40), st.sampled_from([0.0, 0.7]), st.integers(0, 99))
-def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(grammars, most, drafted, temperature, seed):
+def test_a_grammar_that_breaks_does_so_at_the_same_place_for_every_drafter(
+    grammars, most, drafted, temperature, seed
+):
     fresh = partial(language, grammars, [bytes(text) for text in product(b"ab", repeat=5)])
     sampling, told = SamplingParams(temperature, seed=seed), []
     for drafter in (None, anything(random.Random(seed)), knowing(fresh, sampling)):
@@ -209,6 +238,7 @@ def test_nothing_makes_a_barred_id_win(params: SamplingParams):
     rows = np.random.default_rng(1).normal(0, 8, (50, 64)).astype(np.float32)
     with np.errstate(all="raise", under="ignore"):
         chosen = {
-            Sampler(params, (5, 5, 3)).choose(masked(row, allowed), position) for position, row in enumerate(rows)
+            Sampler(params, (5, 5, 3)).choose(masked(row, allowed), position)
+            for position, row in enumerate(rows)
         }
     assert chosen <= {3, 7}

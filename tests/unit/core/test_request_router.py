@@ -10,7 +10,16 @@ from specmesh.core.clients import Clients, Encode
 from specmesh.core.daemon_statistics import DrafterStats
 from specmesh.core.peer_limits import PeerLimits
 from specmesh.core.request_router import RequestRouter
-from specmesh.core.requests import NOBODY, Failed, Finished, Reply, Request, RequestState, Started, Tokens
+from specmesh.core.requests import (
+    NOBODY,
+    Failed,
+    Finished,
+    Reply,
+    Request,
+    RequestState,
+    Started,
+    Tokens,
+)
 from specmesh.core.sampling.sampler import SamplingParams
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.upstream import Upstream, UpstreamEffect
@@ -30,7 +39,10 @@ HERE, THERE = "here", "there"  # clients, which the core passes on
 
 
 def verifiers(addresses: str = "a") -> tuple[RequestRouter, list[Upstream]]:
-    upstreams = [Upstream(one, (place, len(addresses)), DrafterStats(0.0)) for place, one in enumerate(addresses)]
+    upstreams = [
+        Upstream(one, (place, len(addresses)), DrafterStats(0.0))
+        for place, one in enumerate(addresses)
+    ]
     router = RequestRouter(upstreams, 0.0)
     assert [one.welcomed(WELCOME, 0.0) for one in upstreams] == [True] * len(addresses)
     assert did(router) == [FOUND] * len(addresses)
@@ -39,7 +51,9 @@ def verifiers(addresses: str = "a") -> tuple[RequestRouter, list[Upstream]]:
 
 def did(router: RequestRouter) -> list[UpstreamEffect]:
     """What is to be done, by one verifier after the other and then by the router."""
-    return [effect for one in router.upstreams for effect in one.take_effects()] + router.take_effects()
+    return [
+        effect for one in router.upstreams for effect in one.take_effects()
+    ] + router.take_effects()
 
 
 def opened(request: Request = REQUEST) -> tuple[RequestRouter, Upstream]:
@@ -54,7 +68,10 @@ def opened(request: Request = REQUEST) -> tuple[RequestRouter, Upstream]:
     assert upstream.heard(truth, 18) == ev.Heard(0, truth)
     for learned in (ev.Learned((1, 2, 3), sync=True), ev.Learned((4, 5), accepted=1)):
         upstream.from_core(upstream.live[7], learned, 1.0)
-    assert did(router) == [Reply(HERE, Started(7, 3, (1, 2, 3), PARAMS)), Reply(HERE, Tokens((4, 5), 1))]
+    assert did(router) == [
+        Reply(HERE, Started(7, 3, (1, 2, 3), PARAMS)),
+        Reply(HERE, Tokens((4, 5), 1)),
+    ]
     return router, upstream
 
 
@@ -92,10 +109,18 @@ def test_a_request_is_cancelled_or_taken_over():
     assert did(router) == [m.Close(0, 1), m.Close(7)]
     router, _ = opened()
     router.cancel_of(HERE)
-    assert did(router) == [m.Close(7), Reply(HERE, Finished("cancelled", (1, 2, 3), {})), ev.Dropped(0)]
+    assert did(router) == [
+        m.Close(7),
+        Reply(HERE, Finished("cancelled", (1, 2, 3), {})),
+        ev.Dropped(0),
+    ]
     router, _ = opened(NAMED)
     router.ask(NAMED, THERE, 1.0)
-    assert did(router) == [Reply(HERE, Failed(ANY)), ev.Dropped(0), replace(OPEN, ref=2, name=NAMED.id)]
+    assert did(router) == [
+        Reply(HERE, Failed(ANY)),
+        ev.Dropped(0),
+        replace(OPEN, ref=2, name=NAMED.id),
+    ]
     router, _ = opened(NAMED)
     assert fill(router) == len(did(router) + router.in_state(RequestState.UNPLACED))
     router.ask(NAMED, THERE, 1.0)
@@ -107,7 +132,10 @@ def test_a_verifier_is_lost():
     router, upstream = opened(replace(NAMED, reconnect_timeout=9.0))
     upstream.lost("silent", 2.0)
     lost, ended, dropped = did(router)
-    assert (lost, dropped) == (ev.Noted("verifier_lost", {"reason": "silent"}, "warning"), ev.Dropped(0))
+    assert (lost, dropped) == (
+        ev.Noted("verifier_lost", {"reason": "silent"}, "warning"),
+        ev.Dropped(0),
+    )
     assert upstream.from_core(upstream.sessions[0], ended, 2.0)
     assert did(router) == [ev.Noted("session_interrupted", {"session": 7, "generated": 2})]
     router.look(2.0)
@@ -121,7 +149,9 @@ def test_a_verifier_is_lost():
     assert did(router) == [m.Close(8), Reply(HERE, Failed(ANY))]
     [given_up] = router.in_state(RequestState.GIVEN_UP)
     assert router.requests == [given_up]
-    assert (given_up.client, given_up.error) == (NOBODY, None), "a connection and its frames would live on with it"
+    assert (given_up.client, given_up.error) == (NOBODY, None), (
+        "a connection and its frames would live on with it"
+    )
 
 
 def test_who_refuses_or_takes_no_frame():
@@ -150,7 +180,9 @@ def test_a_verifier_is_asked_for_so_many_at_once():
     upstream.cancel(router.requests[0])
     router.look(1.0)
     assert [type(effect) for effect in did(router)] == [m.Close, m.Open]
-    assert [one.request.known for one in router.in_state(RequestState.OPENING)] == list(range(1, ahead + 1))
+    assert [one.request.known for one in router.in_state(RequestState.OPENING)] == list(
+        range(1, ahead + 1)
+    )
 
 
 # --- a verifier's clients, and the line before its sessions
@@ -179,7 +211,9 @@ def test_a_client_to_its_end():
 def test_clients_that_leave_or_are_refused():
     made, error = clients(9), Busy("no")
     for client, owner in ((HERE, None), (THERE, b"mac"), (HERE, None), (THERE, None)):
-        assert [type(effect) for effect in made.open(REQUEST, client, owner, 0, "")] == [vev.Opening]
+        assert [type(effect) for effect in made.open(REQUEST, client, owner, 0, "")] == [
+            vev.Opening
+        ]
     made.abandon(b"mac")
     assert made.began(replace(BEGAN, client=2)) == []
     made.began(replace(BEGAN, client=3))
@@ -210,4 +244,6 @@ def test_memory_is_bounded():
     queue, alone, text = clients(256), clients(256), "x" * 2**24
     taken = (told := [ask(queue, text) for _ in range(100)]).count("")
     assert f"the {taken} requests that wait take" in told[-1]
-    assert [bool(ask(*order)) for order in ((queue, ""), (alone, text * (taken + 1)), (alone, ""))] == [0, 0, 1]
+    assert [
+        bool(ask(*order)) for order in ((queue, ""), (alone, text * (taken + 1)), (alone, ""))
+    ] == [0, 0, 1]

@@ -22,7 +22,9 @@ M64 = 2**64 - 1
 # Chi-square quantiles at 0.9999 by degrees of freedom: a right sampler fails once in 10,000 seeds.
 CHI_SQUARE = {1: 15.14, 2: 18.42, 3: 21.11, 4: 23.51, 7: 29.88}
 
-rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(lambda values: np.array(values, np.float32) / 4)
+rows = st.lists(st.integers(-40, 40), min_size=1, max_size=24).map(
+    lambda values: np.array(values, np.float32) / 4
+)
 
 
 def wide(seed, size, kind):
@@ -91,12 +93,19 @@ def draw(logits, positions, **params):
 )
 def test_coupled_sampling_is_exact(logits, params, draws, seed):
     logits = np.array(logits, np.float32)
-    support = naive_support(logits, **{name: value for name, value in params.items() if name != "temperature"})
+    support = naive_support(
+        logits, **{name: value for name, value in params.items() if name != "temperature"}
+    )
     probabilities = np.zeros(len(logits))
     probabilities[support] = softmax(logits[support], params["temperature"])
-    counts, expected = Counter(draw(logits, range(draws), seed=seed, **params)), draws * probabilities[support]
+    counts, expected = (
+        Counter(draw(logits, range(draws), seed=seed, **params)),
+        draws * probabilities[support],
+    )
     assert set(counts) <= set(support)
-    off = [(counts[token] - mean) ** 2 / mean for token, mean in zip(support, expected, strict=True)]
+    off = [
+        (counts[token] - mean) ** 2 / mean for token, mean in zip(support, expected, strict=True)
+    ]
     assert sum(off) < CHI_SQUARE[len(support) - 1]
 
 
@@ -121,18 +130,27 @@ def test_support_is_every_filter_in_order(logits, filters, position, seed):
     in_order = sorted(found.ids, key=lambda token: (-logits[token], token))
     assert [*found.ids] in (in_order, [*range(len(logits))])
     apart = [*({*found.ids} ^ {*naive_support(logits, **filters)})]
-    assert len(apart) <= (len(logits) > 24 and "top_p" in filters) or softmax(logits)[apart].sum() < 1e-15
+    assert (
+        len(apart) <= (len(logits) > 24 and "top_p" in filters)
+        or softmax(logits)[apart].sum() < 1e-15
+    )
     assert list(found.scores) == [logits[token] for token in found.ids]
     assert sampler.choose(logits, position) in found.ids
 
 
 @settings(max_examples=settings().max_examples // 4)
-@given(st.integers(0, 2**32), st.sampled_from([0.05, 1.0, 5.0]), st.floats(0.1, 4.0), positions, seeds)
+@given(
+    st.integers(0, 2**32), st.sampled_from([0.05, 1.0, 5.0]), st.floats(0.1, 4.0), positions, seeds
+)
 def test_what_is_not_looked_at_could_not_have_won(shape, spread, temperature, position, seed):
     logits = np.random.default_rng(shape).normal(0, spread, 5000).astype(np.float32)
     logits[::7] = -np.inf
-    noisy = logits.astype(np.float64) / temperature + gumbel(np.uint64(seed), position, np.arange(5000))
-    assert Sampler(SamplingParams(temperature, seed=seed)).choose(logits, position) == int(noisy.argmax())
+    noisy = logits.astype(np.float64) / temperature + gumbel(
+        np.uint64(seed), position, np.arange(5000)
+    )
+    assert Sampler(SamplingParams(temperature, seed=seed)).choose(logits, position) == int(
+        noisy.argmax()
+    )
 
 
 # --- noise
@@ -150,7 +168,9 @@ def mix(value):
 def test_noise_is_the_documented_function(seed, position, token):
     bits = mix(mix((seed + GOLDEN * (position + 1)) & M64) ^ (GOLDEN * (token + 1)) & M64)
     expected = -math.log(-math.log(((bits >> 12) + 0.5) * 2.0**-52))
-    assert gumbel(np.uint64(seed), position, np.array([token]))[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert gumbel(np.uint64(seed), position, np.array([token]))[0] == pytest.approx(
+        expected, rel=1e-9, abs=1e-12
+    )
 
 
 # --- biases and penalties
@@ -164,7 +184,11 @@ def test_a_bias_forbids_and_forces():
 
 
 @given(
-    rows, said, st.sampled_from([1.0, 1.1, 2.0, 0.5]), st.sampled_from([0.0, 0.5, -1.0]), st.sampled_from([0.0, 1.5])
+    rows,
+    said,
+    st.sampled_from([1.0, 1.1, 2.0, 0.5]),
+    st.sampled_from([0.0, 0.5, -1.0]),
+    st.sampled_from([0.0, 1.5]),
 )
 def test_each_token_said_pays(logits, ids, repeat, frequency, presence):
     row = penalised(logits, ids, Penalties(repeat, frequency, presence))
@@ -172,7 +196,9 @@ def test_each_token_said_pays(logits, ids, repeat, frequency, presence):
         times = ids.count(token)
         expected = score
         if times:
-            expected = (score * repeat if score <= 0 else score / repeat) - times * frequency - presence
+            expected = (
+                (score * repeat if score <= 0 else score / repeat) - times * frequency - presence
+            )
         assert row[token] == np.float32(expected) or abs(row[token] - expected) < 1e-5
 
 
@@ -187,7 +213,18 @@ def test_the_window_is_the_latest_ids():
 
 # --- stop strings, in ids and in text
 
-PIECES = (b"a", b"b", b"ab", b"ba", b"", "é".encode()[:1], "é".encode()[1:], b"abab", b"\xf0\x9f", b"\xff")
+PIECES = (
+    b"a",
+    b"b",
+    b"ab",
+    b"ba",
+    b"",
+    "é".encode()[:1],
+    "é".encode()[1:],
+    b"abab",
+    b"\xf0\x9f",
+    b"\xff",
+)
 VOCABULARY = Vocabulary(PIECES, frozenset())
 STOPS = st.lists(st.text("abé", min_size=1, max_size=4), max_size=3)
 IDS = st.lists(st.integers(0, len(PIECES) - 1), max_size=20)
@@ -227,7 +264,9 @@ def test_what_is_shown_is_the_text_before_it(stops, ids, data):
         assert not stops or all(start < len(shown) for start in told)
     passage = feed.finish()
     assert shown + passage.text == expected
-    assert [*told, *passage.begins] == [start for start in starts if start < len(expected) or end is None]
+    assert [*told, *passage.begins] == [
+        start for start in starts if start < len(expected) or end is None
+    ]
 
 
 @pytest.mark.parametrize("stops", [["x"] * 17, ["x" * 1025], ["a\ufffd"], ["\ud800"]])
@@ -239,4 +278,6 @@ def test_stops_that_cannot_be(stops):
 
 def decoded_so_far(ids):
     """The text of ids but for a character that is not complete."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(b"".join(PIECES[token] for token in ids))
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(
+        b"".join(PIECES[token] for token in ids)
+    )

@@ -69,7 +69,9 @@ def test_every_step(sessions, n_batch, prefill_rows):
         return
     parts = dict(step.parts)
     assert len(parts) == len(step.parts) > 0
-    assert step.rows == sum(len(p.ids) if isinstance(p, ev.Prefill) else 1 + len(p.drafts) for p in parts.values())
+    assert step.rows == sum(
+        len(p.ids) if isinstance(p, ev.Prefill) else 1 + len(p.drafts) for p in parts.values()
+    )
     assert 0 < step.rows <= n_batch
     assert step.pure == all(isinstance(part, ev.Verify) for part in parts.values())
     verified = {key for key, part in parts.items() if isinstance(part, ev.Verify)}
@@ -89,13 +91,19 @@ def test_every_step(sessions, n_batch, prefill_rows):
 
 
 def test_the_oldest_and_the_shortest_prompt_in_turn():
-    scheduler, prompts = Scheduler(8, StepCosts(), prefill_rows=8), {0: prefilling(60), 1: prefilling(3)}
+    scheduler, prompts = (
+        Scheduler(8, StepCosts(), prefill_rows=8),
+        {0: prefilling(60), 1: prefilling(3)},
+    )
     first = [scheduler.next_batch(prompts, 0.0).parts[0][0] for _ in range(4)]
     assert first in ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
 @given(
-    st.lists(st.builds(prefilling, st.integers(1, 60), st.integers(0, 3).map(lambda cut: 16 * cut)), min_size=1),
+    st.lists(
+        st.builds(prefilling, st.integers(1, 60), st.integers(0, 3).map(lambda cut: 16 * cut)),
+        min_size=1,
+    ),
     st.integers(0, 8),
     st.booleans(),
 )
@@ -150,7 +158,9 @@ def test_the_least_recently_used_goes():
     assert had(made, chats[2]) == second
     made = KVSlots(3, "copied", ROOM)
     first, second = had(made, chats[0]), had(made, chats[1])
-    assert had(made, (*chats[0][:400], 5)) not in (first, second), "it has a copy, which is a use of the first"
+    assert had(made, (*chats[0][:400], 5)) not in (first, second), (
+        "it has a copy, which is a use of the first"
+    )
     assert had(made, chats[2]) == second
 
 
@@ -170,7 +180,9 @@ def test_what_others_left_is_offloaded_before_the_first_session_begins():
     second, _ = made.acquire((*chats[1], 1), 0)
     assert made.orders() == (KVOffload(first),)
     third, _ = made.acquire((*chats[0][:400], 5), 0)
-    assert made.orders() == (KVCopy(third, first, 400),), "its cells and those of others lie among each other"
+    assert made.orders() == (KVCopy(third, first, 400),), (
+        "its cells and those of others lie among each other"
+    )
     fourth, _ = made.acquire((*chats[0][:400], 6), 0, [(third, KVContents(chats[0][:400], 0))])
     assert made.orders() == (KVCopy(fourth, third, 400),), "not of one that was offloaded"
     for seq, ids in ((second, chats[1]), (third, chats[2]), (fourth, ())):
@@ -178,7 +190,10 @@ def test_what_others_left_is_offloaded_before_the_first_session_begins():
     made.orders()
     assert [made.acquire((*chats[chat], 1), 0) for chat in (0, 2)] == [(first, 500), (third, 500)]
     assert made.orders() == (KVOffload(second),), "no other of those that begin together"
-    for length, kinds in ((400, [KVCopy]), (200, [KVCopy, KVOffload])):  # most of its cells are in use, or few
+    for length, kinds in (
+        (400, [KVCopy]),
+        (200, [KVCopy, KVOffload]),
+    ):  # most of its cells are in use, or few
         made = KVSlots(2, "copied", ROOM, offloads=True)
         first = had(made, chats[0])
         assert made.acquire((*chats[0][:length], 5), 0) == (1 - first, length)
@@ -194,7 +209,13 @@ LONG = tuple(range(4 * PART))
     [
         (3 * PART + 9, 2 * PART + 5, 4 * PART, 3 * PART, 2 * PART),  # whole parts of both prompts
         (3 * PART + 9, 2 * PART + 5, 4 * PART, PART + 3, PART),
-        (3 * PART + 9, 2 * PART + 5, 3 * PART, 2 * PART + 5, 3 * PART - 1),  # gone on with from its own prompt on
+        (
+            3 * PART + 9,
+            2 * PART + 5,
+            3 * PART,
+            2 * PART + 5,
+            3 * PART - 1,
+        ),  # gone on with from its own prompt on
         (3 * PART + 9, 2 * PART + 5, 4 * PART, 2 * PART + 5, 3 * PART + 9),
         (2 * PART + 5, 2 * PART + 5, 2 * PART + 6, 2 * PART + 5, 2 * PART + 5),  # the same prompt
         (PART + 5, 2 * PART + 5, 4 * PART, 2 * PART + 5, PART),  # it broke off within its prompt
@@ -299,7 +320,11 @@ class Machine(RuleBasedStateMachine):
         assert bool(self.places) == (len(self.sessions) < 3)
 
 
-MACHINES = [type(f"{reuse}Machine", (Machine,), {"reuse": reuse}) for reuse in ("copied", "cut", "whole")]
+MACHINES = [
+    type(f"{reuse}Machine", (Machine,), {"reuse": reuse}) for reuse in ("copied", "cut", "whole")
+]
 for machine in MACHINES:
-    machine.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=30)
+    machine.TestCase.settings = settings(
+        max_examples=settings().max_examples // 2, stateful_step_count=30
+    )
 TestCopied, TestCut, TestWhole = (machine.TestCase for machine in MACHINES)

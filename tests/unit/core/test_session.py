@@ -27,13 +27,20 @@ from specmesh.core.session import STATES, SessionState
 from specmesh.core.session_context import CONTEXT_STATES, ContextState, SessionContext
 from specmesh.core.session_params import SessionParams, TargetLimits
 from specmesh.core.vocabulary import vocabulary
-from specmesh.core.vocabulary.vocabulary import VOCABULARY_STATES, Vocabulary, VocabularyExchange, VocabularyState
+from specmesh.core.vocabulary.vocabulary import (
+    VOCABULARY_STATES,
+    Vocabulary,
+    VocabularyExchange,
+    VocabularyState,
+)
 from specmesh.daemons.link.dealer import CONNECTION_STATES, ConnectionState, Dealer
 from specmesh.errors import InvalidTransition, LocalProtocolError, RemoteProtocolError
 from specmesh.wire import messages as m
 
 N_VOCAB, END, PROMPT = 16, 0, (3, 1, 4, 1, 5)
-PIECES = tuple(b"" if token == END else b"%c%c" % (97 + token % 4, 97 + token // 4) for token in range(N_VOCAB))
+PIECES = tuple(
+    b"" if token == END else b"%c%c" % (97 + token % 4, 97 + token // 4) for token in range(N_VOCAB)
+)
 GREEDY = SamplingParams()
 PARAMS = SessionParams(GREEDY, 9)
 TARGET = partial(row, end_bias=-3.0)
@@ -57,7 +64,12 @@ def test_what_is_not_listed_is_refused(state: SessionState, part: type[ev.Prefil
         made.prefilled(len(PROMPT) - 1)
     if state is SessionState.ENDED:
         made.cancel(m.FinishReason.CANCELLED)
-        assert made.heard(m.Draft(1, 0, 0, (1,)), 1.0) == made.heard(m.Nack(1, 0, 0), 1.0) == made.cancel("again") == []
+        assert (
+            made.heard(m.Draft(1, 0, 0, (1,)), 1.0)
+            == made.heard(m.Nack(1, 0, 0), 1.0)
+            == made.cancel("again")
+            == []
+        )
     assert made.state is state
     before = deepcopy((made.prefix.ids, made.counts, made.finished))
 
@@ -87,7 +99,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("state", "to"), [pair for kind in KINDS for pair in product(kind, kind)], ids=str)
+@pytest.mark.parametrize(
+    ("state", "to"), [pair for kind in KINDS for pair in product(kind, kind)], ids=str
+)
 def test_what_moves_as_listed(state: Enum, to: Enum):
     name, make = KINDS[type(state)]
     made = make()
@@ -96,7 +110,9 @@ def test_what_moves_as_listed(state: Enum, to: Enum):
         made.move(to)
         assert made.state is to
         return
-    with pytest.raises(InvalidTransition, match=f"a {name} that is {state.value} cannot become {to.value}") as refused:
+    with pytest.raises(
+        InvalidTransition, match=f"a {name} that is {state.value} cannot become {to.value}"
+    ) as refused:
         made.move(to)
     assert (made.state, refused.value.state, refused.value.to) == (state, state, to)
 
@@ -137,7 +153,9 @@ def test_a_vocabulary_in_each_state(state: VocabularyState):
     assert fetching or made.answered(PARTS[0], 9.0) is None
     assert (made.late(0.5), made.late(9.0)) == (None, m.Vocab(0) if fetching else None)
     assert made.state is state
-    assert made.welcomed(welcome(THEIRS), 9.0) == (None if state is VocabularyState.KNOWN else m.Vocab(0))
+    assert made.welcomed(welcome(THEIRS), 9.0) == (
+        None if state is VocabularyState.KNOWN else m.Vocab(0)
+    )
     assert acquainted(state).welcomed(welcome(OWN), 9.0) == OWN
     with pytest.raises(RemoteProtocolError):
         acquainted(state).welcomed(replace(welcome(OWN), n_vocab=2**21), 9.0)
@@ -148,7 +166,9 @@ def test_a_vocabulary_in_each_state(state: VocabularyState):
 FEW = settings(max_examples=settings().max_examples // 10)
 params = st.builds(
     SessionParams,
-    st.builds(SamplingParams, st.sampled_from([0.0, 0.8]), st.just(0), st.just(1.0), st.integers(0, 99)),
+    st.builds(
+        SamplingParams, st.sampled_from([0.0, 0.8]), st.just(0), st.just(1.0), st.integers(0, 99)
+    ),
     st.integers(1, 40),
     st.sampled_from([None, 0, 3]),
     st.sampled_from([(), ("ab",), ("bc", "da"), ("cabd",), ("aaa", "bbb")]),
@@ -221,7 +241,9 @@ def said(params, drafts=None):
     return list(ids_of(rounds)), found, sum(one.accepted for one in rounds)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(0.9, 3, 0.9, 7, logit_bias=((2, -3.0), (END, 2.5)))])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SamplingParams(0.9, 3, 0.9, 7, logit_bias=((2, -3.0), (END, 2.5)))]
+)
 @pytest.mark.parametrize("stop", [(), ("ab",)])
 def test_drafts_change_nothing_about_logprobs(sampling, stop):
     """Accepted drafts, corrections and bonus tokens, up to an end id or a stop string: each has the row that chose it,
@@ -250,7 +272,9 @@ def test_an_echoed_prompt(length: int, count: int, width: int | None):
         made = session(prompt, replace(params, echo=echo), width=width, n_prompt=length)
         rounds[echo] = generate(made, TARGET, drafts(3), scores)
     crcs = [Prefix(prompt[:at]).crc for at in range(1, length)]
-    assert scores == [logprobs_of(TARGET(crc), token, 2) for crc, token in zip(crcs, prompt[1:], strict=True)]
+    assert scores == [
+        logprobs_of(TARGET(crc), token, 2) for crc, token in zip(crcs, prompt[1:], strict=True)
+    ]
     said, alone = ids_of(rounds[True]), ids_of(rounds[False])
     assert said in (alone, (*alone, END))
     assert (len(said) > len(alone)) == (len(alone) < count)

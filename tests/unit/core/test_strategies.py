@@ -21,7 +21,14 @@ from fuzz.oracle import row
 from specmesh.core.accept import Acceptance, VerifiedRows, accept, strategy_of, uses_proposals
 from specmesh.core.prefix import Prefix
 from specmesh.core.sampling.block_verification import Block
-from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, ProposalSampler, SampledDraft, proposal_of
+from specmesh.core.sampling.proposal import (
+    HEAVIEST,
+    MAX_PROPOSAL,
+    Proposal,
+    ProposalSampler,
+    SampledDraft,
+    proposal_of,
+)
 from specmesh.core.sampling.sampler import Penalties, Sampler, SamplingParams
 
 PROMPT = (2, 1)
@@ -81,10 +88,14 @@ class Drafter:
                 sampled = len(said) % 2 == 0
                 proposal = proposal_of(ids.tolist(), shares) if sampled else None
                 if proposal is None:
-                    return [(SampledDraft(int(token)), float(share)) for token, share in zip(ids, shares, strict=True)]
+                    return [
+                        (SampledDraft(int(token)), float(share))
+                        for token, share in zip(ids, shares, strict=True)
+                    ]
         tokens, weights = proposal.shares()
         return [
-            (SampledDraft(int(token), proposal), float(share)) for token, share in zip(tokens, weights, strict=True)
+            (SampledDraft(int(token), proposal), float(share))
+            for token, share in zip(tokens, weights, strict=True)
         ]
 
     def chains(self, said, hand, count):
@@ -190,14 +201,18 @@ def test_more_stands_than_draft_by_draft():
     for chain, drawn in drafter.chains((), (), 3):
         tokens = [one.token for one in chain]
         distributions = [target.distribution(tokens[:i]) for i in range(3)]
-        blocks += drawn * sum(stood * share for stood, share in endings(Block.of(distributions, chain)))
+        blocks += drawn * sum(
+            stood * share for stood, share in endings(Block.of(distributions, chain))
+        )
         alive = 1.0
         for probs, offer in zip(distributions, chain, strict=True):
             alive *= Block.of([probs], [offer]).heights[0]
             singles += drawn * alive
     assert blocks > singles + 1e-4
     first = [target.distribution(())]
-    one = sum(drawn * Block.of(first, chain).heights[0] for chain, drawn in drafter.chains((), (), 1))
+    one = sum(
+        drawn * Block.of(first, chain).heights[0] for chain, drawn in drafter.chains((), (), 1)
+    )
     ids, shares = chain[0].shares()
     assert one == pytest.approx(np.minimum(target.distribution(())[ids], shares).sum(), abs=1e-12)
 
@@ -215,11 +230,16 @@ def judged(params):
     return accept([1], strategy_of(params)(rows), end_ids=(), room=9).committed[0]
 
 
-@pytest.mark.parametrize("strategy", ["deterministic", "greedy", "probabilistic at 0", "of a later version"])
+@pytest.mark.parametrize(
+    "strategy", ["deterministic", "greedy", "probabilistic at 0", "of a later version"]
+)
 def test_others_say_the_targets_own_choice(strategy):
     for seed in range(5):
         params = replace(
-            HOT, seed=seed, strategy=strategy.removesuffix(" at 0"), temperature=0 if "0" in strategy else 1
+            HOT,
+            seed=seed,
+            strategy=strategy.removesuffix(" at 0"),
+            temperature=0 if "0" in strategy else 1,
         )
         assert not uses_proposals(params)
         assert judged(params) == Sampler(params).choose(LOGITS[0], 10)
@@ -246,7 +266,9 @@ def test_threshold_is_the_least_probability(least, stands):
 def offered(draw):
     """A draft that a peer may send, honest or not: any token in any distribution, or in none."""
     ids = draw(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True))
-    weights = draw(st.lists(st.sampled_from([1, 2, 300, HEAVIEST]), min_size=len(ids), max_size=len(ids)))
+    weights = draw(
+        st.lists(st.sampled_from([1, 2, 300, HEAVIEST]), min_size=len(ids), max_size=len(ids))
+    )
     proposal = draw(st.sampled_from([Proposal(tuple(ids), tuple(weights)), None]))
     return SampledDraft(draw(st.sampled_from(ids)), proposal)
 

@@ -32,7 +32,9 @@ def row(*tokens: int):
 
 def made(n_ctx: int = 64) -> tuple[VerifierCore, StepCosts]:
     costs, slots = StepCosts(), KVSlots(2, "cut", 64)
-    return VerifierCore(TargetLimits(n_ctx, 8, frozenset({7}), 4), costs, slots, 8, max_sessions=2), costs
+    return VerifierCore(
+        TargetLimits(n_ctx, 8, frozenset({7}), 4), costs, slots, 8, max_sessions=2
+    ), costs
 
 
 def test_a_session_from_its_opening_to_its_end():
@@ -45,7 +47,10 @@ def test_a_session_from_its_opening_to_its_end():
         vev.ToDrafter(DRAFTER, m.Sync(SESSION, 0, 0, PROMPT, 2)),
     ]
     assert core.finish(core.next_step(0.0), [None], 0.0, 0.1) == [vev.Ran(0.0, 0.1, 1, 0)]
-    assert core.handle(vev.FromDrafter(DRAFTER, m.Draft(SESSION, 2, Prefix(PROMPT).crc, (4, 5))), 0.1) == []
+    assert (
+        core.handle(vev.FromDrafter(DRAFTER, m.Draft(SESSION, 2, Prefix(PROMPT).crc, (4, 5))), 0.1)
+        == []
+    )
     step = core.next_step(0.1)
     assert step.spans == (ev.Span(0, 1, (2, 4, 5), logits=True),)
     assert core.finish(step, [row(4, 6, 6)], 0.1, 0.2) == [
@@ -54,7 +59,10 @@ def test_a_session_from_its_opening_to_its_end():
         vev.Ran(0.1, 0.2, 3, 2),
     ]
     assert core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.2) == []
-    assert core.handle(vev.ClientLeft(CLIENT), 0.3) == [*ended(SESSION, CLIENT, 0.3), vev.Forgotten(SESSION)]
+    assert core.handle(vev.ClientLeft(CLIENT), 0.3) == [
+        *ended(SESSION, CLIENT, 0.3),
+        vev.Forgotten(SESSION),
+    ]
     assert core.next_step(0.3) == ev.Wait(np.inf)
 
 
@@ -78,18 +86,30 @@ def ended(session: int, client: int | None, seconds: float) -> list[vev.Effect]:
 def test_a_session_whose_drafter_comes_back_with_its_client():
     core, _ = made()
     core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
-    theirs = replace(OPENING, request=Request(None, PROMPT, PARAMS, id="text"), owner=DRAFTER, key="k")
+    theirs = replace(
+        OPENING, request=Request(None, PROMPT, PARAMS, id="text"), owner=DRAFTER, key="k"
+    )
     began = vev.Began(CLIENT, SESSION, PROMPT, PARAMS, "text", 0.0, 0, False)
     sync = vev.ToDrafter(DRAFTER, m.Sync(SESSION, 0, 0, PROMPT, 2))
     assert core.handle(theirs, 0.0) == [vev.Noted("session_opened", ANY), began, sync]
-    assert core.handle(vev.RoundTrip(DRAFTER, 0.5), 0.0) == core.handle(vev.ThreadsShared(2, 1, frozenset()), 0.0) == []
+    assert (
+        core.handle(vev.RoundTrip(DRAFTER, 0.5), 0.0)
+        == core.handle(vev.ThreadsShared(2, 1, frozenset()), 0.0)
+        == []
+    )
     left = vev.DrafterLeft(DRAFTER, may_return=True)
-    assert core.handle(left, 1.0) == [vev.Noted("session_kept", {"session": SESSION, "seconds": 30.0})]
+    assert core.handle(left, 1.0) == [
+        vev.Noted("session_kept", {"session": SESSION, "seconds": 30.0})
+    ]
     core.handle(vev.DrafterJoined(DRAFTER, 64), 2.0)
     [refused] = core.handle(replace(theirs, client=4, key="another"), 2.0)
     assert isinstance(refused, vev.RequestRefused)
     resumed = vev.Noted("session_resumed", {"session": SESSION, "tokens": 0})
-    assert core.handle(replace(theirs, client=4), 2.0) == [resumed, replace(began, client=4, adopted=True), sync]
+    assert core.handle(replace(theirs, client=4), 2.0) == [
+        resumed,
+        replace(began, client=4, adopted=True),
+        sync,
+    ]
     assert core.handle(vev.SessionClosed(b"another", SESSION), 2.0) == []
     done = vev.ToDrafter(DRAFTER, m.Done(SESSION, m.FinishReason.CANCELLED, 2, ANY))
     closed = core.handle(vev.SessionClosed(DRAFTER, SESSION), 2.0)
@@ -99,10 +119,16 @@ def test_a_session_whose_drafter_comes_back_with_its_client():
 def test_what_is_kept_is_dropped_by_a_verifier_that_stops():
     core, _ = made()
     core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
-    core.handle(replace(OPENING, request=Request(None, PROMPT, PARAMS, id="text"), owner=DRAFTER), 0.0)
+    core.handle(
+        replace(OPENING, request=Request(None, PROMPT, PARAMS, id="text"), owner=DRAFTER), 0.0
+    )
     core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.0)
     dropped = vev.Noted("session_dropped", {"session": SESSION, "tokens": 0})
-    assert core.handle(vev.Signal.STOPPING, 1.0) == [vev.Forgotten(SESSION), dropped, *ended(SESSION, None, 1.0)]
+    assert core.handle(vev.Signal.STOPPING, 1.0) == [
+        vev.Forgotten(SESSION),
+        dropped,
+        *ended(SESSION, None, 1.0),
+    ]
     [report] = core.handle(vev.Signal.REPORT_WANTED, 1.0)
     assert report == vev.CoreReport(totals=replace(RoundCounts(), prompt_tokens=2))
     assert core.handle(vev.Signal.TIME_UP, 1.0) == []
@@ -122,7 +148,12 @@ def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft(another: bool
         for one in said:
             if isinstance(one, m.Sync | m.Truth) and one.draft_n:
                 known = (*PROMPT, *[4] * (one.base + len(one.ids) - 2))
-                core.handle(vev.FromDrafter(DRAFTER, m.Draft(one.session, len(known), Prefix(known).crc, (5, 5))), now)
+                core.handle(
+                    vev.FromDrafter(
+                        DRAFTER, m.Draft(one.session, len(known), Prefix(known).crc, (5, 5))
+                    ),
+                    now,
+                )
         return said
 
     def step() -> list[m.Message]:
@@ -130,7 +161,9 @@ def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft(another: bool
         begun, step = now, core.next_step(now)
         [span] = step.spans
         now += 0.01 if len(span.ids) == 1 else 0.03
-        return told(core.finish(step, [row(*[4] * len(span.ids)) if span.logits else None], begun, now))
+        return told(
+            core.finish(step, [row(*[4] * len(span.ids)) if span.logits else None], begun, now)
+        )
 
     core.handle(vev.DrafterJoined(DRAFTER, 9000), now)
     told(core.handle(opening, now))
@@ -147,7 +180,10 @@ def test_a_drafter_that_is_off_hears_of_a_text_when_it_is_to_draft(another: bool
     while not (said := step()):
         count += 1
     assert (count < 20) == another
-    assert said == [m.Opened(session, 0, 2, params.named()), m.Sync(session, 0, 0, (*PROMPT, *[4] * count), 4)]
+    assert said == [
+        m.Opened(session, 0, 2, params.named()),
+        m.Sync(session, 0, 0, (*PROMPT, *[4] * count), 4),
+    ]
 
 
 @pytest.mark.parametrize("host", [False, True])
@@ -186,7 +222,9 @@ def test_where_drafts_pay_for_one_session_only_nobody_drafts_as_soon_as_another_
     def opened(client: int) -> tuple[list[int], bool]:
         told = core.handle(replace(opening, client=client), 0.0)
         [report] = core.handle(vev.Signal.REPORT_WANTED, 0.0)
-        return [one["draft_n"] for one in report.sessions], any(isinstance(effect, vev.ToDrafter) for effect in told)
+        return [one["draft_n"] for one in report.sessions], any(
+            isinstance(effect, vev.ToDrafter) for effect in told
+        )
 
     assert opened(1) == ([4], True)
     assert opened(2) == ([0, 0], True)
@@ -214,7 +252,11 @@ def test_drafts_that_a_client_has_chosen_do_not_keep_those_of_others_away():
         step = core.next_step(begun)
         rows = [row(*[4] * len(span.ids)) if span.logits else None for span in step.spans]
         effects = core.finish(step, rows, begun, begun + 0.5)
-        length += sum(len(one.emit.ids) for one in effects if isinstance(one, vev.Committed) and one.client == 2)
+        length += sum(
+            len(one.emit.ids)
+            for one in effects
+            if isinstance(one, vev.Committed) and one.client == 2
+        )
         shut += not costs.gate(2).open
     assert length > 150
     assert 16 < shut < 30, "it was measured without, and opened"
@@ -254,9 +296,13 @@ def test_a_step_that_failed_is_no_pause():
 
 def test_a_step_that_failed_leaves_what_was_to_be_offloaded_before_it():
     slots = KVSlots(2, "copied", 64, offloads=True)
-    core = VerifierCore(TargetLimits(64, 8, frozenset({7}), 4), StepCosts(), slots, 64, max_sessions=2)
+    core = VerifierCore(
+        TargetLimits(64, 8, frozenset({7}), 4), StepCosts(), slots, 64, max_sessions=2
+    )
     for client, ids in ((1, PROMPT * 10), (2, (5, 6) * 10)):
         core.handle(replace(OPENING, client=client, ids=ids, n_prompt=20), 0.0)
-        core.finish(core.next_step(0.0), [None] if client == 1 else EngineError("no room"), 0.0, 0.1)
+        core.finish(
+            core.next_step(0.0), [None] if client == 1 else EngineError("no room"), 0.0, 0.1
+        )
         core.handle(vev.ClientLeft(client), 0.2)
     assert slots.snapshot().kept_sequences == 1

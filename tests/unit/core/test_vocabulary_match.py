@@ -34,7 +34,9 @@ def changed(vocabulary, changes, extra=()):
 
 def permuted(vocabulary, order):
     pieces = tuple(vocabulary.pieces[i] for i in order)
-    return Vocabulary(pieces, frozenset(i for i, was in enumerate(order) if was in vocabulary.end_ids))
+    return Vocabulary(
+        pieces, frozenset(i for i, was in enumerate(order) if was in vocabulary.end_ids)
+    )
 
 
 def check_table(found, draft, verifier):
@@ -58,7 +60,9 @@ def test_end_ids_may_differ_between_the_same_tokens():
     assert found.remap.identity
 
 
-@pytest.mark.parametrize("extra", [(b"",), (b"",) * 300, (b"<unused7>", b"[PAD99]", b"<|reserved_3|>")])
+@pytest.mark.parametrize(
+    "extra", [(b"",), (b"",) * 300, (b"<unused7>", b"[PAD99]", b"<|reserved_3|>")]
+)
 @pytest.mark.parametrize("longer", ["draft", "verifier"])
 def test_padding_is_the_same(extra, longer):
     padded = changed(BASE, {}, extra)
@@ -72,13 +76,18 @@ def test_padding_is_the_same(extra, longer):
     assert all(found.remap.say(token) == NONE for token in range(len(BASE), len(draft)))
 
 
-UNUSED, USED = (b"<unused12>", b"<|tool|>", b"[PAD3]", b"<reserved_4>"), (b"<br>", b"word", b"<", b"[1]")
+UNUSED, USED = (
+    (b"<unused12>", b"<|tool|>", b"[PAD3]", b"<reserved_4>"),
+    (b"<br>", b"word", b"<", b"[1]"),
+)
 
 
 @pytest.mark.parametrize("text", [*UNUSED, *USED])
 def test_unused_specials_may_differ_and_other_texts_may_not(text):
     for draft, verifier in ((changed(BASE, {993: text}), BASE), (BASE, changed(BASE, {993: text}))):
-        assert compare(draft, verifier).verdict is (MatchKind.SAME if text in UNUSED else MatchKind.PARTIAL)
+        assert compare(draft, verifier).verdict is (
+            MatchKind.SAME if text in UNUSED else MatchKind.PARTIAL
+        )
 
 
 @FEW
@@ -125,7 +134,12 @@ def test_scatter_orders_logits_by_the_verifiers_ids():
     draft = Vocabulary((b"a", b"b", b"a", b"c"), frozenset())
     verifier = Vocabulary((b"c", b"x", b"a", b"b"), frozenset())
     remap = compare(draft, verifier, 0.1).remap
-    assert remap.scatter(np.array([1, 2, 3, 4, 99], np.float32)).tolist() == [4.0, -np.inf, 1.0, 2.0]
+    assert remap.scatter(np.array([1, 2, 3, 4, 99], np.float32)).tolist() == [
+        4.0,
+        -np.inf,
+        1.0,
+        2.0,
+    ]
 
 
 def test_fingerprint_is_the_sha_256_of_the_framed_pieces():

@@ -34,20 +34,28 @@ def decode_one(message):
 
 def test_what_is_asked_for():
     assert requested(ORDER) == Request("hi", None, PARAMS)
-    more = replace(ORDER, options=replace(PARAMS, draft_n=3).named(), ids=[1, 2], messages=[{"role": "user"}])
+    more = replace(
+        ORDER, options=replace(PARAMS, draft_n=3).named(), ids=[1, 2], messages=[{"role": "user"}]
+    )
     params = replace(PARAMS, draft_n=3)
     assert requested(more) == Request("hi", (1, 2), params, messages=(ChatMessage("user", ""),))
     chat = (ChatMessage("user", "hi", "ann"), ChatMessage("assistant", "The "))
     asked = Request("", None, params, messages=chat, continued=True)
     assert requested(decode_one(open_of(DrafterRequest(asked, None), 9))) == asked
     resumed = requested(replace(ORDER, ids=[1, 2, 3], n_prompt=2, name="cmpl-1", adopt=True))
-    assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == ((1, 2), (3,), "cmpl-1", True)
+    assert (resumed.prompt_ids, resumed.generated, resumed.id, resumed.named_only) == (
+        (1, 2),
+        (3,),
+        "cmpl-1",
+        True,
+    )
     with pytest.raises(RequestError):
         requested(replace(ORDER, ids=[1], n_prompt=2))
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [(GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema")]
+    ("text", "kind"),
+    [(GRAMMAR.text, "regex"), ("[]", "json_schema"), (" " * 70_000, "json_schema")],
 )
 def test_grammars_that_no_session_can_have(text, kind):
     with pytest.raises(RequestError):
@@ -58,7 +66,9 @@ def test_grammars_that_no_session_can_have(text, kind):
     "params",
     [
         SamplingParams(),
-        SamplingParams(1.0, 3, 0.5, 2**32 - 1, 0.1, Penalties(1.1, 0.5, -0.5, 9), ((5, 1.5), (0, -1e9))),
+        SamplingParams(
+            1.0, 3, 0.5, 2**32 - 1, 0.1, Penalties(1.1, 0.5, -0.5, 9), ((5, 1.5), (0, -1e9))
+        ),
         SamplingParams(1.0, penalties=Penalties(2.0, window=-1)),
     ],
 )
@@ -87,7 +97,9 @@ def test_the_largest_session_fits_a_frame():
 
 def sending(ids, draft_n):
     prefix = Prefix(ids)
-    return TruthSender(7, prefix, DraftLengthController(draft_n, 24, StepCosts(), SessionTimes(0.0))), prefix
+    return TruthSender(
+        7, prefix, DraftLengthController(draft_n, 24, StepCosts(), SessionTimes(0.0))
+    ), prefix
 
 
 def test_who_was_told_to_draft_hears_at_once_that_it_is_to_stop():

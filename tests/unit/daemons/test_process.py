@@ -101,7 +101,9 @@ def test_candidates_user_first(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(paths.sys, "platform", "linux")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/5")
     own, system = Path("/run/user/5/specmesh"), paths.SYSTEM_DIR
-    sockets = [folder / f"{role}.sock" for folder in (own, system) for role in ("verifier", "drafter")]
+    sockets = [
+        folder / f"{role}.sock" for folder in (own, system) for role in ("verifier", "drafter")
+    ]
     assert paths.candidate_sockets() == sockets
     assert paths.default_socket("drafter") == own / "drafter.sock"
 
@@ -138,7 +140,13 @@ def test_folder_is_made_private(tmp_path: Path):
 @pytest.mark.parametrize("size", [0, 1, 2**16 + 1, 12 * 2**20])
 def test_the_hash_of_a_model_file(tmp_path: Path, size: int):
     """Copies have the same, files of another size or with another beginning or end have not."""
-    contents = [bytes(size), bytes(size), bytes(size + 1), b"x" + bytes(size)[1:], bytes(size)[:-1] + b"x"]
+    contents = [
+        bytes(size),
+        bytes(size),
+        bytes(size + 1),
+        b"x" + bytes(size)[1:],
+        bytes(size)[:-1] + b"x",
+    ]
     hashes = []
     for number, content in enumerate(contents):
         (path := tmp_path / str(number)).write_bytes(content)
@@ -211,7 +219,9 @@ def test_operations_names_the_metrics():
     cells = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     told = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
     series = scraped(snapshots.verifier()) | scraped(snapshots.drafter())
-    assert sorted(told) == sorted({re.sub(r"^specmesh_|_(bucket|count|sum)$", "", name) for name, *_ in series})
+    assert sorted(told) == sorted(
+        {re.sub(r"^specmesh_|_(bucket|count|sum)$", "", name) for name, *_ in series}
+    )
 
 
 def test_no_label_names_a_peer_or_a_session():
@@ -227,11 +237,16 @@ def test_no_label_names_a_peer_or_a_session():
 def test_each_end_is_counted():
     """By its reason, but for a session that another drafter has now."""
     sessions = snapshots.verifier(ended=FinishReason).sessions
-    assert asdict(sessions.ended) == {reason: 1 for reason in FinishReason if reason is not FinishReason.MOVED}
+    assert asdict(sessions.ended) == {
+        reason: 1 for reason in FinishReason if reason is not FinishReason.MOVED
+    }
 
 
 def test_what_is_not_there_is_left_out():
     """A daemon that loads its model has no more than that."""
     told = scraped(snapshots.LOADING, "loading")
-    assert (told.pop(("specmesh_engine_healthy",)), told.pop(("specmesh_loading_ratio",))) == (0, 0.43)
+    assert (told.pop(("specmesh_engine_healthy",)), told.pop(("specmesh_loading_ratio",))) == (
+        0,
+        0.43,
+    )
     assert {name for name, *_ in told} == {"specmesh_build_info", "specmesh_uptime_seconds"}

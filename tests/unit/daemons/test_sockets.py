@@ -21,7 +21,10 @@ from specmesh.wire import messages as m
 from specmesh.wire.codec import decode, encode
 
 HELLOS, BYTES = 20, 10**7  # at once
-RATES = {cost: Rate(200, 1000) for cost in Cost} | {Cost.HELLOS: Rate(5, HELLOS), Cost.BYTES: Rate(10**6, BYTES)}
+RATES = {cost: Rate(200, 1000) for cost in Cost} | {
+    Cost.HELLOS: Rate(5, HELLOS),
+    Cost.BYTES: Rate(10**6, BYTES),
+}
 
 
 class Ends:
@@ -31,7 +34,9 @@ class Ends:
         self.context = zmq.Context[zmq.Socket[bytes]]()
         self.now = 0.0
         self.address = free_address()
-        self.router = Router(bind_router(self.context, self.address, insecure=False), accounts=PeerAccounts(RATES))
+        self.router = Router(
+            bind_router(self.context, self.address, insecure=False), accounts=PeerAccounts(RATES)
+        )
         self.dealer = self.another()
         assert self.dealer.poll(int(PATIENCE * 1000), zmq.POLLOUT)
         self.dealer.send(encode(m.Ping(1)))
@@ -73,7 +78,10 @@ def test_a_drafter_that_does_not_keep_up(ends: Ends):
 
 def test_a_drafter_that_has_left(ends: Ends):
     """It is told from one that does not keep up: its descriptor may be another's by now."""
-    assert (ends.router.send(b"nobody", m.Bye()), ends.router.take_gone()) == (0, {b"nobody": "unreachable"})
+    assert (ends.router.send(b"nobody", m.Bye()), ends.router.take_gone()) == (
+        0,
+        {b"nobody": "unreachable"},
+    )
 
 
 PING, HELLO = encode(m.Ping(1)), encode(m.Hello("d", "m", "none", "", 0, 4096))
@@ -114,9 +122,13 @@ def test_another_peer_is_heard_beside_a_flood(ends: Ends):
 
 def test_bytes_of_json_count_more(ends: Ends):
     """Large control frames, which take long to read, are dropped unread while as many bytes of ids would be taken."""
-    order = encode(m.Open(1, "x" * 200_000, {"max_tokens": 1, "temperature": 0, "seed": 1, "draft_n": 0}))
+    order = encode(
+        m.Open(1, "x" * 200_000, {"max_tokens": 1, "temperature": 0, "seed": 1, "draft_n": 0})
+    )
     fit = BYTES // (8 * len(order))  # as PROTOCOL.md says
-    assert [ends.router.objection([ends.identity, order], 0.0) for _ in range(fit + 1)] == [None] * fit + ["rate"]
+    assert [ends.router.objection([ends.identity, order], 0.0) for _ in range(fit + 1)] == [
+        None
+    ] * fit + ["rate"]
     assert ends.router.objection([ends.identity, encode(m.Draft(1, 0, 0, (1,) * 512))], 0.0) is None
 
 
@@ -131,7 +143,9 @@ NO_ADDRESSES = (
 def test_what_is_no_address(address: str, open_: str):
     context = zmq.Context[zmq.Socket[bytes]].instance()
     with pytest.raises(ConfigError, match=f"--{open_}.*tcp://127.0.0.1:7071"):
-        bind_router(context, address, insecure=True) if open_ == "bind" else Route(context, address).open()
+        bind_router(context, address, insecure=True) if open_ == "bind" else Route(
+            context, address
+        ).open()
 
 
 def test_no_heartbeats_of_libzmq():
@@ -174,7 +188,10 @@ def test_no_room_for_another_connection(room: int):
 # --- limits of a peer
 
 FRAME = 36
-FEW = {cost: Rate(10, 20) for cost in Cost} | {Cost.BYTES: Rate(10**6, 10**6), Cost.IDS: Rate(10, 40, earned=30)}
+FEW = {cost: Rate(10, 20) for cost in Cost} | {
+    Cost.BYTES: Rate(10**6, 10**6),
+    Cost.IDS: Rate(10, 40, earned=30),
+}
 
 
 def test_an_honest_drafter_never_meets_limits():
@@ -238,11 +255,24 @@ def test_the_protocol_tells_the_limits():
     """At once, in a second, and what a TRUTH earns, which is no more than at once."""
     text = (Path(__file__).parents[3] / "wire" / "PROTOCOL.md").read_text(encoding="utf-8")
     section = text.partition("### 7.5")[2].partition("## 8.")[0]
-    rows = re.findall(r"^\| [^|]+ \| (\d+)( MiB)? \| (\d+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$", section, re.MULTILINE)
+    rows = re.findall(
+        r"^\| [^|]+ \| (\d+)( MiB)? \| (\d+)(?: MiB)? \| ?(\d*) ?\| ?(\d*) ?\|$",
+        section,
+        re.MULTILINE,
+    )
     for cost, (rate, unit, burst, *more) in zip(Cost, rows, strict=True):
-        one, size, (earned, per_draft) = PeerLimits(), 2**20 if unit else 1, (int(number or 0) for number in more)
+        one, size, (earned, per_draft) = (
+            PeerLimits(),
+            2**20 if unit else 1,
+            (int(number or 0) for number in more),
+        )
         at_once, per_second = (0.0, 9, int(burst) * size), (1.0, None, int(rate) * size)
-        for now, drafts, most in (at_once, per_second, (1.0, 0, earned), (1.0, 2, earned + 2 * per_draft)):
+        for now, drafts, most in (
+            at_once,
+            per_second,
+            (1.0, 0, earned),
+            (1.0, 2, earned + 2 * per_draft),
+        ):
             if drafts is not None:
                 one.earn(drafts)
             told = [one.frame(0, cost, amount, now) for amount in (most - (cost is Cost.FRAMES), 1)]

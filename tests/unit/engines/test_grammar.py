@@ -62,7 +62,9 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
         expected = {
             token
             for token, piece in enumerate(PIECES)
-            if token not in ENDS and piece and any(whole.startswith(said + piece) for whole in language)
+            if token not in ENDS
+            and piece
+            and any(whole.startswith(said + piece) for whole in language)
         }
         ends = ENDS if said in language else set()
         rest = common([whole[len(said) :] for whole in language if whole.startswith(said)])
@@ -74,8 +76,13 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
             expected = {forced[0]}
         assert named(constraint.allowed()) == expected | ends
         assert constraint.complete == (not expected)
-        assert all(constraint.count_allowed([token]) == (token in expected | ends) for token in range(len(PIECES)))
-        assert all(constraint.allows(token) == (token in expected | ends) for token in range(len(PIECES)))
+        assert all(
+            constraint.count_allowed([token]) == (token in expected | ends)
+            for token in range(len(PIECES))
+        )
+        assert all(
+            constraint.allows(token) == (token in expected | ends) for token in range(len(PIECES))
+        )
         assert constraint.count_allowed(forced) == len(forced)
         if not expected:
             break
@@ -91,13 +98,22 @@ def test_masks_are_those_of_brute_force(grammars: Grammars, texts: set[str], dat
 
 LONG = '"abcébbbbaaa"'
 OBJECT = {
-    "properties": {"tr": {"enum": [True, "abca", "abcab", "bé"]}, "ab": {"type": "string"}, "c": {"const": "bbbb"}}
+    "properties": {
+        "tr": {"enum": [True, "abca", "abcab", "bé"]},
+        "ab": {"type": "string"},
+        "c": {"const": "bbbb"},
+    }
 }
 
 
 @settings(max_examples=settings().max_examples // 20)
-@given(st.sampled_from([f'root ::= ({LONG} | "ab" | "éa" root | "bca" root "b")', json.dumps(OBJECT)]), st.data())
-def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars: Grammars, text: str, data: st.DataObject):
+@given(
+    st.sampled_from([f'root ::= ({LONG} | "ab" | "éa" root | "bca" root "b")', json.dumps(OBJECT)]),
+    st.data(),
+)
+def test_it_goes_on_as_one_that_begins_with_the_same_text(
+    grammars: Grammars, text: str, data: st.DataObject
+):
     """A text is resumed anywhere, and a drafter goes back and on again: what may follow depends on the text only."""
     grammar = Grammar(GBNF if text.startswith("root") else SCHEMA, text)
     constraint, said = grammars.compile(grammar), list[int]()
@@ -114,7 +130,10 @@ def test_it_goes_on_as_one_that_begins_with_the_same_text(grammars: Grammars, te
         assert resumed.count_allowed(said) == len(said)
         for token in said:
             resumed.accept(token)
-        assert (resumed.complete, named(resumed.allowed())) == (constraint.complete, named(constraint.allowed()))
+        assert (resumed.complete, named(resumed.allowed())) == (
+            constraint.complete,
+            named(constraint.allowed()),
+        )
         assert constraint.count_allowed(resumed.forced()) == len(resumed.forced())
 
 
@@ -123,7 +142,10 @@ def test_a_lexers_states_are_each_texts_own():
     far = [0, 0]
     with closing(Grammars(Vocabulary((b"a", b"b", b"c", b""), frozenset({3})))) as narrow:
         for text in range(2):
-            constraint, luck = narrow.compile(Grammar(GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')), random.Random(1)
+            constraint, luck = (
+                narrow.compile(Grammar(GBNF, f'root ::= [ab]* "a" {"[ab] " * 16} "c"')),
+                random.Random(1),
+            )
             while constraint.allows(token := luck.randrange(2)):
                 constraint.accept(token)
                 far[text] += 1
@@ -134,10 +156,14 @@ def test_a_lexers_states_are_each_texts_own():
 
 def test_what_is_ambiguous_is_limited(grammars: Grammars):
     ambiguous = 'root ::= e\ne ::= e e e | e e | "a" | "b" | ""'
-    text, drafted, other = (grammars.compile(Grammar(GBNF, one)) for one in (ambiguous, ambiguous, 'root ::= "b"'))
+    text, drafted, other = (
+        grammars.compile(Grammar(GBNF, one)) for one in (ambiguous, ambiguous, 'root ::= "b"')
+    )
     while text.allows(97):
         text.accept(97)
-    with pytest.raises(RequestError, match=r"takes too much to go on with: .*; ask for a simpler grammar"):
+    with pytest.raises(
+        RequestError, match=r"takes too much to go on with: .*; ask for a simpler grammar"
+    ):
         text.allowed()
     assert drafted.count_allowed([97] * 400) < 400
     assert drafted.exhausted is not None
@@ -150,13 +176,25 @@ def test_what_is_ambiguous_is_limited(grammars: Grammars):
         (Grammar(GBNF, 'root ::= "a'), "^grammar cannot be used: line 1"),
         (Grammar(SCHEMA, '{"type": "thing"}'), "^json_schema cannot be used: Invalid type: thing$"),
         (Grammar(SCHEMA, '{"not": {}}'), "not"),
-        (Grammar(GBNF, 'root ::= x\nx ::= x "a"'), r"^grammar cannot be used: no text fits it: .*left recurs"),
-        (Grammar(GBNF, 'root ::= "a"{3,2}'), r"^grammar cannot be used: range end must be >= start"),
+        (
+            Grammar(GBNF, 'root ::= x\nx ::= x "a"'),
+            r"^grammar cannot be used: no text fits it: .*left recurs",
+        ),
+        (
+            Grammar(GBNF, 'root ::= "a"{3,2}'),
+            r"^grammar cannot be used: range end must be >= start",
+        ),
         (Grammar(GBNF, 'root ::= "a"{99999999999}'), "number too large"),
         (Grammar(SCHEMA, '{"pattern": "(a"}'), r"regex parse error: unclosed group: \(a$"),
         (Grammar(SCHEMA, json.dumps({"pattern": "[a-z]+" * 99 + "("})), r"unclosed group: \[a-z\]"),
-        (Grammar(GBNF, r'root ::= "\ud800"'), r"^grammar cannot be used: line 1: \\ud800 is no character$"),
-        (Grammar(GBNF, r'root ::= "\x03"'), "^the model has no token with which the grammar could go on$"),
+        (
+            Grammar(GBNF, r'root ::= "\ud800"'),
+            r"^grammar cannot be used: line 1: \\ud800 is no character$",
+        ),
+        (
+            Grammar(GBNF, r'root ::= "\x03"'),
+            "^the model has no token with which the grammar could go on$",
+        ),
         (Grammar(SCHEMA, '{"$ref": "https://example.com/x"}'), "^json_schema cannot be used"),
     ],
 )
@@ -187,12 +225,20 @@ NUMBER = {"properties": {"a": {"type": "integer"}}}
         (NUMBER | {"patternProperties": {"^z": {"type": "integer"}}}, '{"a": 1', True),
         ({"allOf": [NUMBER, {"properties": {"z": {"type": "integer"}}}]}, '{"a": 1', True),
         ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"} | NUMBER}}, '{"a": 1', False),
-        ({"properties": {"const": {"type": "object"} | NUMBER}}, '{"const": {"a": 1', False),  # a keyword's name
+        (
+            {"properties": {"const": {"type": "object"} | NUMBER}},
+            '{"const": {"a": 1',
+            False,
+        ),  # a keyword's name
     ],
 )
-def test_an_object_has_what_its_schema_names(grammars: Grammars, schema: dict[str, object], begun: str, more: bool):
+def test_an_object_has_what_its_schema_names(
+    grammars: Grammars, schema: dict[str, object], begun: str, more: bool
+):
     constraint = grammars.compile(Grammar(SCHEMA, json.dumps({"type": "object"} | schema)))
-    named, longer = ([*ids(begun + rest + "}" * begun.count("{")), 300] for rest in ("", ', "z": 2'))
+    named, longer = (
+        [*ids(begun + rest + "}" * begun.count("{")), 300] for rest in ("", ', "z": 2')
+    )
     assert constraint.count_allowed(named) == len(named)
     assert constraint.count_allowed(longer) == (len(longer) if more else len(ids(begun)))
 
@@ -222,10 +268,19 @@ ESCAPES = r"""root ::= "\x41\u00e9\U0001F600\"\\[\]" [\]\-x] [^a-c\n] [a-]"""
 CASES = {
     "json": (
         examples.JSON_GBNF,
-        ["{}", '{"a":1}', '{ "a": [1, 2.5e-3, null, true], "b\\n\\u00e9": {"c": ""}} ', '{"x":"é"}\n  '],
+        [
+            "{}",
+            '{"a":1}',
+            '{ "a": [1, 2.5e-3, null, true], "b\\n\\u00e9": {"c": ""}} ',
+            '{"x":"é"}\n  ',
+        ],
         ["[1]", '{"a":01}', "{a:1}", '{"a":1,}', " {}"],
     ),
-    "arithmetic": (examples.ARITHMETIC_GBNF, ["a=b\n", "(a +12)*c_1 = 3\n", "1+2=3\nx= y\n"], ["a", "a=b", "A=b\n"]),
+    "arithmetic": (
+        examples.ARITHMETIC_GBNF,
+        ["a=b\n", "(a +12)*c_1 = 3\n", "1+2=3\nx= y\n"],
+        ["a", "a=b", "A=b\n"],
+    ),
     "list": (examples.LIST_GBNF, ["- one\n", "- one\n- tŵo x\n"], ["-x\n", "- \n"]),
     "other letters": ("root ::= ([ぁ-ゟ] | [一-鿿])+", ["こんにちは世界"], ["hello", "ア"]),
     "a run and one more": ('root ::= [a-z]+ "b"', ["ab", "abb", "bb", "bbab"], ["b", "aba"]),
@@ -234,7 +289,11 @@ CASES = {
     "nothing inside": ('root ::= "(" root ")" | ""', ["", "(())"], ["(()"]),
     "names": (DASH, ["xA", "yyxA"], ["A", "yA"]),
     "blanks": (BLANK, ["a", "b", "", "cce", "ccdeee"], ["c", "ce", "ccdd"]),
-    "escapes": (ESCAPES, ['Aé😀"\\[]]da', 'Aé😀"\\[]-é-', 'Aé😀"\\[]xx-'], ['Aé😀"\\[]xa-', 'Aé😀"\\[]xxb']),
+    "escapes": (
+        ESCAPES,
+        ['Aé😀"\\[]]da', 'Aé😀"\\[]-é-', 'Aé😀"\\[]xx-'],
+        ['Aé😀"\\[]xa-', 'Aé😀"\\[]xxb'],
+    ),
     "left recursion": ('root ::= root "a" | "b"', ["b", "baaa"], ["a", ""]),
     "a rule that nobody uses": ('root ::= "a"\nother ::= "b" other | "c"', ["a"], ["b", "c"]),
     "literals that begin alike": (

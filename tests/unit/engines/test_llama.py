@@ -30,7 +30,9 @@ MEGABYTE = 10**6
 
 
 def settings(path: Path, **changes: object) -> ModelSettings:
-    return ModelSettings("llama", str(path), **{"ctx": 64, "max_sessions": 2, "threads": 1, **changes})
+    return ModelSettings(
+        "llama", str(path), **{"ctx": 64, "max_sessions": 2, "threads": 1, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,9 @@ class TestEngine:
 
     @pytest.mark.parametrize("n_ctx", [2**32 + 64, 2**25])
     @pytest.mark.fault("E5.57")
-    def test_no_memory_for_the_context(self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int) -> None:
+    def test_no_memory_for_the_context(
+        self, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, n_ctx: int
+    ) -> None:
         monkeypatch.setattr(llama_library.library(), "llama_init_from_model", lambda *_: None)
         with pytest.raises(ConfigError, match="choose a smaller context"):
             LlamaVerifier(settings(tiny_gguf, ctx=n_ctx))
@@ -60,10 +64,17 @@ class TestEngine:
             engine.decode([Span(0, 8, tuple(range(9)), logits=True)])
         engine.close()
 
-    @pytest.mark.parametrize(("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")])
+    @pytest.mark.parametrize(
+        ("code", "named"), [(1, "no room"), (2, "code 2"), (-1, "code -1"), (-3, "code -3")]
+    )
     @pytest.mark.parametrize("arch", ["llama", "mamba"])
     def test_failed_step(
-        self, make_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, arch: str, code: int, named: str
+        self,
+        make_gguf: Callable[..., Path],
+        monkeypatch: pytest.MonkeyPatch,
+        arch: str,
+        code: int,
+        named: str,
     ) -> None:
         """Half-way through: its sequences are empty, whatever llama.cpp kept of it, and the others as they were."""
         engine = LlamaVerifier(settings(make_gguf(f"tiny-{arch}", arch=arch)))
@@ -89,7 +100,9 @@ class TestEngine:
 
 class TestVocabulary:
     @pytest.mark.fault("E7.83")
-    @pytest.mark.parametrize("piece", ["\0", "a\0b\0", "the hell \U0001f600\u4e2d ", "x", "lorem ipsum ", " "])
+    @pytest.mark.parametrize(
+        "piece", ["\0", "a\0b\0", "the hell \U0001f600\u4e2d ", "x", "lorem ipsum ", " "]
+    )
     @pytest.mark.parametrize("length", [0, 1, 20, MEGABYTE])
     def test_encode(self, verifier: LlamaVerifier, piece: str, length: int) -> None:
         text = (piece * length)[:length]
@@ -110,13 +123,17 @@ class TestVocabulary:
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_what_is_offloaded_has_no_cells(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool) -> None:
+def test_what_is_offloaded_has_no_cells(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool
+) -> None:
     """Each step goes through all that there are. On a GPU, where a copy takes long, others must have stepped for a
     while, and each use of it begins that anew."""
     monkeypatch.setattr("specmesh.engines.llama.model.gpu_devices", lambda: ("a GPU",))
     lib, made = llama_library.library(), list[object]()
     memory_of = lib.llama_get_memory
-    monkeypatch.setattr(lib, "llama_get_memory", lambda context: made.append(memory_of(context)) or made[-1])
+    monkeypatch.setattr(
+        lib, "llama_get_memory", lambda context: made.append(memory_of(context)) or made[-1]
+    )
     engine = LlamaVerifier(settings(tiny_gguf, gpu_layers=-gpu))
 
     def idles(position: int, most: int = 10_000) -> int:
@@ -155,7 +172,10 @@ def test_calls_after_the_end(tiny_gguf: Path) -> None:
 
 
 def test_pin_is_the_packages() -> None:
-    assert f"llama-cpp-python=={llama_library.PINNED}" in (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert (
+        f"llama-cpp-python=={llama_library.PINNED}"
+        in (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    )
 
 
 def test_nothing_on_stderr(tiny_gguf: Path) -> None:
@@ -165,7 +185,11 @@ def test_nothing_on_stderr(tiny_gguf: Path) -> None:
         "LlamaVerifier(ModelSettings('llama', sys.argv[1], 64, 1, threads=1))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tiny_gguf)], capture_output=True, text=True, timeout=PATIENCE, check=True
+        [sys.executable, "-c", program, str(tiny_gguf)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -195,7 +219,9 @@ def test_no_file(tiny_gguf: Path, tmp_path: Path):
     for part in (1, 3):
         (tmp_path / f"m-0000{part}-of-00003.gguf").write_bytes(tiny_gguf.read_bytes())
     assert "m-00002-of-00003.gguf is missing" in refused(tmp_path / "m-00001-of-00003.gguf")
-    assert "name the first part, m-00001-of-00003.gguf" in refused(tmp_path / "m-00003-of-00003.gguf")
+    assert "name the first part, m-00001-of-00003.gguf" in refused(
+        tmp_path / "m-00003-of-00003.gguf"
+    )
     os.mkfifo(tmp_path / "fifo.gguf")
     (tmp_path / "directory.gguf").mkdir()
     (tmp_path / "loop.gguf").symlink_to(tmp_path / "loop.gguf")
@@ -240,7 +266,12 @@ class TestRestore:
         engine.trim(1, 0)
         engine.decode([Span(0, 0, IDS[:6], logits=False), Span(1, 0, IDS[:6], logits=False)])
         for start in (6, 9):  # a span with drafts, then one whose ids are remembered with it
-            engine.decode([Span(seq, start, (*IDS[start : start + 3], 90, 91, 92), logits=True) for seq in (0, 1)])
+            engine.decode(
+                [
+                    Span(seq, start, (*IDS[start : start + 3], 90, 91, 92), logits=True)
+                    for seq in (0, 1)
+                ]
+            )
             for seq in (0, 1):
                 engine.trim(seq, start + 3)
         for seq in (0, 1):
@@ -267,7 +298,10 @@ class TestRestore:
     @pytest.mark.parametrize("arch", RESTORING)
     def test_a_long_chain_is_wrong(self, make_gguf: Callable[..., Path], arch: str) -> None:
         """A state that was saved within it is not gone back to."""
-        engine, straight = LlamaDrafter(restoring(make_gguf, arch)), LlamaDrafter(restoring(make_gguf, arch))
+        engine, straight = (
+            LlamaDrafter(restoring(make_gguf, arch)),
+            LlamaDrafter(restoring(make_gguf, arch)),
+        )
         predict(engine, 0, IDS[:40], None)
         for token in (*IDS[40:50], *range(40, 90)):
             predict(engine, 0, [token], GREEDY)
@@ -284,7 +318,9 @@ WIDTH, N_CTX, PROMPT, STEPS = 4, 600, 250, 40
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LlamaVerifier]:
-    engine = LlamaVerifier(settings(Path(bundled("target.gguf")), ctx=N_CTX, max_sessions=3, reproducible=True))
+    engine = LlamaVerifier(
+        settings(Path(bundled("target.gguf")), ctx=N_CTX, max_sessions=3, reproducible=True)
+    )
     yield engine
     engine.close()
 
@@ -309,7 +345,10 @@ def rows(target: LlamaVerifier, *spans: Span) -> NDArray[np.float32]:
 def plain(target: LlamaVerifier, ids: tuple[int, ...]) -> list[NDArray[np.float32]]:
     """The row after each id from PROMPT on, one id per step."""
     target.decode([Span(0, 0, ids[:PROMPT], logits=False)])
-    return [rows(target, Span(0, at, (ids[at],), logits=True))[0] for at in range(PROMPT, PROMPT + STEPS)]
+    return [
+        rows(target, Span(0, at, (ids[at],), logits=True))[0]
+        for at in range(PROMPT, PROMPT + STEPS)
+    ]
 
 
 def test_drafts_change_no_bit(target, ids):
@@ -333,7 +372,9 @@ def test_other_sequences_change_no_bit(target, ids):
     expected = plain(target, ids)
     target.decode([Span(2, 0, ids[100:130], logits=False), Span(1, 0, ids[:PROMPT], logits=False)])
     for at in range(PROMPT, PROMPT + STEPS):
-        found = rows(target, Span(1, at, (ids[at],), logits=True), Span(2, 30, ids[at - 3 : at], logits=True))
+        found = rows(
+            target, Span(1, at, (ids[at],), logits=True), Span(2, 30, ids[at - 3 : at], logits=True)
+        )
         target.trim(2, 30)
         assert np.array_equal(found[0], expected[at - PROMPT])
 

@@ -43,18 +43,33 @@ def test_own_template(make_gguf: Callable[..., Path]):
         assert set(told.texts.values()) >= {PLAIN, "<|end|>"}
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"])
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('roles must alternate') }}", "{{ messages[9].content }}"]
+)
 def test_template_that_refuses(make_gguf: Callable[..., Path], template: str):
-    with opened(make_gguf, template) as engine, pytest.raises(RequestError, match="template refuses"):
+    with (
+        opened(make_gguf, template) as engine,
+        pytest.raises(RequestError, match="template refuses"),
+    ):
         engine.tokenizer.chat_text(SAID, {})
 
 
 def rendered(
-    template: str, said: Sequence[ChatMessage] | None = SAID, *, continued: bool = False, **more: Json
+    template: str,
+    said: Sequence[ChatMessage] | None = SAID,
+    *,
+    continued: bool = False,
+    **more: Json,
 ) -> Json:
     """What the child process answers, without a model; whether the template compiles where nothing was `said`."""
     messages = said and [message.fields() for message in said]
-    request: Json = {"template": template, "bos": "<s>", "eos": "</s>", "messages": messages, "continued": continued}
+    request: Json = {
+        "template": template,
+        "bos": "<s>",
+        "eos": "</s>",
+        "messages": messages,
+        "continued": continued,
+    }
     return answer(request | more)
 
 
@@ -62,12 +77,18 @@ def rendered(
     ("template", "text"),
     [
         (PLAIN, "system=be</s>user=hello</s>assistant= The sky  "),
-        (PLAIN.replace("m.content", "m.content | trim"), "system=be</s>user=hello</s>assistant=The sky  "),
+        (
+            PLAIN.replace("m.content", "m.content | trim"),
+            "system=be</s>user=hello</s>assistant=The sky  ",
+        ),
         (
             "{% for m in messages %}[{{ m.name }}:{{ m.content | tojson }}]{% endfor %}",
             '[:"be"][:"hello"][bot:" The sky  ',
         ),
-        ("{{ messages[-1].content }}{% if add_generation_prompt %}>{% else %} END{% endif %}", " The sky  "),
+        (
+            "{{ messages[-1].content }}{% if add_generation_prompt %}>{% else %} END{% endif %}",
+            " The sky  ",
+        ),
     ],
 )
 def test_the_last_message_goes_on(template: str, text: str):
@@ -77,8 +98,13 @@ def test_the_last_message_goes_on(template: str, text: str):
 
 def test_variables_of_a_chat():
     """They take the place of those that every template has: the answer's beginning, today's date."""
-    template, today = "{{ date_string }}{% if add_generation_prompt %}>{% endif %}", {"date_string": "1 May"}
-    assert rendered(template, variables=today | {"add_generation_prompt": False}) == {"text": "1 May"}
+    template, today = (
+        "{{ date_string }}{% if add_generation_prompt %}>{% endif %}",
+        {"date_string": "1 May"},
+    )
+    assert rendered(template, variables=today | {"add_generation_prompt": False}) == {
+        "text": "1 May"
+    }
     assert rendered(template, variables=today) == {"text": "1 May>"}
 
 
@@ -106,15 +132,27 @@ def test_template_is_in_a_sandbox(template: str):
     [
         ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>be</s>"),
         ("{% for m in messages %}\n    {{ m.role }}\n{% endfor %}", "    system\n    user\n"),
-        ("{% for m in messages %}{% if m.role == 'user' %}{% break %}{% endif %}{{ m.role }}{% endfor %}", "system"),
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
+            "system",
+        ),
         ("{% generation %}{{ messages[1]['content'] }}{% endgeneration %}", "hello"),
-        ("{{ {'é': [1, '<']} | tojson }}|{{ {'a': 1} | tojson(indent=1) }}", '{"é": [1, "<"]}|{\n "a": 1\n}'),
+        (
+            "{{ {'é': [1, '<']} | tojson }}|{{ {'a': 1} | tojson(indent=1) }}",
+            '{"é": [1, "<"]}|{\n "a": 1\n}',
+        ),
         (
             "{% if tools %}t{% endif %}{{ tools is none }}{{ documents is defined }}{{ add_generation_prompt }}",
             "TrueFalseTrue",
         ),
-        ("{{ strftime_now('%Y') | length }}{{ (date_string | length, datetime | length) }}", "4(11, 11)"),
-        ("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "2"),
+        (
+            "{{ strftime_now('%Y') | length }}{{ (date_string | length, datetime | length) }}",
+            "4(11, 11)",
+        ),
+        (
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "2",
+        ),
     ],
 )
 def test_what_templates_of_models_use(template: str, text: str):

@@ -83,7 +83,11 @@ def test_a_slow_target_is_not_measured_for_long():
 
 @pytest.mark.parametrize(
     ("settings", "info", "most"),
-    [(SimSettings(n_batch=4), {}, 4), (SimSettings(n_ctx=3), {}, 3), (SimSettings(), {"n_outputs": 5}, 5)],
+    [
+        (SimSettings(n_batch=4), {}, 4),
+        (SimSettings(n_ctx=3), {}, 3),
+        (SimSettings(), {"n_outputs": 5}, 5),
+    ],
     ids=["batch", "context", "logits"],
 )
 def test_narrow_targets(settings: SimSettings, info: dict[str, object], most: int):
@@ -95,7 +99,9 @@ def test_a_target_that_saves_has_something_to_save():
     """Before a step with drafts it saves its state, which takes time too: none is there without an id."""
     engine, held = Target(SimSettings(n_ctx=3), trimming="restore"), set[int]()
     decode = engine.decode
-    engine.decode = lambda spans: held.update(span.position for span in spans if span.logits) or decode(spans)
+    engine.decode = lambda spans: (
+        held.update(span.position for span in spans if span.logits) or decode(spans)
+    )
     assert sorted(measured(engine).tables()[0]) == [1, 2]
     assert held == {1}
 
@@ -116,8 +122,16 @@ BOTH = {"llama_cpp", "mlx_lm"}
         (LINUX, BOTH, "bundled", "llama"),
         (LINUX, {"mlx_lm"}, "bundled", "mlx"),
         (LINUX, (), "bundled", "llama"),
-        *[(machine, BOTH, model, "mlx") for machine in (APPLE, LINUX) for model in ("folder", "org/name")],
-        *[(machine, BOTH, model, "llama") for machine in (APPLE, LINUX) for model in ("m.gguf", "file")],
+        *[
+            (machine, BOTH, model, "mlx")
+            for machine in (APPLE, LINUX)
+            for model in ("folder", "org/name")
+        ],
+        *[
+            (machine, BOTH, model, "llama")
+            for machine in (APPLE, LINUX)
+            for model in ("m.gguf", "file")
+        ],
     ],
 )
 def test_auto(monkeypatch, tmp_path, machine, installed, model, engine):
@@ -164,7 +178,12 @@ def wrapped(draft: Vocabulary, least: float = 0.5) -> tuple[RemappedDrafter, Scr
 
 @pytest.mark.parametrize(
     "params",
-    [SamplingParams(), SamplingParams(1.0, seed=3), SamplingParams(0.7, 5, 1.0, 4), SamplingParams(1.3, 0, 0.8, 5)],
+    [
+        SamplingParams(),
+        SamplingParams(1.0, seed=3),
+        SamplingParams(0.7, 5, 1.0, 4),
+        SamplingParams(1.3, 0, 0.8, 5),
+    ],
     ids=["greedy", "sampled", "top-k", "top-p"],
 )
 def test_choices_are_those_of_an_identical_model(params: SamplingParams):
@@ -175,7 +194,9 @@ def test_choices_are_those_of_an_identical_model(params: SamplingParams):
     for position in range(1, 60):
         logits = rng.standard_normal(len(VERIFIER)).astype(np.float32)
         inner.logits = logits[order]
-        assert predict(engine, 0, (position % 41,), Sampler(params)) == Sampler(params).choose(logits, position)
+        assert predict(engine, 0, (position % 41,), Sampler(params)) == Sampler(params).choose(
+            logits, position
+        )
     assert [order[token] for token in inner.fed] == [position % 41 for position in range(1, 60)]
 
 
@@ -214,7 +235,9 @@ def searched(ids: list[int], longest: int = 4, shortest: int = 2) -> int | None:
     return None
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 3), max_size=12)), max_size=12))
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 3), max_size=12)), max_size=12)
+)
 def test_equals_a_full_search_after_any_history(moves: list[tuple[int, list[int]]]) -> None:
     drafter = NgramDrafter(512, 1)
     ids: list[int] = []

@@ -58,7 +58,9 @@ def refused(folder: Path, says: str) -> None:
         ("tokenizer.json", lambda _: b"[]"),
     ],
 )
-def test_unusable_models(make_hf: Callable[..., Path], name: str, damaged: Callable[[bytes], bytes]):
+def test_unusable_models(
+    make_hf: Callable[..., Path], name: str, damaged: Callable[[bytes], bytes]
+):
     """A damaged file, and then none."""
     folder = make_hf(f"bad-{name}", "llama")
     path = folder / name
@@ -69,7 +71,9 @@ def test_unusable_models(make_hf: Callable[..., Path], name: str, damaged: Calla
     refused(folder, "could not be loaded")
 
 
-@pytest.mark.parametrize("trouble", [RuntimeError("no memory\nleft"), KeyError("gate"), IndexError()], ids=repr)
+@pytest.mark.parametrize(
+    "trouble", [RuntimeError("no memory\nleft"), KeyError("gate"), IndexError()], ids=repr
+)
 @pytest.mark.parametrize("step", ["feed", "trim"])
 def test_whatever_mlx_raises(
     make_hf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, step: str, trouble: Exception
@@ -81,8 +85,12 @@ def test_whatever_mlx_raises(
 
     with closing(opened(make_hf("breaks"))) as drafter:
         drafter.predict([Ask(0, (5, 6, 7), None)])
-        monkeypatch.setattr(sequence, *(("trim_prompt_cache", fail) if step == "trim" else ("mx", Mock(array=fail))))
-        with pytest.raises(EngineError, match=rf"^MLX cannot run this model: {type(trouble).__name__}.*$") as caught:
+        monkeypatch.setattr(
+            sequence, *(("trim_prompt_cache", fail) if step == "trim" else ("mx", Mock(array=fail)))
+        )
+        with pytest.raises(
+            EngineError, match=rf"^MLX cannot run this model: {type(trouble).__name__}.*$"
+        ) as caught:
             drafter.trim(0, 1) if step == "trim" else drafter.predict([Ask(0, (8,), None)])
         assert "\n" not in str(caught.value)
         monkeypatch.undo()
@@ -105,15 +113,25 @@ def test_a_library_that_is_broken(make_hf: Callable[..., Path], monkeypatch: pyt
 # --- the vocabulary, as bytes
 
 BYTE_LEVEL: dict[str, Any] = {
-    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]},
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}],
+    },
     "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []},
 }
-SENTENCEPIECE: dict[str, Any] = {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}]}
+SENTENCEPIECE: dict[str, Any] = {
+    "type": "Sequence",
+    "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}],
+}
 
 
 def test_sentencepiece_bytes_and_the_unknown():
     texts = ["<unk>", "▁the", "<0x0A>", "▁", "naïve", "<0xZZ>"]
-    model: dict[str, Any] = {"type": "BPE", "unk_token": "<unk>", "vocab": {text: n for n, text in enumerate(texts)}}
+    model: dict[str, Any] = {
+        "type": "BPE",
+        "unk_token": "<unk>",
+        "vocab": {text: n for n, text in enumerate(texts)},
+    }
     found = token_bytes({"model": model, "decoder": SENTENCEPIECE}, 7, ())
     assert found == (b"", b" the", b"\n", b" ", "naïve".encode(), b"<0xZZ>", b"")
 
@@ -122,9 +140,14 @@ def test_added_tokens():
     """Control tokens, and those that llama.cpp takes for some, are silent, but for marks of calls; the others stand for
     their text."""
     contents = {1: "b", 2: "<tool_call>", 3: "<|im_end|>", 4: "[TOOL_CALLS]", 5: "▁▁"}
-    added = [{"id": number, "content": text, "special": number in (1, 4)} for number, text in contents.items()]
+    added = [
+        {"id": number, "content": text, "special": number in (1, 4)}
+        for number, text in contents.items()
+    ]
     vocab = {"type": "BPE", "vocab": {"a": 0, "b": 1}}
-    found = token_bytes({"model": vocab, "pre_tokenizer": BYTE_LEVEL["pre_tokenizer"], "added_tokens": added}, 6, ())
+    found = token_bytes(
+        {"model": vocab, "pre_tokenizer": BYTE_LEVEL["pre_tokenizer"], "added_tokens": added}, 6, ()
+    )
     assert found == (b"a", b"", b"<tool_call>", b"", b"[TOOL_CALLS]", b"  ")
 
 

@@ -23,13 +23,26 @@ WEATHER = {
     "required": ["city", "unit"],
     "$defs": {"Unit": {"type": "string", "enum": ["C", "F"]}},
 }
-TOOLS = [{"name": "get_weather", "parameters": WEATHER}, {"name": "get_time", "description": "No arguments."}]
+TOOLS = [
+    {"name": "get_weather", "parameters": WEATHER},
+    {"name": "get_time", "description": "No arguments."},
+]
 TIME: Call = ("get_time", {})
 FORMS = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 
 
-def request(form: str, choice: Any = "auto", *, tools: Any = TOOLS, parallel: Any = True, thinking: str = "") -> str:
-    return json.dumps({"tools": tools, "choice": choice, "parallel": parallel, "format": form, "thinking": thinking})
+def request(
+    form: str, choice: Any = "auto", *, tools: Any = TOOLS, parallel: Any = True, thinking: str = ""
+) -> str:
+    return json.dumps(
+        {
+            "tools": tools,
+            "choice": choice,
+            "parallel": parallel,
+            "format": form,
+            "thinking": thinking,
+        }
+    )
 
 
 @cache
@@ -80,7 +93,14 @@ def test_what_is_no_call_of_these_tools_is_refused(form: ToolFormat, choice: str
 @FORMS
 def test_a_text_is_free_up_to_the_mark(form: ToolFormat):
     grammar, begun = request(form.name), Text(request(form.name), f"Look: {form.trigger}")
-    for text in ("", "No.", '{"answer": 1}', f"Not {form.trigger[:-1]}", "<think>ü</think>\n", '{ "name": "get"'):
+    for text in (
+        "",
+        "No.",
+        '{"answer": 1}',
+        f"Not {form.trigger[:-1]}",
+        "<think>ü</think>\n",
+        '{ "name": "get"',
+    ):
         assert Text(grammar, text).may_end
     assert not begun.may_end
     assert begun.forced.startswith(form.start.removeprefix(form.trigger) + "get_")
@@ -92,10 +112,17 @@ def test_a_text_is_free_up_to_the_mark(form: ToolFormat):
 @FORMS
 def test_what_a_name_leaves_open_is_forced(form: ToolFormat):
     begun = f"{form.start}get_t"
-    assert Text(request(form.name), begun).forced.startswith(spelt(form, TIME).removesuffix(form.closing)[len(begun) :])
-    assert Text(request(form.name, "required"), "").forced == ("" if form.bare else f"{form.start}get_")
+    assert Text(request(form.name), begun).forced.startswith(
+        spelt(form, TIME).removesuffix(form.closing)[len(begun) :]
+    )
+    assert Text(request(form.name, "required"), "").forced == (
+        "" if form.bare else f"{form.start}get_"
+    )
     opened = form.param_begin + "city" + form.param_middle if form.param_begin else '{"city": "'
-    assert Text(request(form.name, {"name": "get_weather"}), form.start).forced == f"get_weather{form.after}{opened}"
+    assert (
+        Text(request(form.name, {"name": "get_weather"}), form.start).forced
+        == f"get_weather{form.after}{opened}"
+    )
 
 
 @FORMS
@@ -119,12 +146,17 @@ def test_a_thought_comes_first(style: Thinking, choice: str):
     assert Text(maybe, style.begin + thought + made).may_end
     assert Text(maybe, made).may_end
     assert not Text(maybe, style.begin + thought[:-1]).rest
-    assert Text(maybe, f"{style.begin}a{style.end}\n\nThen").rest == ("" if choice == "auto" else "Then")
+    assert Text(maybe, f"{style.begin}a{style.end}\n\nThen").rest == (
+        "" if choice == "auto" else "Then"
+    )
 
 
 def test_gpt_oss_names_a_recipient_in_one_place():
     """Elsewhere, where it also may, neither its grammar nor the parser knows a call; an answer may have the words."""
-    whole, thought = request("harmony", thinking="harmony"), "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
+    whole, thought = (
+        request("harmony", thinking="harmony"),
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant",
+    )
     again = f"{thought}<|channel|>commentary<|message|>I look{thought[-25:]}"
     for before in ("", thought, "<|channel|>analysis", again):
         assert Text(whole, f"{before} to=functions.get_time").rest == "o=functions.get_time", before
@@ -140,13 +172,18 @@ def one(**parameters: Any) -> list[dict[str, Any]]:
 @FORMS
 def test_a_parameters_name_stays_a_name(form: ToolFormat):
     text = spelt(form, ("x.y-z_1", {'"}\\| /ü': 1}))
-    assert Text(request(form.name, tools=one(properties={'"}\\| /ü': {"type": "integer"}})), text).may_end
+    assert Text(
+        request(form.name, tools=one(properties={'"}\\| /ü': {"type": "integer"}})), text
+    ).may_end
 
 
 @pytest.mark.parametrize(
     ("grammar", "why"),
     [
-        (request("hermes", tools=[{"name": 'x": 1}, {"name": "y'}]), "a tool's name has at most 64 letters"),
+        (
+            request("hermes", tools=[{"name": 'x": 1}, {"name": "y'}]),
+            "a tool's name has at most 64 letters",
+        ),
         (request("hermes", tools=[{"name": "x" * 65}]), "a tool's name has at most 64 letters"),
         (request("hermes", tools=[{"name": "x"}, {"name": "x"}]), "two tools have the same name"),
         (request("hermes", tools=[]), "there are no tools"),
@@ -171,9 +208,13 @@ def test_what_cannot_be_called_says_why(grammar: str, why: str):
 def test_a_constraint_forces_a_call():
     """Of a vocabulary where marks are tokens."""
     marks = [b"<tool_call>", b"</tool_call>", b'{"name": "', b'", "arguments": ']
-    vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), *marks, b""), frozenset({260}))
+    vocabulary = Vocabulary(
+        (*(bytes([byte]) for byte in range(256)), *marks, b""), frozenset({260})
+    )
     with closing(Grammars(vocabulary)) as grammars:
-        constraint = grammars.compile(check_grammar(Grammar(GrammarKind.TOOLS, request("hermes", tools=TOOLS[1:]))))
+        constraint = grammars.compile(
+            check_grammar(Grammar(GrammarKind.TOOLS, request("hermes", tools=TOOLS[1:])))
+        )
         assert constraint.allows(260)
         assert constraint.forced() == ()
         constraint.accept(256)

@@ -41,8 +41,12 @@ class Repo:
     def sibling(self, name: str) -> dict[str, object]:
         size = len(self.files[name])
         told: dict[str, object] = {"rfilename": name, "size": size, "blobId": "0" * 40}
-        value = hashlib.sha256(b"another content" if name in self.lie else self.files[name]).hexdigest()
-        return told | ({"lfs": {"sha256": value, "size": size, "pointerSize": 100}} if size > 200 else {})
+        value = hashlib.sha256(
+            b"another content" if name in self.lie else self.files[name]
+        ).hexdigest()
+        return told | (
+            {"lfs": {"sha256": value, "size": size, "pointerSize": 100}} if size > 200 else {}
+        )
 
 
 class HubServer(ThreadingHTTPServer):
@@ -57,7 +61,9 @@ class HubServer(ThreadingHTTPServer):
         self.served: list[tuple[str, str | None, int]] = []
         self.asked = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self._thread.start()
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -83,8 +89,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _listing(self, hub_id: str, revision: str) -> None:
         repo = self.server.repos.get(hub_id, Repo({}, status=404, code="RepoNotFound"))
-        told = {"id": hub_id, "modelId": hub_id, "sha": COMMIT, "siblings": [repo.sibling(name) for name in repo.files]}
-        headers = {"Content-Type": "application/json"} | ({"X-Error-Code": repo.code} if repo.code else {})
+        told = {
+            "id": hub_id,
+            "modelId": hub_id,
+            "sha": COMMIT,
+            "siblings": [repo.sibling(name) for name in repo.files],
+        }
+        headers = {"Content-Type": "application/json"} | (
+            {"X-Error-Code": repo.code} if repo.code else {}
+        )
         if repo.status == 200:
             assert revision in {"main", "v1"}
         self._answer(repo.status, json.dumps(told).encode(), headers)
@@ -104,10 +117,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str], size: int | None = None) -> None:
+    def _answer(
+        self, status: int, body: bytes, headers: dict[str, str], size: int | None = None
+    ) -> None:
         """Answer with this body; size: how long it is said to be."""
         self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(body) if size is None else size)}.items():
+        for key, value in {
+            **headers,
+            "Content-Length": str(len(body) if size is None else size),
+        }.items():
             self.send_header(key, value)
         self.end_headers()
         self.wfile.write(body)
@@ -130,7 +148,13 @@ class Models:
             return CliRunner().invoke(main, command, env=self.variables, catch_exceptions=False)
 
     def start(self, *words: object, **variables: str) -> "subprocess.Popen[str]":
-        ours = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SPECMESH_"))}
+        ours = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("HF_", "SPECMESH_"))
+        }
         program = [sys.executable, "-m", "specmesh", "models", *map(str, words)]
         env, pipe = ours | self.variables | variables, subprocess.PIPE
-        return subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self.folder)
+        return subprocess.Popen(
+            program, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self.folder
+        )

@@ -38,18 +38,31 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def models(hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Models]:
+def models(
+    hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Models]:
     """The command, with the hub on loopback as its hub."""
     # huggingface_hub reads these variables once, when it is imported; a process of its own gets them as variables.
-    told = {"ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}"}
-    told |= {"HF_HUB_OFFLINE": False, "DOWNLOAD_CHUNK_SIZE": 1000, "HF_TOKEN_PATH": str(tmp_path / "no token")}
+    told = {
+        "ENDPOINT": hub.url,
+        "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+    }
+    told |= {
+        "HF_HUB_OFFLINE": False,
+        "DOWNLOAD_CHUNK_SIZE": 1000,
+        "HF_TOKEN_PATH": str(tmp_path / "no token"),
+    }
     for name, value in told.items():
         monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
     no_pause = SimpleNamespace(sleep=lambda _: None)  # between two tries
     monkeypatch.setattr("huggingface_hub.file_download.time", no_pause)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "SPECMESH_MODELS_DIR": str(root)}
+    variables = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(tmp_path / "hf"),
+        "SPECMESH_MODELS_DIR": str(root),
+    }
     yield Models(variables, tmp_path)
     huggingface_hub.close_session()
 
@@ -57,7 +70,9 @@ def models(hub: HubServer, root: Path, tmp_path: Path, monkeypatch: pytest.Monke
 class TestGguf:
     def test_the_only_one(self, hub: HubServer, models: Models, root: Path) -> None:
         """Without FILE the one GGUF model comes, alone; its path is all of stdout; nothing is on stderr."""
-        hub.repos["me/tiny"] = Repo({"README.md": b"hello", "tiny.gguf": RAW, "mmproj-tiny.gguf": b"x" * 300})
+        hub.repos["me/tiny"] = Repo(
+            {"README.md": b"hello", "tiny.gguf": RAW, "mmproj-tiny.gguf": b"x" * 300}
+        )
         done = models("pull", "me/tiny")
         assert (done.exit_code, done.stderr) == (0, "")
         assert done.stdout == f"{root / 'me/tiny/tiny.gguf'}\n"
@@ -69,8 +84,13 @@ class TestGguf:
         hub.repos["me/tiny"] = Repo({"tiny-Q4_0.gguf": RAW, "sub/tiny-F16.gguf": RAW * 2})
         done = models("pull", "me/tiny")
         assert (done.exit_code, done.stdout, hub.served) == (2, "", [])
-        assert done.stderr.splitlines()[1:] == ["  tiny-Q4_0.gguf (307.2 kB)", "  sub/tiny-F16.gguf (614.4 kB)"]
-        assert models("pull", "me/tiny", "sub/tiny-F16.gguf").stdout.endswith("me/tiny/sub/tiny-F16.gguf\n")
+        assert done.stderr.splitlines()[1:] == [
+            "  tiny-Q4_0.gguf (307.2 kB)",
+            "  sub/tiny-F16.gguf (614.4 kB)",
+        ]
+        assert models("pull", "me/tiny", "sub/tiny-F16.gguf").stdout.endswith(
+            "me/tiny/sub/tiny-F16.gguf\n"
+        )
 
     @pytest.mark.fault("E7.77")
     def test_parts_come_together(self, hub: HubServer, models: Models, root: Path) -> None:
@@ -81,7 +101,9 @@ class TestGguf:
         del parts["big-00002-of-00003.gguf"]
         assert "lacks big-00002-of-00003.gguf" in models("pull", "me/big").stderr
 
-    def test_nothing_is_placed_before_all_is_there(self, hub: HubServer, models: Models, root: Path) -> None:
+    def test_nothing_is_placed_before_all_is_there(
+        self, hub: HubServer, models: Models, root: Path
+    ) -> None:
         """A model whose last part broke off does not exist yet, and what came of it is not fetched twice."""
         parts = {f"big-0000{part}-of-00002.gguf": RAW + bytes([part]) for part in (1, 2)}
         hub.repos["me/big"] = Repo(parts, cut={"big-00002-of-00002.gguf": 1})
@@ -93,7 +115,9 @@ class TestGguf:
         assert [name for name, _, _ in hub.served[before:]] == ["big-00002-of-00002.gguf"]
 
     def test_names_that_leave_the_folder(self, hub: HubServer, models: Models, root: Path) -> None:
-        hub.repos["me/evil"] = Repo({"../../evil.gguf": RAW, "/evil.gguf": RAW, ".hidden/x.gguf": RAW})
+        hub.repos["me/evil"] = Repo(
+            {"../../evil.gguf": RAW, "/evil.gguf": RAW, ".hidden/x.gguf": RAW}
+        )
         assert models("pull", "me/evil").exit_code == 2
         assert not list(root.rglob("*.gguf"))
 
@@ -120,7 +144,10 @@ class TestInterrupted:
         assert not (root / "me/tiny").exists()
         hub.repos["me/tiny"] = now
         done = models("pull", "me/tiny")
-        assert (done.exit_code, Path(done.stdout.strip()).read_bytes()) == (0, now.files["tiny.gguf"])
+        assert (done.exit_code, Path(done.stdout.strip()).read_bytes()) == (
+            0,
+            now.files["tiny.gguf"],
+        )
         assert hub.served[-1] == ("tiny.gguf", asked, came)
 
     def test_ctrl_c(self, hub: HubServer, models: Models, root: Path) -> None:
@@ -160,10 +187,14 @@ class TestRefused:
         ],
     )
     @pytest.mark.fault("E7.85")
-    def test_status(self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str) -> None:
+    def test_status(
+        self, hub: HubServer, models: Models, status: int, code: str, exit_code: int, said: str
+    ) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, status=status, code=code)
         done = models("pull", "me/tiny")
-        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (exit_code, "", 1), done.stderr
+        assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (exit_code, "", 1), (
+            done.stderr
+        )
         assert said in done.stderr
 
     @pytest.mark.fault("E7.85")
@@ -190,7 +221,9 @@ class TestRefused:
 
     @pytest.mark.fault("E7.85")
     @pytest.mark.fault("E5.54")
-    def test_disk_full(self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_disk_full(
+        self, hub: HubServer, models: Models, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         hub.repos["me/tiny"] = Repo({"tiny.gguf": RAW}, cut={"tiny.gguf": 100_000})
         assert models("pull", "me/tiny").exit_code == 69
         hub.repos["me/tiny"].cut.clear()
@@ -254,11 +287,15 @@ class TestResolve:
         assert resolve(str(tmp_path / "tiny-F32.gguf"), filled) == str(tmp_path / "tiny-F32.gguf")
 
     def test_none_and_several(self, filled: Path, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=rf"tried the 2 names in {filled} and the path /.*/nothing"):
+        with pytest.raises(
+            ConfigError, match=rf"tried the 2 names in {filled} and the path /.*/nothing"
+        ):
             resolve("nothing", filled)
         with pytest.raises(ConfigError, match="tried the 2 names"):
             resolve(str(tmp_path / "nothing"), filled)
         (filled / "you").mkdir()
         (filled / "you/tiny-F32.gguf").touch()
-        with pytest.raises(ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"):
+        with pytest.raises(
+            ConfigError, match=r"2 models.*me/tiny/tiny-F32.gguf, you/tiny-F32.gguf"
+        ):
             resolve("tiny-F32", filled)

@@ -86,7 +86,10 @@ PURE = {
 def test_core_and_wire_are_pure(folder):
     """They import the pure standard library, themselves and the errors; the core numpy and the wire's messages, too."""
     known = (*PURE_STDLIB, *PURE[folder])
-    found = {named(path): {name for name in imports(path) if not within(name, *known)} for path in sources(folder)}
+    found = {
+        named(path): {name for name in imports(path) if not within(name, *known)}
+        for path in sources(folder)
+    }
     assert {path: names for path, names in found.items() if names} == {}
 
 
@@ -101,22 +104,32 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize("folder", FORBIDDEN)
 def test_nothing_above_is_known(folder):
-    files = [path for path in sources(folder) if folder != "specmesh" or "engines" not in path.parts]
-    found = {named(path): {name for name in imports(path) if within(name, *FORBIDDEN[folder])} for path in files}
+    files = [
+        path for path in sources(folder) if folder != "specmesh" or "engines" not in path.parts
+    ]
+    found = {
+        named(path): {name for name in imports(path) if within(name, *FORBIDDEN[folder])}
+        for path in files
+    }
     assert {path: names for path, names in found.items() if names} == {}
 
 
 def module(path):
     """The name a file is imported by."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts if parts[0] == "specmesh" else ("specmesh", *parts)).removesuffix(".__init__")
+    return ".".join(parts if parts[0] == "specmesh" else ("specmesh", *parts)).removesuffix(
+        ".__init__"
+    )
 
 
 def test_no_circle():
     files = {module(path): path for path in sources("specmesh", "wire", "daemons")}
     graph = {}
     for name, path in files.items():
-        known = {one if one in files else one.rpartition(".")[0] for one in imports(path, everywhere=False)}
+        known = {
+            one if one in files else one.rpartition(".")[0]
+            for one in imports(path, everywhere=False)
+        }
         graph[name] = (known & files.keys()) - {name}
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
 
@@ -139,10 +152,19 @@ def test_broad_excepts_say_why():
 
 def test_zeromqs_errors_have_one_seam():
     files = sources("specmesh", "daemons")
-    assert [path.name for path in files if re.search(r"ZMQError|zmq\.Again", path.read_text("utf-8"))] == ["sockets.py"]
+    assert [
+        path.name for path in files if re.search(r"ZMQError|zmq\.Again", path.read_text("utf-8"))
+    ] == ["sockets.py"]
 
 
-WALL = {"time.time", "time.time_ns", "datetime.datetime", "datetime.datetime.now", "datetime.date", "time.localtime"}
+WALL = {
+    "time.time",
+    "time.time_ns",
+    "datetime.datetime",
+    "datetime.datetime.now",
+    "datetime.date",
+    "time.localtime",
+}
 SHOWN_TO_PEOPLE = ["specmesh/api/app.py", "specmesh/engines/chat_template.py"]
 
 
@@ -159,8 +181,12 @@ def test_time_is_monotonic():
     assert not [path for path in files if "time.time" in imports(path)]
 
 
-@pytest.mark.skipif(sys.platform == "darwin" and platform.machine() != "arm64", reason="MLX has no wheel for it")
-@pytest.mark.parametrize("name", ["gguf", "huggingface_hub", "llama_cpp", "mlx.core", "mlx_lm", "tokenizers"])
+@pytest.mark.skipif(
+    sys.platform == "darwin" and platform.machine() != "arm64", reason="MLX has no wheel for it"
+)
+@pytest.mark.parametrize(
+    "name", ["gguf", "huggingface_hub", "llama_cpp", "mlx.core", "mlx_lm", "tokenizers"]
+)
 def test_no_test_is_skipped_for_want_of_a_library(name):
     """`make setup` has installed all that `importorskip` asks for."""
     import_module(name)

@@ -46,13 +46,18 @@ def answer(request):
     return {}
 """
 
-needs_limits = pytest.mark.skipif(sys.platform == "darwin", reason="macOS does not enforce its limit of memory")
+needs_limits = pytest.mark.skipif(
+    sys.platform == "darwin", reason="macOS does not enforce its limit of memory"
+)
 
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Child]]:
     (tmp_path / "under_test.py").write_text(PROGRAM)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv(
+        "PYTHONPATH",
+        os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    )
     made: list[Child] = []
 
     def start() -> Child:
@@ -95,7 +100,9 @@ def test_one_process_answers_many_requests(make: Callable[..., Child]):
     ],
     ids=lambda value: value["do"] if isinstance(value, dict) else "",
 )
-def test_what_fails_is_told_and_the_next_is_answered(make: Callable[..., Child], request_: dict[str, object], why: str):
+def test_what_fails_is_told_and_the_next_is_answered(
+    make: Callable[..., Child], request_: dict[str, object], why: str
+):
     child = make()
     assert why in failure(child, **request_)
     assert child.ask({"do": "echo", "what": 1})["said"] == 1
@@ -138,7 +145,12 @@ def test_it_ends_with_its_parent(make: Callable[..., Child], tmp_path: Path):
     )
     make()
     end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    assert subprocess.run([sys.executable, "-c", program, str(pipe)], timeout=PATIENCE, check=False).returncode == -9
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program, str(pipe)], timeout=PATIENCE, check=False
+        ).returncode
+        == -9
+    )
     assert select.select([end], [], [], PATIENCE)[0], "it still has the pipe open"
     assert os.read(end, 1) == b""
     os.close(end)

@@ -61,7 +61,10 @@ def test_lists(folder: KeyFolder):
     assert mode(folder.path / "drafters") == 0o600
     assert folder.revoke("nobody") == []
     assert folder.revoke("studio") == [(Listing.DRAFTERS, "studio")]
-    assert folder.revoke(KEY) == [(Listing.DRAFTERS, "mac"), (Listing.VERIFIERS, "tcp://192.0.2.1:7071")]
+    assert folder.revoke(KEY) == [
+        (Listing.DRAFTERS, "mac"),
+        (Listing.VERIFIERS, "tcp://192.0.2.1:7071"),
+    ]
     assert [folder.listed(listing) for listing in Listing] == [{}, {}]
 
 
@@ -94,7 +97,10 @@ def test_what_cannot_be_allowed(folder: KeyFolder, words: tuple[str, ...], code:
 
 @pytest.mark.parametrize(
     ("name", "right"),
-    [*product(["secret.key", "drafters", "verifiers"], [0o640, 0o604, 0o620, 0o602, 0o601]), (".", 0o720)],
+    [
+        *product(["secret.key", "drafters", "verifiers"], [0o640, 0o604, 0o620, 0o602, 0o601]),
+        (".", 0o720),
+    ],
 )
 @pytest.mark.fault("E6.65")
 def test_open_files_are_refused(folder: KeyFolder, name: str, right: int):
@@ -103,7 +109,9 @@ def test_open_files_are_refused(folder: KeyFolder, name: str, right: int):
         folder.allow(listing, KEY, "tcp://192.0.2.1:7071")
     path = folder.path / name
     path.chmod(right)
-    with pytest.raises(InsecureKeys, match=f"chmod {'700' if path == folder.path else '600'} {path}") as caught:
+    with pytest.raises(
+        InsecureKeys, match=f"chmod {'700' if path == folder.path else '600'} {path}"
+    ) as caught:
         _ = folder.identity(), [folder.listed(listing) for listing in Listing]
     assert caught.value.exit_code == 77
 
@@ -187,7 +195,9 @@ def test_pair_names_what_was_typed(tmp_path: Path, words: str):
 
 def test_pair_takes_the_key_that_the_daemon_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for module in (keys, paths):
-        monkeypatch.setattr(module, "config_folders", lambda: [tmp_path / "user", tmp_path / "system"])
+        monkeypatch.setattr(
+            module, "config_folders", lambda: [tmp_path / "user", tmp_path / "system"]
+        )
     KeyFolder(tmp_path / "system" / "keys").new()
     assert CliRunner().invoke(main, ["pair", "127.0.0.1:1", "1234-5678"]).exit_code == 69
     assert not (tmp_path / "user").exists()
@@ -195,9 +205,27 @@ def test_pair_takes_the_key_that_the_daemon_has(tmp_path: Path, monkeypatch: pyt
 
 # --- what kind of way an address means
 
-NAMED = {"everywhere": "0.0.0.0", "all-of-six": "::", "mapped": "::ffff:0.0.0.0"}  # noqa: S104
-EVERYWHERE = ["*", "0.0.0.0", "0", "0.0", "0x0", "[::]", "[::0]", "[0:0:0:0:0:0:0:0]", "[::ffff:0.0.0.0]", *NAMED]  # noqa: S104
-BEYOND = ["192.0.2.1", "example.org", "[2001:db8::1]", "[::ffff:192.168.1.5]", "eth0", "localhost.example.org"]
+NAMED = {"everywhere": "0.0.0.0", "all-of-six": "::", "mapped": "::ffff:0.0.0.0"}
+EVERYWHERE = [
+    "*",
+    "0.0.0.0",
+    "0",
+    "0.0",
+    "0x0",
+    "[::]",
+    "[::0]",
+    "[0:0:0:0:0:0:0:0]",
+    "[::ffff:0.0.0.0]",
+    *NAMED,
+]
+BEYOND = [
+    "192.0.2.1",
+    "example.org",
+    "[2001:db8::1]",
+    "[::ffff:192.168.1.5]",
+    "eth0",
+    "localhost.example.org",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +259,9 @@ def test_beyond_loopback_needs_keys_or_a_word(host: str):
         check(f"tcp://{host}:7071", keyed=False, insecure=True)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.8.9.10", "localhost", "[::1]", "[::ffff:127.0.0.1]"]
+)
 def test_loopback_needs_nothing(host: str):
     for check in (check_bind, check_connect):
         check(f"tcp://{host}:7071", keyed=False, insecure=False)
@@ -247,11 +277,15 @@ def test_rpc_has_no_keys(option: str):
             check_rpc("0.0.0.0:50052", option, insecure=insecure)
     for host in ("192.0.2.1", "example.org"):
         check_rpc(f"{host}:50052", option, insecure=True)
-        with pytest.raises(ConfigError, match=rf"{option} {host}.*neither keys nor encryption.*--insecure-rpc"):
+        with pytest.raises(
+            ConfigError, match=rf"{option} {host}.*neither keys nor encryption.*--insecure-rpc"
+        ):
             check_rpc(f"{host}:50052", option, insecure=False)
 
 
-@pytest.mark.parametrize("address", ["", "box", "box:", ":1", "box:0", "box:65536", "box:x", "[::1]:1", "tcp://box:1"])
+@pytest.mark.parametrize(
+    "address", ["", "box", "box:", ":1", "box:0", "box:65536", "box:x", "[::1]:1", "tcp://box:1"]
+)
 def test_no_address_for_rpc(address: str):
     """llama.cpp takes HOST:PORT with one colon, and ends the process over others."""
     with pytest.raises(ConfigError) as told:

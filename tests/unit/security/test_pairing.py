@@ -76,7 +76,9 @@ def test_a_wrong_code_ends_it(verifier: Verifier):
 def test_a_try_that_is_broken_off_counts(verifier: Verifier):
     """Who leaves once it could try a guess has used it: what is told then could not be taken back."""
     with verifier.connect() as connection:
-        connection.sendall(b"specmesh pair 1 " + SPAKE2_A(b"01234567").start().hex().encode() + b"\n")
+        connection.sendall(
+            b"specmesh pair 1 " + SPAKE2_A(b"01234567").start().hex().encode() + b"\n"
+        )
         assert connection.recv(1)
     assert isinstance(verifier.end(), Refused)
 
@@ -92,10 +94,19 @@ STRANGERS = [
     b"specmesh pair 2 " + b"41" * 33 + b"\n",
     b"x" * 100_000,
 ]
-NO_POINTS = [b"", b"zz" * 33, b"41" + b"00" * 32, b"4101" + b"00" * 31, b"41" + b"ff" * 32, b"42" + b"11" * 32]
+NO_POINTS = [
+    b"",
+    b"zz" * 33,
+    b"41" + b"00" * 32,
+    b"4101" + b"00" * 31,
+    b"41" + b"ff" * 32,
+    b"42" + b"11" * 32,
+]
 
 
-@pytest.mark.parametrize("said", [*STRANGERS, *(b"specmesh pair 1 " + point + b"\n" for point in NO_POINTS)])
+@pytest.mark.parametrize(
+    "said", [*STRANGERS, *(b"specmesh pair 1 " + point + b"\n" for point in NO_POINTS)]
+)
 def test_strangers_end_nothing(verifier: Verifier, said: bytes):
     with verifier.connect() as connection, suppress(OSError):
         connection.sendall(said)
@@ -105,14 +116,21 @@ def test_strangers_end_nothing(verifier: Verifier, said: bytes):
     assert verifier.ask(CODE) == BOX
 
 
-def lines_between(verifier: Verifier, change: Callable[[int, bytes], bytes]) -> tuple[list[bytes], object]:
+def lines_between(
+    verifier: Verifier, change: Callable[[int, bytes], bytes]
+) -> tuple[list[bytes], object]:
     """An exchange through somebody in the middle, who reads every line, and may change it; what the drafter got."""
     seen: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as middle:
 
         def carry() -> None:
             here, _ = middle.accept()
-            with here, verifier.connect() as there, here.makefile("rb") as left, there.makefile("rb") as right:
+            with (
+                here,
+                verifier.connect() as there,
+                here.makefile("rb") as left,
+                there.makefile("rb") as right,
+            ):
                 for number in range(4):
                     source, sink = (left, there) if number % 2 == 0 else (right, here)
                     seen.append(source.readline())
@@ -163,7 +181,10 @@ def test_our_own_words_are_no_answer():
                 connection.recv(4096)
 
         reflected = OTHERS.submit(reflect)
-        with socket.create_connection(mirror.getsockname(), 10) as connection, pytest.raises(RemoteProtocolError):
+        with (
+            socket.create_connection(mirror.getsockname(), 10) as connection,
+            pytest.raises(RemoteProtocolError),
+        ):
             ask(connection, CODE, MAC)
         reflected.result(10)
 

@@ -25,11 +25,17 @@ def specmesh(*args: object) -> Result:
 
 
 @pytest.mark.parametrize("flag", ["--user", "--system"])
-@pytest.mark.parametrize("command", ["install", "uninstall", "start", "restart", "stop", "status", "logs"])
+@pytest.mark.parametrize(
+    "command", ["install", "uninstall", "start", "restart", "stop", "status", "logs"]
+)
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
 @pytest.mark.fault("E8.93")
-def test_dry_run(command: str, role: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("platformdirs.user_config_path", lambda name: tmp_path / "home/.config" / name)
+def test_dry_run(
+    command: str, role: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        "platformdirs.user_config_path", lambda name: tmp_path / "home/.config" / name
+    )
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     done = specmesh(command, role, flag, "--dry-run")
     assert done.exit_code == 0, done.output
@@ -39,7 +45,9 @@ def test_dry_run(command: str, role: str, flag: str, tmp_path: Path, monkeypatch
 
 def test_install_under_any_umask(tmp_path: Path):
     """The service's own user reads what root makes."""
-    made = service.Service(tmp_path / "unit", "", tmp_path / "etc/specmesh/verifier.toml", {"install": ()})
+    made = service.Service(
+        tmp_path / "unit", "", tmp_path / "etc/specmesh/verifier.toml", {"install": ()}
+    )
     before = os.umask(0o077)
     try:
         service.install(made, "verifier", dry=False)
@@ -51,7 +59,9 @@ def test_install_under_any_umask(tmp_path: Path):
 
 # --- systemd
 
-needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="no systemd on this machine"
+)
 
 
 def analyse(folder: Path, text: str, *command: str) -> subprocess.CompletedProcess[str]:
@@ -71,12 +81,16 @@ def test_systemd_finds_no_fault(role: str, system: bool, tmp_path: Path):
     text = unit(role, system, Path("/etc/specmesh") / f"{role}.toml")
     done = analyse(tmp_path, text, *flags, "verify", "--man=no", "--recursive-errors=no")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    broken = analyse(tmp_path, text + "\nNoSuchKey=1\n", *flags, "verify", "--man=no", "--recursive-errors=no")
+    broken = analyse(
+        tmp_path, text + "\nNoSuchKey=1\n", *flags, "verify", "--man=no", "--recursive-errors=no"
+    )
     assert broken.returncode != 0
 
 
 @needs_systemd
-@pytest.mark.parametrize("example", sorted((service.TEMPLATES / "examples").glob("*.conf")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example", sorted((service.TEMPLATES / "examples").glob("*.conf")), ids=lambda path: path.stem
+)
 def test_systemd_finds_no_fault_in_examples(example: Path, tmp_path: Path):
     (tmp_path / "specmesh-test.service.d").mkdir()
     (tmp_path / "specmesh-test.service.d/override.conf").write_text(example.read_text())
@@ -100,7 +114,9 @@ def test_the_system_unit_is_confined(tmp_path: Path):
 def test_python_in_a_home_stays_visible(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(service.sys, "prefix", "/home/ada lovelace/venv")
     monkeypatch.setattr(service.sys, "base_prefix", "/usr")
-    assert 'ProtectHome=tmpfs\nBindReadOnlyPaths="/home/ada lovelace/venv"' in unit("verifier", True, CONFIG)
+    assert 'ProtectHome=tmpfs\nBindReadOnlyPaths="/home/ada lovelace/venv"' in unit(
+        "verifier", True, CONFIG
+    )
     monkeypatch.setattr(service.sys, "prefix", "/opt/venv")
     monkeypatch.setattr(service.sys, "executable", "/opt/venv/bin/python")
     assert "ProtectHome=yes\n" in unit("verifier", True, CONFIG)
@@ -121,7 +137,11 @@ def test_what_a_unit_promises(system: bool):
 
 
 def parsed(role: str, system: bool, config: str = "/Users/ada/x.toml") -> dict[str, object]:
-    return dict(plistlib.loads(plist(role, system, Path(config), Path("/Users/ada/Library/Logs/specmesh")).encode()))
+    return dict(
+        plistlib.loads(
+            plist(role, system, Path(config), Path("/Users/ada/Library/Logs/specmesh")).encode()
+        )
+    )
 
 
 @pytest.mark.parametrize("role", ["verifier", "drafter"])
@@ -130,12 +150,33 @@ def parsed(role: str, system: bool, config: str = "/Users/ada/x.toml") -> dict[s
 def test_property_lists(role: str, system: bool):
     """As launchd.plist(5) has the keys and types; a job that fails is started again, one that ends well is not."""
     job = parsed(role, system)
-    known = {"Label": f"org.specmesh.{role}", "RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}, "Umask": 0o77}
+    known = {
+        "Label": f"org.specmesh.{role}",
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "Umask": 0o77,
+    }
     known |= {"EnvironmentVariables": {"SPECMESH_LAUNCHD": "1"}, "ProcessType": "Interactive"}
-    known |= dict.fromkeys(("StandardOutPath", "StandardErrorPath"), f"/Users/ada/Library/Logs/specmesh/{role}.log")
+    known |= dict.fromkeys(
+        ("StandardOutPath", "StandardErrorPath"), f"/Users/ada/Library/Logs/specmesh/{role}.log"
+    )
     assert known.items() <= job.items()
-    assert job["ProgramArguments"] == [sys.executable, "-P", "-m", "specmesh", role, "--config", "/Users/ada/x.toml"]
-    others = {"ThrottleInterval", "ExitTimeOut", "SoftResourceLimits", "HardResourceLimits", "ProgramArguments"}
+    assert job["ProgramArguments"] == [
+        sys.executable,
+        "-P",
+        "-m",
+        "specmesh",
+        role,
+        "--config",
+        "/Users/ada/x.toml",
+    ]
+    others = {
+        "ThrottleInterval",
+        "ExitTimeOut",
+        "SoftResourceLimits",
+        "HardResourceLimits",
+        "ProgramArguments",
+    }
     assert job.keys() == known.keys() | others | ({"UserName"} if system else set())
 
 
