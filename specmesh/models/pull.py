@@ -18,9 +18,9 @@ from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
-    HTTPError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # httpx's
     OfflineModeIsEnabled,
-)  # pyright: ignore[reportPrivateImportUsage]  # httpx's
+)
 from huggingface_hub.file_download import http_get  # pyright: ignore[reportUnknownVariableType]  # of any headers
 from huggingface_hub.utils import build_hf_headers, logging  # pyright: ignore[reportUnknownVariableType]  # likewise
 from rich.filesize import decimal
