@@ -28,6 +28,9 @@ class Connection(Protocol):
     behind: bool
     on_writable: Callable[[], None]
 
+    def cut(self) -> None:
+        """Close the connection now, whatever was not sent yet."""
+
 
 class Answer(Response):
     """The answer to the requests of its choices. No task wakes up for a token. A stream has a chunk at the start, one
@@ -89,10 +92,19 @@ class Answer(Response):
             self._timer = self._loop.call_at(self._looked + PACE, self._look)
 
     def _look(self) -> None:
+        """Write what has come. Whatever fails ends the answer, at last with its connection: its client never waits for
+        nothing."""
         self._timer = None
         if self._ended or self._connection.behind:
             return
         self._looked = self._loop.time()
+        try:
+            self._go_on()
+        except Exception as error:  # noqa: BLE001  (what could not be sent, not even an error)
+            self._break_off(error)
+
+    def _go_on(self) -> None:
+        """Write what has come, or the error that ends the answer. Raises what keeps it from being written."""
         try:
             for choice in list(self._live):
                 self._take(choice)
@@ -102,7 +114,7 @@ class Answer(Response):
         except SpecmeshError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  (a defect; the client waits for an end)
-            log.error("api_failed", error=f"{type(error).__name__}: {error}")
+            _log(error)
             self._fail(InternalError())
         else:
             if self._text or self._complete:
@@ -154,9 +166,21 @@ class Answer(Response):
             self._write()
         else:
             self._ended = True
-            self._refusing = asyncio.ensure_future(
-                refusal(error)(self._scope, self._receive, self._send)
-            )
+            self._refusing = asyncio.ensure_future(self._refuse(error))
+
+    async def _refuse(self, error: SpecmeshError) -> None:
+        """Answer with an error's status."""
+        try:
+            await refusal(error)(self._scope, self._receive, self._send)
+        except Exception as failure:  # noqa: BLE001  (nobody awaits this task)
+            self._break_off(failure)
+
+    def _break_off(self, error: Exception) -> None:
+        """End an answer that cannot be written: its sessions, and its connection, which the client sees."""
+        _log(error)
+        self._ended = True
+        self._leave()
+        self._connection.cut()
 
     def _leave(self) -> None:
         for choice in self._live:
@@ -183,6 +207,10 @@ class Answer(Response):
                 }
             )
         )
+
+
+def _log(error: Exception) -> None:
+    log.error("api_failed", error=f"{type(error).__name__}: {error}")
 
 
 def _at_once(sending: Awaitable[None]) -> None:

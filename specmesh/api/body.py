@@ -338,6 +338,7 @@ _CHANGING = {name: values for names, values in _NEUTRAL.items() for name in name
 besides null that change nothing."""
 
 _LONGEST_HEADER = 300  # letters that a header has of the names of ignored fields
+_LONGEST_NAME = 64  # and characters of one, before they are quoted
 
 
 def _ignored(fields: Fields) -> tuple[str, ...]:
@@ -351,4 +352,14 @@ def _ignored(fields: Fields) -> tuple[str, ...]:
 
 
 def as_header(names: Iterable[str]) -> str:
-    return quote(", ".join(names), ", []")[:_LONGEST_HEADER]
+    """Return a header's value that lists names, each quoted as in a URL, with dots for what it has no room for. HTTP
+    allows it whatever the names are, which are the client's; and the work is bounded whatever there is to list."""
+    shown, room = list[str](), _LONGEST_HEADER
+    for name in names:
+        quoted = quote(name[:_LONGEST_NAME], "[]") or '""'
+        room -= len(quoted) + 2
+        if room < 0:
+            shown.append("...")
+            break
+        shown.append(quoted)
+    return ", ".join(shown)

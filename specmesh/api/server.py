@@ -64,7 +64,7 @@ class ApiConnection(H11Protocol):
         if beyond > 0:
             oldest = min((one for one in there if not one.answering), key=lambda one: one.fine)
             if oldest is not self:
-                oldest.transport.abort()
+                oldest.cut()
                 beyond -= 1
             if beyond > 0:
                 self.app = _FULL
@@ -85,6 +85,10 @@ class ApiConnection(H11Protocol):
             self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
         )
 
+    def cut(self) -> None:
+        """Close the connection now, whatever was not sent yet."""
+        self.transport.abort()
+
     def check(self, patience: float) -> None:
         """Close the connection if for so long it has neither made a request, waited for an answer nor read some of
         one."""
@@ -93,7 +97,7 @@ class ApiConnection(H11Protocol):
             self.fine = now
         self.left, self.last = left, self.cycle
         if now - self.fine >= patience:
-            self.transport.abort()
+            self.cut()
 
 
 class _Server(uvicorn.Server):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from harness import PATIENCE
@@ -60,6 +59,17 @@ class FakeDaemon:
         return self.events
 
 
+class Reader:
+    """The connection of an answer, as far as that knows it. cuts: how often it was closed from this side."""
+
+    def __init__(self, *, behind: bool = False) -> None:
+        self.behind, self.cuts = behind, 0
+        self.on_writable: Callable[[], None] | None = None
+
+    def cut(self) -> None:
+        self.cuts += 1
+
+
 class Answer:
     """What came back, and a way to leave early."""
 
@@ -107,7 +117,7 @@ async def call(
     path: str,
     parts: list[bytes] | None = None,
     answer: Answer | None = None,
-    connection: object = None,
+    connection: Reader | None = None,
     kept: KeptResponses | None = None,
     app: ASGIApp | None = None,
     headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),),
@@ -128,7 +138,7 @@ async def call(
         "query_string": b"",
         "headers": headers,
     }
-    scope["state"] = {"connection": connection or SimpleNamespace(behind=False)}
+    scope["state"] = {"connection": connection or Reader()}
     app = app or create_app(daemon, kept or KeptResponses())
     await asyncio.wait_for(app(scope, receive, answer.send), PATIENCE)
     return answer

@@ -4,10 +4,9 @@ log-probabilities; and a chat's text as deltas, which joined are its message, ho
 import asyncio
 import json
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
-from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, ask, call, post
+from asgi_calls import DONE, EVENTS, Answer, FakeDaemon, Reader, ask, call, post
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +49,7 @@ def test_stream_with_rounds():
 
 def test_a_stream_waits_for_its_reader():
     """Nothing is written where that would wait; what has come meanwhile is joined, and written once there is room."""
-    reader, answer = SimpleNamespace(behind=True, on_writable=None), Answer()
+    reader, answer = Reader(behind=True), Answer()
 
     async def read() -> None:
         asking = asyncio.ensure_future(

@@ -1,22 +1,28 @@
 """The API's sockets: who may use them, what is replaced, what is refused; where it listens by TCP, with which keys."""
 
 import asyncio
+import json
 import socket
 import stat
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from asgi_calls import FakeDaemon, call
+from asgi_calls import EVENTS, FakeDaemon, call
 from harness.loops import PATIENCE, until
 from starlette.responses import PlainTextResponse
+from structlog.testing import capture_logs
 
+from specmesh.api import app
 from specmesh.api.app import ApiGuard
+from specmesh.api.requests import ModelInfo
 from specmesh.api.server import serving_api
 from specmesh.config import parse_port, read_keys
-from specmesh.core.requests import Started, Tokens
-from specmesh.errors import ConfigError
+from specmesh.core.requests import Failed, Started, Tokens
+from specmesh.errors import ConfigError, RequestError
 
 
 def test_systems_socket_is_the_groups_too(tmp_path: Path):
@@ -71,6 +77,105 @@ def test_a_stream_that_nobody_reads(tmp_path: Path):
     raw = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     with serving_api(tmp_path / "s", daemon, patience=0.3), closing(said(tmp_path / "s", raw)):
         until(daemon.cancelled.is_set, "it is cancelled")
+
+
+def posted(body: Mapping[str, object], path: str = "/v1/completions") -> bytes:
+    """A request whose connection ends with its answer."""
+    raw = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """What comes until the other end closes the connection."""
+    raw = b""
+    with suppress(ConnectionError):
+        while part := connection.recv(65536):
+            raw += part
+    return raw
+
+
+class Templated(FakeDaemon):
+    def served(self, name: str) -> ModelInfo:
+        return replace(super().served(name), texts={"chat_template": "{{ messages }}"})
+
+
+@pytest.fixture(scope="module")
+def templated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a daemon whose model's template is known."""
+    path = tmp_path_factory.mktemp("templated") / "s"
+    with serving_api(path, Templated(*EVENTS)):
+        yield path
+
+
+MANY = [f"{'x' * 27}{number:03}  " for number in range(500)]
+ODD_NAMES = (
+    *(
+        [name]
+        for name in (" ", "\t", " a", "a ", "", ",", "\n", "\x00", "\x7f", "\ud83d\ude00", "é")
+    ),
+    *(MANY[:count] for count in range(5, 15)),
+    MANY,
+    ["x" * 299 + " "],
+    ["\u20ac" * 200_000],
+)
+
+
+@pytest.mark.parametrize("names", ODD_NAMES, ids=lambda names: f"{len(names)} {names[0][:3]!a}")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/completions", {"prompt": "x", "stream": True}),
+        ("/v1/responses", {"input": "x", "text": "HERE"}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": "HERE"},
+        ),
+    ],
+    ids=["whole", "stream", "response", "variables"],
+)
+def test_any_name_of_a_field_is_answered(
+    templated: Path, path: str, body: dict[str, object], names: list[str]
+):
+    """The header that lists the unknown ones is valid whatever they are."""
+    given = dict.fromkeys(names, 1)
+    asked = {name: given if one == "HERE" else one for name, one in body.items()}
+    if asked == body:
+        asked |= given
+    with closing(said(templated, posted(asked, path))) as client:
+        assert all_of(client).startswith(b"HTTP/1.1 200 ")
+
+
+class Misnamed(FakeDaemon):
+    """Its model's name cannot be written, so no answer that has it can be."""
+
+    def served(self, name: str) -> ModelInfo:
+        return replace(super().served(name), model="\ud800")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("part", ["head", "body", "refusal"])
+def test_an_answer_that_cannot_be_sent_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, stream: bool
+):
+    """Its connection is closed, its session too, and the log says so once: for its head, a part of it, or an error."""
+    daemon = FakeDaemon(Started(1, 2), Tokens((65,), 0))
+    if part == "head":
+        monkeypatch.setattr(app, "as_header", lambda _: " ")
+    elif part == "body":
+        daemon = Misnamed(Started(1, 2), Tokens((65,), 0))
+    else:
+        daemon = FakeDaemon(Failed(RequestError("\ud800")))
+    if part != "refusal" and not stream:
+        daemon.events = EVENTS
+    with capture_logs() as logs, serving_api(tmp_path / "s", daemon):
+        with closing(said(tmp_path / "s", posted({"prompt": "x", "stream": stream}))) as client:
+            raw = all_of(client)
+        assert not raw.endswith(b"0\r\n\r\n")
+        if stream and part != "refusal":
+            until(daemon.cancelled.is_set, "its session is cancelled")
+    assert [entry["event"] for entry in logs] == ["api_failed"]
 
 
 @pytest.fixture
