@@ -300,10 +300,11 @@ def guarded(app: ASGIApp, port: Port) -> ASGIApp:
     """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
     shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
     app, methods = ApiGuard(app, port.keys, port.origins), ("GET", "POST", "DELETE")
-    return (
-        CORSMiddleware(app, port.origins, methods, ("*",), expose_headers=shown)
-        if port.origins
-        else app
+    if not port.origins:
+        return app
+    # a page of a public network asks with Access-Control-Request-Private-Network besides
+    return CORSMiddleware(
+        app, port.origins, methods, ("*",), allow_private_network=True, expose_headers=shown
     )
 
 

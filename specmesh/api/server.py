@@ -7,7 +7,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import h11
@@ -53,6 +53,7 @@ class ApiConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _send_at_once(transport.get_extra_info("socket"))
         self.app_state = {"connection": self}  # an answer may look at it
         self.fine, self.left, self.last = self.loop.time(), 0, self.cycle
         there: list[ApiConnection] = [
@@ -98,6 +99,14 @@ class ApiConnection(H11Protocol):
         self.left, self.last = left, self.cycle
         if now - self.fine >= patience:
             self.cut()
+
+
+def _send_at_once(connection: socket.socket) -> None:
+    """Let nothing that is written wait for what was written before: a head would keep its body for 40 ms. asyncio does
+    so for sockets that name their protocol, which `socket.create_server` makes none of."""
+    if connection.family != socket.AF_UNIX:
+        with suppress(OSError):  # it may have ended already
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class _Server(uvicorn.Server):

@@ -11,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from asgi_calls import EVENTS, FakeDaemon, call
+from asgi_calls import EVENTS, Answer, FakeDaemon, call
 from harness.loops import PATIENCE, until
+from harness.ports import free_port
 from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
 from specmesh.api import app
-from specmesh.api.app import ApiGuard
+from specmesh.api.app import ApiGuard, guarded
 from specmesh.api.requests import ModelInfo
-from specmesh.api.server import serving_api
-from specmesh.config import parse_port, read_keys
+from specmesh.api.server import ApiConnection, serving_api
+from specmesh.config import Port, parse_port, read_keys
 from specmesh.core.requests import Failed, Started, Tokens
 from specmesh.errors import ConfigError, RequestError
 
@@ -67,6 +68,36 @@ def test_a_request_must_come_whole(tmp_path: Path, raw: bytes):
             while slow.recv(65536):
                 pass
         ended.set()
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
+    """Those that the API accepts from here on."""
+    accepted, made = list[ApiConnection](), ApiConnection.connection_made
+
+    def connection_made(self: ApiConnection, transport: asyncio.Transport) -> None:
+        made(self, transport)
+        accepted.append(self)
+
+    monkeypatch.setattr(ApiConnection, "connection_made", connection_made)
+    return accepted
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_what_is_written_goes_out_at_once(
+    tmp_path: Path, connections: list[ApiConnection], host: str
+):
+    """A head's body does not wait for the other end's acknowledgement, which is 40 ms late."""
+    port, options = Port(host, free_port()), list[int]()
+    with serving_api(tmp_path / "s", FakeDaemon(), port):
+        for _ in range(2):
+            with socket.create_connection((host, port.port), PATIENCE) as client:
+                client.sendall(STATS)
+                assert client.recv(9) == b"HTTP/1.1 "
+                accepted = connections[-1].transport.get_extra_info("socket")
+                options.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    assert len(options) == 2
+    assert all(options)
 
 
 @pytest.mark.fault("E5.56")
@@ -289,3 +320,26 @@ def test_keys():
         assert asked(keys, host="localhost", authorization=wrong) == 401
     assert asked(keys, host="localhost") == 401
     assert asked(keys, path="/health", host="box.example") == 200
+
+
+PAGE = "https://page.example"
+
+
+def preflight(port: Port, **headers: str) -> Answer:
+    """What a browser is answered that asks whether its page may ask."""
+    asked = {"host": "localhost", "access-control-request-method": "POST"} | headers
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
+    app = guarded(PlainTextResponse("ok"), port)
+    return asyncio.run(call(FakeDaemon(), "OPTIONS", "/v1/completions", app=app, headers=raw))
+
+
+@pytest.mark.parametrize("keys", [(), ("sk-one",)])
+def test_pages_of_public_networks_may_be_let_in(keys: tuple[str, ...]):
+    """Their browser asks whether this machine's network may be reached from there."""
+    port = Port("127.0.0.1", 80, keys, (PAGE,))
+    answer = preflight(port, origin=PAGE, access_control_request_private_network="true")
+    allowed = {
+        name.removeprefix("access-control-allow-"): value for name, value in answer.headers.items()
+    }
+    assert answer.status == 200
+    assert (allowed["origin"], allowed["private-network"]) == (PAGE, "true")
