@@ -32,7 +32,14 @@ from specmesh.api.metrics import exposition
 from specmesh.api.requests import Backend, ModelInfo, Peer, PingPeers
 from specmesh.api.responses import KeptResponses, ResponseAnswer, parse_response
 from specmesh.api.shapes import Shape, error_body, new_id, refusal
-from specmesh.api.tokens import apply_template, detokenize, props, tokenize
+from specmesh.api.tokens import (
+    apply_template,
+    detokenize,
+    model_entry,
+    props,
+    tokenize,
+    tokenizer_info,
+)
 from specmesh.config import Port
 from specmesh.core.chat import Tokenizer, unknown_variables
 from specmesh.core.fields import Json
@@ -50,24 +57,29 @@ def create_app(
     backend: Backend, kept: KeptResponses, ping_timeout: float = PING_TIMEOUT_S
 ) -> Starlette:
     api = _Api(backend, kept, ping_timeout)
+    routes = [
+        Route("/health", api.health),
+        Route("/stats", api.stats),
+        Route("/metrics", api.metrics),
+        Route("/ping", api.ping, methods=["POST"]),
+        Route("/props", api.props),
+        Route("/tokenize", api.tokenize, methods=["POST"]),
+        Route("/tokenizer_info", api.tokenizer_info),
+        Route("/detokenize", api.detokenize, methods=["POST"]),
+        Route("/apply-template", partial(api.work, apply_template), methods=["POST"]),
+    ]
+    for base in ("/v1", ""):  # llama-server, too, serves clients whose base URL lacks it
+        routes += [
+            Route(f"{base}/models", api.models),
+            Route(f"{base}/models/{{model:path}}", api.models),
+            Route(f"{base}/completions", partial(api.answer, chat=False), methods=["POST"]),
+            Route(f"{base}/chat/completions", partial(api.answer, chat=True), methods=["POST"]),
+            Route(f"{base}/embeddings", api.embeddings, methods=["POST"]),
+            Route(f"{base}/responses", api.respond, methods=["POST"]),
+            Route(f"{base}/responses/{{id}}", api.response, methods=["GET", "DELETE"]),
+        ]
     return Starlette(
-        routes=[
-            Route("/health", api.health),
-            Route("/stats", api.stats),
-            Route("/metrics", api.metrics),
-            Route("/v1/models", api.models),
-            Route("/v1/models/{model:path}", api.models),
-            Route("/ping", api.ping, methods=["POST"]),
-            Route("/v1/completions", partial(api.answer, chat=False), methods=["POST"]),
-            Route("/v1/chat/completions", partial(api.answer, chat=True), methods=["POST"]),
-            Route("/v1/embeddings", api.embeddings, methods=["POST"]),
-            Route("/props", api.props),
-            Route("/tokenize", partial(api.work, tokenize), methods=["POST"]),
-            Route("/detokenize", api.detokenize, methods=["POST"]),
-            Route("/apply-template", partial(api.work, apply_template), methods=["POST"]),
-            Route("/v1/responses", api.respond, methods=["POST"]),
-            Route("/v1/responses/{id}", api.response, methods=["GET", "DELETE"]),
-        ],
+        routes=routes,
         exception_handlers=dict.fromkeys(
             (errors.SpecmeshError, ClientDisconnect, HTTPException, Exception), _failed
         ),
@@ -99,14 +111,18 @@ class _Api:
             raise errors.Starting(
                 str(self._backend.not_ready() or "no model is known yet: try again in a moment")
             )
-        models = [
-            {"id": one, "object": "model", "created": 0, "owned_by": "specmesh"} for one in known
-        ]
         if name is None:
-            return JSONResponse({"object": "list", "data": models})
+            return JSONResponse({"object": "list", "data": [self._entry(one) for one in known]})
         if name not in known:
             raise errors.NoSuchModel.of(name)
-        return JSONResponse(models[known.index(name)])
+        return JSONResponse(self._entry(name))
+
+    def _entry(self, name: str) -> Json:
+        """Return a model as a list of models has it."""
+        info: ModelInfo | None = None
+        with suppress(errors.SpecmeshError):  # a drafter may not know all of it yet
+            info = self._backend.served(name)
+        return model_entry(name, info)
 
     async def ping(self, _: HttpRequest) -> Response:
         self._served()
@@ -119,6 +135,13 @@ class _Api:
 
     async def props(self, _: HttpRequest) -> Response:
         return JSONResponse(props(self._served()))
+
+    async def tokenize(self, http: HttpRequest) -> Response:
+        return await self.work(partial(tokenize, n_ctx=self._served().n_ctx), http)
+
+    async def tokenizer_info(self, _: HttpRequest) -> Response:
+        info = self._served()
+        return JSONResponse(tokenizer_info(self._backend.tokenizer.texts, info.n_ctx))
 
     async def detokenize(self, http: HttpRequest) -> Response:
         body = await _json(http)

@@ -1,5 +1,7 @@
-"""llama-server's resources for editors and evaluation harnesses: a text as ids, ids or a chat as text, and what is
-served."""
+"""Resources of llama-server and vLLM for editors and evaluation harnesses: a text as ids, ids or a chat as text, and
+what is served."""
+
+from collections.abc import Mapping
 
 from specmesh import __version__
 from specmesh.api.body import parse_body
@@ -10,14 +12,20 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
 
-def tokenize(body: object, tokenizer: Tokenizer) -> Json:
-    """The ids of `content`: a text, or a list of texts and ids."""
+def tokenize(body: object, tokenizer: Tokenizer, n_ctx: int | None = None) -> Json:
+    """Return the ids of `content`, a text or a list of texts and ids, as llama-server does; or of `prompt`, a text, as
+    vLLM does, which begins it as a prompt unless told otherwise. Raise RequestError that names the field."""
     fields = Fields(body)
-    content, special, pieces = (
-        fields.get("content", ""),
-        fields.flag("add_special"),
-        fields.flag("with_pieces"),
-    )
+    if fields.get("prompt") is None:
+        return _llama_tokens(fields, tokenizer)
+    if fields.get("content") is not None:
+        raise RequestError("give content, as to llama-server, or prompt, as to vLLM", "prompt")
+    return _vllm_tokens(fields, tokenizer, n_ctx)
+
+
+def _llama_tokens(fields: Fields, tokenizer: Tokenizer) -> Json:
+    content = fields.get("content", "")
+    special, pieces = fields.flag("add_special"), fields.flag("with_pieces")
     given = content if is_list(content) else [content]
     parts = [part for part in given if isinstance(part, str) or is_id(part)]
     if len(parts) < len(given):
@@ -42,6 +50,16 @@ def tokenize(body: object, tokenizer: Tokenizer) -> Json:
     }
 
 
+def _vllm_tokens(fields: Fields, tokenizer: Tokenizer, n_ctx: int | None) -> Json:
+    special = fields.flag("add_special_tokens", True)
+    ids = tokenizer.encode(fields.text("prompt"), special=special)
+    written: list[str] | None = None
+    if fields.flag("return_token_strs"):
+        pieces = tokenizer.vocabulary.pieces
+        written = [pieces[token].decode("utf-8", "replace") for token in ids]
+    return {"count": len(ids), "max_model_len": n_ctx, "tokens": ids, "token_strs": written}
+
+
 def _piece(piece: bytes) -> str | list[int]:
     """A token's text, or its bytes where it is a part of a character."""
     try:
@@ -58,13 +76,13 @@ def _check(ids: list[int], vocabulary: Vocabulary, field: str) -> None:
 
 
 def detokenize(body: object, vocabulary: Vocabulary) -> Json:
+    """Return the text of `tokens` by llama-server's name, `content`, and by vLLM's, `prompt`. Raise RequestError."""
     ids = Fields(body).get("tokens", [])
     if not are_ids(ids):
         raise RequestError("tokens must be a list of token ids", "tokens")
     _check(ids, vocabulary, "tokens")
-    return {
-        "content": b"".join(vocabulary.pieces[token] for token in ids).decode("utf-8", "replace")
-    }
+    text = b"".join(vocabulary.pieces[token] for token in ids).decode("utf-8", "replace")
+    return {"content": text, "prompt": text}
 
 
 def apply_template(body: object, tokenizer: Tokenizer) -> Json:
@@ -74,6 +92,33 @@ def apply_template(body: object, tokenizer: Tokenizer) -> Json:
         raise RequestError("messages must be a list with at least one message", "messages")
     messages, variables = for_template(request, tokenizer.texts)
     return {"prompt": tokenizer.chat_text(messages, variables, continued=request.continued)}
+
+
+def tokenizer_info(texts: Mapping[str, str], n_ctx: int | None) -> Json:
+    """Return what vLLM's clients, such as lm-eval's remote tokenizer, ask of a tokenizer: null for what it lacks."""
+    return {
+        "bos_token": texts.get("bos_token") or None,
+        "eos_token": texts.get("eos_token") or None,
+        "pad_token": None,
+        "chat_template": texts.get("chat_template") or None,
+        "model_max_length": n_ctx,
+    }
+
+
+def model_entry(name: str, info: ModelInfo | None) -> Json:
+    """Return a model as a list of models has it: OpenAI's fields, and the tokens of its context by the names that
+    clients read of OpenRouter, vLLM and llama-server; null where they are not known yet."""
+    n_ctx = info.n_ctx if info is not None else None
+    n_vocab = len(info.vocabulary) if info is not None else None
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "specmesh",
+        "context_length": n_ctx,
+        "max_model_len": n_ctx,
+        "meta": {"n_ctx": n_ctx, "n_vocab": n_vocab},
+    }
 
 
 def props(info: ModelInfo) -> Json:

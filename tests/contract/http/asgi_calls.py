@@ -40,9 +40,8 @@ class FakeDaemon:
     def served(self, name: str) -> r.ModelInfo:
         if name not in ("", *self.models):
             raise NoSuchModel.of(name)
-        return r.ModelInfo(
-            name or "fake-model", self.vocabulary, f"target of {name}" if name else ""
-        )
+        target = f"target of {name}" if name else ""
+        return r.ModelInfo(name or "fake-model", self.vocabulary, target, n_ctx=4000)
 
     async def stats(self) -> Snapshot:
         return self.snapshot

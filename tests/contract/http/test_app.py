@@ -48,6 +48,45 @@ def test_stats_and_models_are_the_backends():
             assert str(reason or "no model is known yet") in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/v1/models/fake-model", "/models/fake-model"])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_context_of_a_model(path: str, known: bool):
+    """By the names that clients read; null while a drafter does not know it yet."""
+
+    class Unknown(FakeDaemon):
+        def served(self, name: str) -> ModelInfo:
+            raise errors.Starting("the vocabulary is still being fetched")
+
+    told = get(FakeDaemon() if known else Unknown(), path).json()
+    length, size = (4000, 256) if known else (None, None)
+    assert (told["context_length"], told["max_model_len"]) == (length, length)
+    assert told["meta"] == {"n_ctx": length, "n_vocab": size}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completions", {"prompt": "hi"}),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/responses", {"input": "hi"}),
+    ],
+)
+def test_a_base_url_without_its_version(path: str, body: object):
+    """As llama-server's; `/models` and `/embeddings` too."""
+    kinds = [ask(FakeDaemon(*EVENTS), base + path, body).json()["object"] for base in ("/v1", "")]
+    assert kinds[0] == kinds[1]
+    assert get(FakeDaemon(), "/models").json() == get(FakeDaemon(), "/v1/models").json()
+    assert ask(FakeDaemon(), "/embeddings", {"input": "hi"}).status == 501
+
+
+def test_a_kept_response_without_the_version():
+    kept = KeptResponses(1)
+    made = ask(FakeDaemon(*EVENTS), "/responses", {"input": "hi"}, kept=kept).json()
+    path = f"/responses/{made['id']}"
+    assert asyncio.run(call(FakeDaemon(), "GET", path, kept=kept)).json() == made
+    assert asyncio.run(call(FakeDaemon(), "DELETE", path, kept=kept)).json()["deleted"]
+
+
 TOTALS = {
     "generated_tokens": "generation_tokens",
     "prompt_tokens": "prompt_tokens",
@@ -268,6 +307,42 @@ def test_tokenize(body: object, tokens: list[object]):
 
 
 @pytest.mark.parametrize(
+    ("asked", "tokens"),
+    [
+        ({}, [1, 104, 105]),
+        ({"add_special_tokens": False}, [104, 105]),
+        ({"add_special_tokens": False, "return_token_strs": True}, [104, 105]),
+    ],
+)
+def test_tokenize_as_vllm_does(asked: dict[str, object], tokens: list[int]):
+    written = ["h", "i"] if "return_token_strs" in asked else None
+    assert ask(Verifier(), "/tokenize", {"prompt": "hi"} | asked).json() == {
+        "count": len(tokens),
+        "max_model_len": 4000,
+        "tokens": tokens,
+        "token_strs": written,
+    }
+
+
+def test_tokenizer_info():
+    """What lm-eval's remote tokenizer begins with; an empty text would be no token."""
+    daemon = Verifier()
+    daemon.tokenizer = Target(SimSettings(n_vocab=300))
+    daemon.tokenizer.texts = {
+        "chat_template": "{{ messages }}",
+        "bos_token": "",
+        "eos_token": "</s>",
+    }
+    assert get(daemon, "/tokenizer_info").json() == {
+        "bos_token": None,
+        "eos_token": "</s>",
+        "pad_token": None,
+        "chat_template": "{{ messages }}",
+        "model_max_length": 4000,
+    }
+
+
+@pytest.mark.parametrize(
     ("tokens", "text"), [([104, 105, 299], "hi<299>"), ([195, 169, 195], "é\ufffd"), (None, "")]
 )
 @pytest.mark.parametrize("daemon", [Verifier, Drafter])
@@ -275,7 +350,7 @@ def test_detokenize(daemon: type[FakeDaemon], tokens: object, text: str):
     """At a drafter too, which has the verifier's vocabulary."""
     made = daemon()
     made.vocabulary = Verifier.vocabulary
-    assert ask(made, "/detokenize", {"tokens": tokens}).json() == {"content": text}
+    assert ask(made, "/detokenize", {"tokens": tokens}).json() == {"content": text, "prompt": text}
 
 
 def test_apply_template():
@@ -293,6 +368,9 @@ def test_apply_template():
         ("/tokenize", {"content": ["a", -1]}, "content"),
         ("/tokenize", {"content": [300], "with_pieces": True}, "content"),
         ("/tokenize", {"content": "a", "parse_special": False}, "parse_special"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "content": "a"}, "prompt"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
         ("/detokenize", {"tokens": [300]}, "tokens"),
         ("/apply-template", {"messages": []}, "messages"),
     ],
@@ -303,6 +381,7 @@ def test_refusals_name_the_field(path: str, body: object, field: str):
 
 
 def test_what_is_not_offered():
+    assert get(Drafter(), "/tokenizer_info").status == 501
     for daemon, path in (
         (Drafter(), "/tokenize"),
         (Drafter(), "/apply-template"),
@@ -320,7 +399,7 @@ def test_props():
         None,
         None,
     )
-    assert told["default_generation_settings"] == {"n_ctx": None}
+    assert told["default_generation_settings"] == {"n_ctx": 4000}
     assert told["build_info"].startswith("specmesh-")
 
 
