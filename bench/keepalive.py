@@ -2,8 +2,9 @@
 
     python bench/keepalive.py [--requests N] [--json]
 
-A verifier whose engine costs nothing is asked both ways in turn, each on one connection: `GET /v1/models`, whose answer
-is a head and a body, and `POST /tokenize`. Printed are milliseconds from the first byte sent to the last one read.
+A verifier whose engine costs nothing is asked both ways in turn, each on one connection:
+`GET /v1/models`, whose answer is a head and a body, and `POST /tokenize`. Printed are milliseconds
+from the first byte sent to the last one read.
 """
 
 import argparse

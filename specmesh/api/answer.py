@@ -92,8 +92,8 @@ class Answer(Response):
             self._timer = self._loop.call_at(self._looked + PACE, self._look)
 
     def _look(self) -> None:
-        """Write what has come. Whatever fails ends the answer, at last with its connection: its client never waits for
-        nothing."""
+        """Write what has come. Whatever fails ends the answer, at last with its connection: its
+        client never waits in vain."""
         self._timer = None
         if self._ended or self._connection.behind:
             return
@@ -104,7 +104,8 @@ class Answer(Response):
             self._break_off(error)
 
     def _go_on(self) -> None:
-        """Write what has come, or the error that ends the answer. Raises what keeps it from being written."""
+        """Write what has come, or the error that ends the answer. Raise what keeps it from being
+        written."""
         try:
             for choice in list(self._live):
                 self._take(choice)
@@ -176,7 +177,8 @@ class Answer(Response):
             self._break_off(failure)
 
     def _break_off(self, error: Exception) -> None:
-        """End an answer that cannot be written: its sessions, and its connection, which the client sees."""
+        """End an answer that cannot be written: its sessions, and its connection, which the client
+        notices."""
         _log(error)
         self._ended = True
         self._leave()

@@ -352,8 +352,9 @@ def _ignored(fields: Fields) -> tuple[str, ...]:
 
 
 def as_header(names: Iterable[str]) -> str:
-    """Return a header's value that lists names, each quoted as in a URL, with dots for what it has no room for. HTTP
-    allows it whatever the names are, which are the client's; and the work is bounded whatever there is to list."""
+    """Return a header's value that lists names, each quoted as in a URL, with dots for what it has
+    no room for. The names are the client's: HTTP allows the value whatever they are, and the work
+    is bounded."""
     shown, room = list[str](), _LONGEST_HEADER
     for name in names:
         quoted = quote(name[:_LONGEST_NAME], "[]") or '""'

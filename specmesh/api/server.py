@@ -102,8 +102,9 @@ class ApiConnection(H11Protocol):
 
 
 def _send_at_once(connection: socket.socket) -> None:
-    """Let nothing that is written wait for what was written before: a head would keep its body for 40 ms. asyncio does
-    so for sockets that name their protocol, which `socket.create_server` makes none of."""
+    """Let nothing that is written wait for what was written before: a body would wait 40 ms for
+    its head to be acknowledged. asyncio sees to that only where a socket names its protocol, which
+    those of `socket.create_server` do not."""
     if connection.family != socket.AF_UNIX:
         with suppress(OSError):  # it may have ended already
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

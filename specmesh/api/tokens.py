@@ -1,5 +1,5 @@
-"""Resources of llama-server and vLLM for editors and evaluation harnesses: a text as ids, ids or a chat as text, and
-what is served."""
+"""Resources of llama-server and vLLM for editors and evaluation harnesses: a text as ids, ids or a
+chat as text, and what is served."""
 
 from collections.abc import Mapping
 
@@ -13,8 +13,9 @@ from specmesh.errors import RequestError
 
 
 def tokenize(body: object, tokenizer: Tokenizer, n_ctx: int | None = None) -> Json:
-    """Return the ids of `content`, a text or a list of texts and ids, as llama-server does; or of `prompt`, a text, as
-    vLLM does, which begins it as a prompt unless told otherwise. Raise RequestError that names the field."""
+    """Return the ids of `content`, a text or a list of texts and ids, as llama-server does. Of
+    `prompt`, a text, return them as vLLM does: as a prompt's, unless `add_special_tokens` is
+    false. Raise RequestError that names the field."""
     fields = Fields(body)
     if fields.get("prompt") is None:
         return _llama_tokens(fields, tokenizer)
@@ -76,7 +77,8 @@ def _check(ids: list[int], vocabulary: Vocabulary, field: str) -> None:
 
 
 def detokenize(body: object, vocabulary: Vocabulary) -> Json:
-    """Return the text of `tokens` by llama-server's name, `content`, and by vLLM's, `prompt`. Raise RequestError."""
+    """Return the text of `tokens` by llama-server's name, `content`, and by vLLM's, `prompt`.
+    Raise RequestError."""
     ids = Fields(body).get("tokens", [])
     if not are_ids(ids):
         raise RequestError("tokens must be a list of token ids", "tokens")
@@ -95,7 +97,8 @@ def apply_template(body: object, tokenizer: Tokenizer) -> Json:
 
 
 def tokenizer_info(texts: Mapping[str, str], n_ctx: int | None) -> Json:
-    """Return what vLLM's clients, such as lm-eval's remote tokenizer, ask of a tokenizer: null for what it lacks."""
+    """Return what vLLM's clients, such as lm-eval's remote tokenizer, ask of a tokenizer: null for
+    what it lacks."""
     return {
         "bos_token": texts.get("bos_token") or None,
         "eos_token": texts.get("eos_token") or None,
@@ -106,8 +109,9 @@ def tokenizer_info(texts: Mapping[str, str], n_ctx: int | None) -> Json:
 
 
 def model_entry(name: str, info: ModelInfo | None) -> Json:
-    """Return a model as a list of models has it: OpenAI's fields, and the tokens of its context by the names that
-    clients read of OpenRouter, vLLM and llama-server; null where they are not known yet."""
+    """Return a model as a list of models has it: OpenAI's fields, and the tokens of its context by
+    the names that clients read of OpenRouter, vLLM and llama-server; null while they are not
+    known."""
     n_ctx = info.n_ctx if info is not None else None
     n_vocab = len(info.vocabulary) if info is not None else None
     return {

@@ -190,7 +190,8 @@ class Misnamed(FakeDaemon):
 def test_an_answer_that_cannot_be_sent_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, stream: bool
 ):
-    """Its connection is closed, its session too, and the log says so once: for its head, a part of it, or an error."""
+    """Its connection is closed, its session too, and the log says so once: for its head, a part of
+    it, or an error."""
     daemon = FakeDaemon(Started(1, 2), Tokens((65,), 0))
     if part == "head":
         monkeypatch.setattr(app, "as_header", lambda _: " ")
