@@ -1,13 +1,13 @@
 """Chat templates, rendered in a child process.
 
 A template is a program by whoever made the model. Jinja's sandbox keeps it from files and programs; the process limits
-its time and memory.
+its time and memory. A template may change lists and objects, as those of Kimi K2 do: each rendering has its own copies.
 """
 
 import functools
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ from jinja2 import BaseLoader, Template, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 from specmesh.core.fields import Json, is_object
 from specmesh.core.session_params import ChatMessage
@@ -98,7 +98,7 @@ def answer(request: Json) -> Json:
 @functools.lru_cache(maxsize=1)
 def _compiled(source: str) -> Template:
     """As transformers compiles them, for which templates are written."""
-    environment = ImmutableSandboxedEnvironment(
+    environment = SandboxedEnvironment(
         loader=BaseLoader(),
         trim_blocks=True,
         lstrip_blocks=True,
@@ -187,5 +187,17 @@ def _tojson(
 ) -> str:
     """JSON as transformers writes it: Jinja's own filter escapes for HTML. No callable of a template's gets to json."""
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
     )
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return what a filter such as `map` yields. Raises TypeError for anything that JSON lacks."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")

@@ -113,7 +113,7 @@ def test_variables_of_a_chat():
     "template",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.__iadd__([1]) }}",
         "{{ messages.__class__.__base__ ~ '' }}{{ ''|attr('__class__')|attr('mro') }}",
         "{{ cycler.__init__.__globals__.os.system('true') }}",
         "{{ raise_exception.__globals__ }}{{ raise_exception.__globals__['json'] }}",
@@ -153,11 +153,32 @@ def test_template_is_in_a_sandbox(template: str):
             "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
             "2",
         ),
+        (
+            "{% set q = namespace(ids=[]) %}{% for m in messages %}{% set _ = q.ids.append(m.role) %}{% endfor %}"
+            "{{ q.ids.pop(0) }} {{ q.ids }}",
+            "system ['user']",
+        ),
+        ("{{ messages | map(attribute='content') | tojson }}", '["be", "hello"]'),
     ],
 )
 def test_what_templates_of_models_use(template: str, text: str):
     """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for HTML."""
     assert rendered(template) == {"text": text}
+
+
+def test_what_a_template_changes_is_gone_with_the_text():
+    """Another chat, and the same one again, begin with lists and objects of their own."""
+    template = (
+        "{% set _ = messages.append(1) %}{% set _ = tools.append(2) %}{% set _ = [0].append(3) %}"
+        "{{ messages | length }} {{ tools }}"
+    )
+    for _ in range(2):
+        assert rendered(template, variables={"tools": [1]}) == {"text": "3 [1, 2]"}
+
+
+def test_what_json_lacks_is_refused():
+    for value in ("nothing", "raise_exception"):
+        assert "not JSON serializable" in str(rendered(f"{{{{ {value} | tojson }}}}"))
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1}', "[1]", "null", "no JSON", "[" * 5000])
