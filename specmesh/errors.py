@@ -7,6 +7,7 @@
             ChildFailed         ours: a process that was to look at something
         RequestError            who asks: this can never be served
             PromptTooLong       who asks: no room for one token
+            MissingField        who asks: a field that it needs is not there
             NoSuchModel         who asks: nobody serves it
             NoSuchText          who asks: it is gone, or another's
             NotOffered          who asks: another daemon may do it
@@ -90,6 +91,12 @@ class PromptTooLong(RequestError):
         error = cls(what, "prompt", "shorten it or start the verifier with a larger --ctx")
         error.prompt_tokens, error.context = prompt_tokens, context
         return error
+
+
+class MissingField(RequestError):
+    """A field without which a request asks for nothing is missing or empty."""
+
+    code = "missing_required_parameter"
 
 
 class NoSuchModel(RequestError):

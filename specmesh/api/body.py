@@ -3,11 +3,20 @@
 import json
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from specmesh.core.fields import Fields, Json, are_ids, at, is_list, is_object, object_at
+from specmesh.core.fields import (
+    Fields,
+    Json,
+    are_ids,
+    at,
+    is_list,
+    is_object,
+    object_at,
+    objects_at,
+)
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
@@ -34,7 +43,9 @@ class Body:
     resumable: bool  # say what is needed to resume the text
     stream: bool
     tells_usage: bool  # in a chunk of its own
-    ignored: tuple[str, ...]  # names of fields that nobody reads
+    ignored: tuple[
+        str, ...
+    ]  # names of fields that nobody reads, and of tools that are no functions
     splits: bool  # thoughts are kept apart from the answer
 
 
@@ -54,7 +65,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
         stream=fields.flag("stream"),
         tells_usage=Fields(fields.mapping("stream_options")).flag("include_usage"),
         splits=_splits(fields),
-        ignored=_ignored(fields),
+        ignored=(*_ignored(fields), *_skipped_tools(fields)),
     )
     texts, resumes = len(requests) * body.choices, bool(requests[0].id)
     if texts > MAX_TEXTS:
@@ -167,7 +178,7 @@ def _logprobs(fields: Fields, *, chat: bool) -> int | None:
     return top if wanted else None
 
 
-_CONTENT = ("audio", "function_call", "images", "refusal")
+_CONTENT = ("audio", "function_call", "images")
 """Fields of a message that say something, which would be lost; what else it has besides a text is left out."""
 
 
@@ -195,26 +206,37 @@ def _message(value: object, where: str) -> ChatMessage:
     for key in _CONTENT:
         if value.get(key) not in (None, [], ""):
             raise RequestError(f"{where}.{key} is not supported yet", where)
-    if content is None and role == "assistant":
+    if content is None and role in ("assistant", "tool"):
         content = ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not is_list(parts):
         raise RequestError(f"{where}.content must be a text, or a list of text parts", where)
-    texts = (_part(part, f"{where}.content[{index}]") for index, part in enumerate(parts))
-    return message_of({**value, "content": "".join(texts)}, where)
+    texts = [text_of_part(part, f"{where}.content[{index}]") for index, part in enumerate(parts)]
+    refusal = value.get("refusal")
+    if isinstance(refusal, str):
+        texts.append(refusal)
+    message = {**value, "content": "".join(texts)}
+    if isinstance(value.get("reasoning"), str) and not value.get("reasoning_content"):
+        message["reasoning_content"] = value["reasoning"]
+    return message_of(message, where)
 
 
 _MEDIA = re.compile("image|audio|video|file")
+_TEXT_FIELDS = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    **dict.fromkeys(("reasoning_text", "summary_text"), "text"),
+    "refusal": "refusal",
+}
+"""The field of a content part with its text, by the part's type, in chats and responses."""
 
 
-def _part(part: object, where: str) -> str:
+def text_of_part(part: object, where: str) -> str:
+    """Return the text of a content part. Raises RequestError for any other part."""
     given = part if is_object(part) else Json()
+    kind = given.get("type", "text")
+    text = given.get(_TEXT_FIELDS.get(kind, "")) if isinstance(kind, str) else None
     media = any(_MEDIA.search(name) for name, value in given.items() if value is not None)
-    if (
-        isinstance(text := given.get("text"), str)
-        and given.get("type", "text") == "text"
-        and not media
-    ):
+    if isinstance(text, str) and not media:
         return text
     raise RequestError(
         f"{where} must be a text part: images, audio and files are not supported", where
@@ -267,43 +289,86 @@ _NOTHING: Json = {"type": "object", "properties": {}, "additionalProperties": Fa
 
 
 def _tools(fields: Fields) -> Grammar | None:
-    """The grammar of calls of the tools that a chat's body gives, None where it gives none or chooses none. They are
-    checked as far as `engines.grammar_source`, which hears peers too, does not."""
-    tools = [_tool(one, f"tools[{index}]") for index, one in enumerate(fields.listed("tools"))]
-    chosen = _choice(fields.get("tool_choice", "auto"), [one["name"] for one in tools])
+    """Return the grammar of calls of the functions that a chat's body gives; None without any, or where none may be
+    called. `engines.grammar_source`, which hears peers too, checks the rest of them."""
+    functions = list[Json]()
+    for index, tool in enumerate(fields.listed("tools")):
+        if _kind_of(tool) == "function":
+            functions.append(_tool(tool, f"tools[{index}]"))
+    choice, allowed = _allowed(fields.get("tool_choice", "auto"))
+    names = [one["name"] for one in functions if allowed is None or one["name"] in allowed]
+    functions = [one for one in functions if one["name"] in names]
+    chosen = _choice(choice, names, _other_kinds(fields))
     parallel = fields.flag("parallel_tool_calls", True)
-    if chosen == "none" or not tools:
+    if chosen == "none" or not functions:
         return None
-    grammar = {"tools": tools, "choice": chosen, "parallel": parallel, "format": "", "thinking": ""}
+    grammar: Json = {"tools": functions, "choice": chosen, "parallel": parallel}
+    grammar |= {"format": "", "thinking": ""}
     text = json.dumps(grammar, ensure_ascii=False)
     if len(text.encode()) > MAX_TOOLS - 64:  # the verifier says in it how they are called
         raise RequestError(f"tools are longer than {MAX_TOOLS - 64} bytes", "tools")
     return Grammar(GrammarKind.TOOLS, text)
 
 
-def _choice(choice: object, names: list[object]) -> object:
+def _kind_of(tool: object) -> object:
+    """Return a tool's type, which is a function's where none is given."""
+    given = tool if is_object(tool) else Json()
+    return given.get("type") or "function"
+
+
+def _other_kinds(fields: Fields) -> list[str]:
+    """Return the types of the tools that are no functions, such as web_search: nobody here can run them."""
+    kinds = [_kind_of(tool) for tool in fields.listed("tools")]
+    return [str(kind) for kind in kinds if kind != "function"]
+
+
+def _skipped_tools(fields: Fields) -> Iterator[str]:
+    """Yield the names that the header has for tools that are no functions, and for the choice of one."""
+    kinds = _other_kinds(fields)
+    yield from dict.fromkeys(f"tools.{kind}" for kind in kinds)
+    if at(fields.get("tool_choice"), "type") in kinds:
+        yield "tool_choice"
+
+
+def _allowed(choice: object) -> tuple[object, list[object] | None]:
+    """Return the mode of a choice of OpenAI's type allowed_tools, and the names of its functions; any other choice as
+    it is, and None. A chat has both in an object of their own, /v1/responses beside the type."""
+    if at(choice, "type") != "allowed_tools":
+        return choice, None
+    own = object_at(choice, "allowed_tools") or choice
+    names = [_name_of(tool) for tool in objects_at(own, "tools")]
+    return at(own, "mode"), names
+
+
+def _name_of(tool: object) -> object:
+    """Return the name of a function in a choice, as a chat or /v1/responses writes it."""
+    return at(tool, "function.name") or at(tool, "name")
+
+
+def _choice(choice: object, names: list[object], others: list[str]) -> object:
+    """Return none, auto, required, or an object with the name of a function. A tool that is no function cannot be
+    called, so to choose one, or any one of them, leaves the answer free. Raises RequestError."""
     match choice:
         case "none" | "auto":
             return choice
-        case "required" if names:
-            return choice
-        case {"type": "function"} if (
-            name := at(choice, "function.name") or at(choice, "name")
-        ) in names:
+        case "required" | "any" if names:
+            return "required"
+        case "required" | "any" if others:
+            return "auto"
+        case {"type": "function"} if (name := _name_of(choice)) in names:
             return {"name": name}
+        case {"type": str(kind)} if kind in others:
+            return "auto"
         case _:
-            raise RequestError(
-                "tool_choice must be none, auto, required, or a function of tools", "tool_choice"
-            )
+            why = "must be none, auto, required, allowed_tools, or a function of tools"
+            raise RequestError(f"tool_choice {why}", "tool_choice")
 
 
 def _tool(value: object, where: str) -> Json:
     function = object_at(value, "function")
     name, schema = function.get("name"), function.get("parameters") or _NOTHING
-    if at(value, "type") != "function" or not isinstance(name, str):
-        raise RequestError(
-            f"{where} must be of type function, with a function that has a name", "tools"
-        )
+    if not isinstance(name, str):
+        raise RequestError(f"{where} must have a function that has a name", "tools")
     if not is_object(schema):
         raise RequestError(f"{where}.function.parameters must be a JSON schema", "tools")
     return {

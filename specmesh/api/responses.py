@@ -1,15 +1,18 @@
 """OpenAI's /v1/responses as an adapter: a body becomes a chat's, and what the chat says the items of a response."""
 
 import json
+import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 from specmesh.api.answer import Answer
+from specmesh.api.body import text_of_part
 from specmesh.api.choices import Choice, usage_of, whole
 from specmesh.api.requests import Backend
 from specmesh.api.shapes import Shape, written
 from specmesh.core.fields import Fields, Json, is_list, is_object, list_at, object_at, objects_at
 from specmesh.core.session_params import LARGEST_MAX_TOKENS
-from specmesh.errors import RequestError, SpecmeshError
+from specmesh.errors import MissingField, RequestError, SpecmeshError
 
 _REFUSED = (
     "background",
@@ -70,10 +73,14 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
             raise RequestError(f"{name} is not supported in /v1/responses", name)
     instructions, previous = fields.text("instructions"), fields.text("previous_response_id")
     messages = [*kept.get(previous)[1]] if previous else []
-    said = fields.get("input", [] if previous else None)
+    if messages:
+        messages[-1] = _copied(messages[-1])  # of the one before, which stays as it is
+    said = fields.get("input", [])
     items = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    if not is_list(items) or not (items or previous):
-        raise RequestError("input must be a text, or a list with at least one item", "input")
+    if not is_list(items):
+        raise RequestError("input must be a text, or a list of items", "input")
+    if not (items or previous):
+        raise MissingField("there is nothing to answer: give input or previous_response_id")
     for index, item in enumerate(items):
         _add(messages, item, f"input[{index}]")
     chat: Json = {"messages": _instructed(instructions, messages)}
@@ -112,9 +119,23 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
 
 
 def _add(messages: list[Json], item: object, where: str) -> None:
-    """Add an item to a chat, where all that an assistant thinks, says and calls in one turn is one message."""
-    given, role, said = item if is_object(item) else Json(), "assistant", Json()
-    match given:
+    """Add an item to a chat, where all that an assistant thinks, says and calls in one turn is one message. The last
+    message may change."""
+    message = _message(item if is_object(item) else Json(), where)
+    last: Json = messages[-1] if messages else {}
+    same_turn = message["role"] == last.get("role") == "assistant"
+    again = "reasoning_content" in message or ("content" in message and "content" in last)
+    if again or not same_turn:
+        messages.append(message)
+    elif "tool_calls" in message and "tool_calls" in last:
+        list_at(last, "tool_calls").extend(list_at(message, "tool_calls"))
+    else:
+        last.update(message)
+
+
+def _message(item: Json, where: str) -> Json:
+    """Return an item as a message of a chat. Raises RequestError."""
+    match item:
         case {
             "type": "function_call",
             "call_id": str(name),
@@ -122,28 +143,68 @@ def _add(messages: list[Json], item: object, where: str) -> None:
             "arguments": str(arguments),
         }:
             called = {"name": function, "arguments": arguments}
-            said = Json(tool_calls=[{"id": name, "type": "function", "function": called}])
+            call = {"id": name, "type": "function", "function": called}
+            return Json(role="assistant", tool_calls=[call])
         case {"type": "function_call_output", "call_id": str(name), "output": output}:
-            role, said = "tool", Json(tool_call_id=name, content=_text(output, f"{where}.output"))
+            text = _text(output, f"{where}.output")
+            return Json(role="tool", tool_call_id=name, content=text)
         case {"type": "reasoning"}:
-            said = Json(
-                reasoning_content=_text(given.get("content") or given.get("summary") or "", where)
-            )
-        case {"role": str(role), "content": content} if given.get("type", "message") == "message":
-            role, said = (
-                "system" if role == "developer" else role,
-                Json(content=_text(content, f"{where}.content")),
-            )
+            thought = item.get("content") or item.get("summary") or ""
+            return Json(role="assistant", reasoning_content=_text(thought, where))
+        case {"role": str(role), "content": content} if item.get("type", "message") == "message":
+            role = "system" if role == "developer" else role
+            return Json(role=role, content=_text(content, f"{where}.content"))
+        case {"type": str(kind)} if kind not in _READ:
+            return Json(role=_speaker(item, kind), content=_in_words(item, kind))
         case _:
             why = "must be a message, a function_call, a function_call_output or a reasoning, with all of its fields"
             raise RequestError(f"{where} {why}", where)
-    last: Json = messages[-1] if messages else {}
-    again = "reasoning_content" in said or "content" in said.keys() & last.keys()
-    if role != "assistant" or last.get("role") != role or again:
-        messages.append(Json(role=role) | said)
-    else:
-        calls = list_at(last, "tool_calls") + list_at(said, "tool_calls")
-        messages[-1] = last | said | ({"tool_calls": calls} if calls else {})
+
+
+_READ = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+"""Types of items whose fields are read here: without them they are wrong."""
+
+_UNTOLD = ("type", "role", "id", "call_id", "status", "encrypted_content")
+"""Fields that say nothing to a model."""
+
+_BLOB = re.compile(r"(data:[^,]*,)?[A-Za-z0-9+/=_-]{257,}")
+"""A text that is an image or the like in base64."""
+
+
+def _speaker(item: Json, kind: str) -> str:
+    """Return whose turn an item of another tool belongs to: calls are the assistant's, what came of them the user's."""
+    role = item.get("role")
+    if role in ("system", "developer"):
+        return "system"
+    if isinstance(role, str):
+        return role
+    return "user" if kind.endswith(("_output", "_response")) else "assistant"
+
+
+def _in_words(item: Json, kind: str) -> str:
+    """Return an item that no template knows, such as a web_search_call, as a line of text for the model."""
+    fields = {name: _readable(value) for name, value in item.items() if name not in _UNTOLD}
+    told = {name: value for name, value in fields.items() if value is not None}
+    return f"[{kind}] {json.dumps(told, ensure_ascii=False)}" if told else f"[{kind}]"
+
+
+def _readable(value: object) -> object:
+    """Return JSON with a word in the place of each text that only a program can read."""
+    if isinstance(value, str):
+        return "(binary data)" if _BLOB.fullmatch(value) else value
+    if is_object(value):
+        return {name: _readable(one) for name, one in value.items()}
+    if is_list(value):
+        return [_readable(one) for one in value]
+    return value
+
+
+def _copied(message: Json) -> Json:
+    """Return a message that may change while the other does not."""
+    copy = dict(message)
+    if "tool_calls" in copy:
+        copy["tool_calls"] = [*list_at(copy, "tool_calls")]
+    return copy
 
 
 def _text(value: object, where: str) -> str:
@@ -151,30 +212,17 @@ def _text(value: object, where: str) -> str:
         return value
     if not is_list(value):
         raise RequestError(f"{where} must be a text, or a list of text parts", where)
-    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
-
-
-def _part(part: object, where: str) -> str:
-    match part:
-        case {
-            "type": "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text",
-            "text": str(text),
-        }:
-            return text
-        case {"type": "refusal", "refusal": str(text)}:
-            return text
-        case _:
-            raise RequestError(
-                f"{where} must be a text part: images, audio and files are not supported", where
-            )
+    return "".join(text_of_part(part, f"{where}[{index}]") for index, part in enumerate(value))
 
 
 def _instructed(instructions: str, messages: list[Json]) -> list[Json]:
-    """The chat as templates take it, with one system message at most at its beginning."""
-    system, others = [instructions] if instructions else [], [*messages]
-    while others and others[0]["role"] == "system":
-        system.append(str(others.pop(0)["content"]))
-    return [{"role": "system", "content": "\n\n".join(system)}, *others] if system else others
+    """Return the chat with the instructions and the first system messages in one at its beginning."""
+    first = list(takewhile(lambda one: one["role"] == "system", messages))
+    texts = [str(one["content"]) for one in first]
+    if instructions:
+        texts.insert(0, instructions)
+    others = messages[len(first) :]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *others] if texts else others
 
 
 def _format(value: object) -> object:
@@ -190,37 +238,19 @@ def _format(value: object) -> object:
 
 
 def _tools(fields: Fields) -> Json:
-    """Functions as a chat has them, and which of them may or must be called."""
-    functions, choice = list[Json](), fields.get("tool_choice")
+    """Return the tools as a chat has them, functions nested, and the choice among them, which a chat checks."""
+    tools = list[object]()
     for index, tool in enumerate(fields.listed("tools")):
-        if (
-            not is_object(tool)
-            or tool.get("type") != "function"
-            or not isinstance(tool.get("name"), str)
-        ):
-            raise RequestError(
-                f"tools[{index}] must be a function with a name: no other tools are here", "tools"
-            )
-        functions.append(
-            {key: one for key, one in tool.items() if key != "type" and one is not None}
-        )
-    match choice:
-        case {"type": "function", "name": str(name)}:
-            choice = {"type": "function", "function": {"name": name}}
-        case {"type": "allowed_tools", "mode": str(mode), "tools": list()}:
-            names = [one.get("name") for one in objects_at(choice, "tools")]
-            functions, choice = [one for one in functions if one["name"] in names], mode
-        case dict() | list():
-            raise RequestError(
-                "tool_choice must be none, auto, required, a function or allowed_tools",
-                "tool_choice",
-            )
-        case _:
-            pass  # a chat checks it
-    return {
-        "tools": [{"type": "function", "function": one} for one in functions],
-        "tool_choice": choice,
-    }
+        if not is_object(tool):
+            raise RequestError(f"tools[{index}] must be an object with a type", "tools")
+        if tool.get("type") == "function":
+            function = {
+                name: one for name, one in tool.items() if name != "type" and one is not None
+            }
+            tools.append({"type": "function", "function": function})
+        else:
+            tools.append(tool)
+    return {"tools": tools, "tool_choice": fields.get("tool_choice")}
 
 
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}

@@ -160,7 +160,7 @@ def server_sent(value: Json) -> str:
 RETRY_AFTER = "1"  # seconds
 
 _STATUS: dict[type[SpecmeshError], int] = {
-    **dict.fromkeys((errors.RequestError, errors.PromptTooLong), 400),
+    **dict.fromkeys((errors.RequestError, errors.PromptTooLong, errors.MissingField), 400),
     **dict.fromkeys((errors.NoSuchModel, errors.NoSuchText), 404),
     **dict.fromkeys((errors.Busy, errors.Starting, errors.WentAway), 503),
     errors.DaemonUnreachable: 502,

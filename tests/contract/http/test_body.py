@@ -242,7 +242,7 @@ NO_CHATS: list[tuple[str, dict[str, object]]] = [
         ("messages[0]", {"messages": [{"role": "user", **more}]})
         for more in ({}, {"content": None})
     ),
-    *(("messages[0]", {"messages": [USER | more]}) for more in ({"name": 5}, {"refusal": "no"})),
+    ("messages[0]", {"messages": [USER | {"name": 5}]}),
     *(
         ("messages[0].content[0]", {"messages": [USER | {"content": [part]}]})
         for part in ("hi", {"type": "odd"})
@@ -256,10 +256,16 @@ NO_CHATS: list[tuple[str, dict[str, object]]] = [
         "tools",
         {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}},
     ),
-    (
-        "tool_choice",
-        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "other"}}},
+    *(
+        ("tool_choice", {"tools": [TOOL], "tool_choice": choice})
+        for choice in (
+            {"type": "function", "function": {"name": "other"}},
+            {"type": "web_search"},
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}},
+            "always",
+        )
     ),
+    ("tool_choice", {"tool_choice": "required"}),
     *(
         ("top_logprobs", {"logprobs": wanted, "top_logprobs": count})
         for wanted, count in ((True, 21), (False, 1))
@@ -274,6 +280,70 @@ def test_no_chat(param: str, fields: dict[str, object]):
     with pytest.raises(RequestError) as refused:
         parse_chat({"messages": [USER]} | fields)
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"role": "tool", "content": None, "tool_call_id": "1"}, ""),
+        ({"role": "assistant", "content": None, "refusal": "I can't."}, "I can't."),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, "No."),
+        ({"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}, "Hi"),
+        ({"role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}, "Hi"),
+        ({"role": "assistant", "content": "Hi", "refusal": None, "audio": None}, "Hi"),
+    ],
+)
+def test_texts_of_messages(message: dict[str, object], text: str):
+    body = parse_chat({"messages": [USER, message, USER]})
+    assert body.requests[0].messages[1].content == text
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_thoughts_of_messages(field: str):
+    body = parse_chat({"messages": [USER, BEGUN | {field: "Hm"}, USER]})
+    assert body.requests[0].messages[1].reasoning == "Hm"
+
+
+def tools_of(**fields: object) -> tuple[list[str], object]:
+    """The names of the functions that may be called, and the choice."""
+    grammar = parse_chat({"messages": [USER], **fields}).requests[0].params.grammar
+    assert grammar is not None
+    told = json.loads(grammar.text)
+    return [one["name"] for one in told["tools"]], told["choice"]
+
+
+OTHER_FUNCTION = {"type": "function", "function": {"name": "g"}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "names", "chosen"),
+    [
+        ([TOOL], "any", ["f"], "required"),
+        ([{"function": {"name": "f"}}], "required", ["f"], "required"),
+        ([{"type": "custom", "custom": {"name": "c"}}, TOOL], "required", ["f"], "required"),
+        ([{"type": "custom", "custom": {"name": "c"}}, TOOL], {"type": "custom"}, ["f"], "auto"),
+        (
+            [TOOL, OTHER_FUNCTION],
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TOOL]}},
+            ["f"],
+            "required",
+        ),
+        (
+            [TOOL, OTHER_FUNCTION],
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]},
+            ["g"],
+            "auto",
+        ),
+    ],
+)
+def test_which_tools_may_be_called(tools: object, choice: object, names: list[str], chosen: object):
+    assert tools_of(tools=tools, tool_choice=choice) == (names, chosen)
+
+
+def test_tools_that_are_no_functions_are_skipped_and_named():
+    tools = [{"type": "custom", "custom": {"name": "c"}}, {"type": "web_search"}]
+    body = parse_chat({"messages": [USER], "tools": tools})
+    assert body.ignored == ("tools.custom", "tools.web_search")
 
 
 @pytest.mark.parametrize(

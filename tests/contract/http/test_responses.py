@@ -159,18 +159,128 @@ def test_tools():
         parallel_tool_calls=False,
     )
     assert (chat["tools"], chat["parallel_tool_calls"]) == ([add, end], False)
-    assert chat["tool_choice"] == {"type": "function", "function": {"name": "add"}}
+    assert grammar_of(chat)["choice"] == {"name": "add"}
     allowed = {
         "type": "allowed_tools",
         "mode": "required",
         "tools": [{"type": "function", "name": "end"}],
     }
-    chat = chat_of(tools=[TOOL, OTHER], tool_choice=allowed)
-    assert (chat["tools"], chat["tool_choice"]) == ([end], "required")
+    told = grammar_of(chat_of(tools=[TOOL, OTHER], tool_choice=allowed))
+    assert ([one["name"] for one in told["tools"]], told["choice"]) == (["end"], "required")
+
+
+def grammar_of(chat: dict[str, Any]) -> dict[str, Any]:
+    """What the grammar of a chat says of its tools."""
+    grammar = parse_body(chat, chat=True).requests[0].params.grammar
+    assert grammar is not None
+    told: dict[str, Any] = json.loads(grammar.text)
+    return told
+
+
+OTHER_TOOLS: list[dict[str, Any]] = [
+    {"type": "web_search"},
+    {"type": "namespace", "name": "agents", "tools": [TOOL]},
+    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+    {"type": "local_shell"},
+]
+
+
+def test_other_tools_are_skipped_and_named():
+    chat = chat_of(tools=[*OTHER_TOOLS, TOOL], tool_choice="required")
+    names = ("tools.web_search", "tools.namespace", "tools.custom", "tools.local_shell")
+    assert parse_body(chat, chat=True).ignored == names
+    assert [one["name"] for one in grammar_of(chat)["tools"]] == ["add"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "named"),
+    [
+        ({"type": "web_search"}, True),
+        ({"type": "custom", "name": "apply_patch"}, True),
+        ("required", False),
+    ],
+)
+def test_the_choice_of_a_skipped_tool_leaves_the_answer_free(choice: object, named: bool):
+    body = parse_body(chat_of(tools=OTHER_TOOLS, tool_choice=choice), chat=True)
+    assert body.requests[0].params.grammar is None
+    assert ("tool_choice" in body.ignored) == named
+
+
+TOLD: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "*** Begin"},
+        "assistant",
+        '[custom_tool_call] {"name": "patch", "input": "*** Begin"}',
+    ),
+    (
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "Done"},
+        "user",
+        '[custom_tool_call_output] {"output": "Done"}',
+    ),
+    (
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "q"}},
+        "assistant",
+        '[web_search_call] {"action": {"query": "q"}}',
+    ),
+    (
+        {"type": "local_shell_call", "call_id": "c1", "action": {"command": ["ls"]}},
+        "assistant",
+        '[local_shell_call] {"action": {"command": ["ls"]}}',
+    ),
+    (
+        {"type": "local_shell_call_output", "id": "c1", "output": "x"},
+        "user",
+        '[local_shell_call_output] {"output": "x"}',
+    ),
+    (
+        {"type": "mcp_approval_response", "approve": True},
+        "user",
+        '[mcp_approval_response] {"approve": true}',
+    ),
+    ({"type": "compaction", "encrypted_content": "gAAAA"}, "assistant", "[compaction]"),
+    (
+        {"type": "image_generation_call", "result": "iVBO" * 100},
+        "assistant",
+        '[image_generation_call] {"result": "(binary data)"}',
+    ),
+    (
+        {"type": "additional_tools", "role": "developer", "tools": []},
+        "system",
+        '[additional_tools] {"tools": []}',
+    ),
+    ({"type": "of_tomorrow", "text": "é"}, "assistant", '[of_tomorrow] {"text": "é"}'),
+]
+
+
+@pytest.mark.parametrize(
+    ("item", "role", "text"), TOLD, ids=lambda one: one["type"] if isinstance(one, dict) else ""
+)
+def test_items_of_other_tools_are_told_in_words(item: dict[str, Any], role: str, text: str):
+    assert chat_of(input=[USER, item, USER])["messages"][1] == {"role": role, "content": text}
+
+
+@pytest.mark.parametrize(
+    "body", [{"input": None}, {"input": []}, {"input": [], "instructions": "Be brief."}]
+)
+def test_nothing_to_answer_is_refused_as_openai_does(body: dict[str, Any]):
+    answer = respond(FakeDaemon(), **body)
+    assert (answer.status, answer.json()["error"]["code"]) == (400, "missing_required_parameter")
+
+
+def test_a_turn_of_many_calls_is_read_at_once():
+    """And the response that it goes on from stays as it was."""
+    kept = KeptResponses(1)
+    before = [{"role": "assistant", "tool_calls": [CALLED]}]
+    kept.keep("resp_1", "{}", before)
+    _, messages, _ = parse_response(
+        {"input": [CALL] * 20_000, "previous_response_id": "resp_1"}, kept
+    )
+    assert len(messages[0]["tool_calls"]) == 20_001  # type: ignore[arg-type]
+    assert before == [{"role": "assistant", "tool_calls": [CALLED]}]
 
 
 REFUSED: list[tuple[str, object]] = [
-    *(("input", value) for value in (None, 5, [], {})),
+    *(("input", value) for value in (5, {})),
     *(
         ("input[0]", [value])
         for value in (5, {}, {"role": "user"}, {"type": "item_reference", "id": "msg_1"})
@@ -194,7 +304,7 @@ REFUSED: list[tuple[str, object]] = [
             "n",
         )
     ),
-    *(("tools", value) for value in (5, [5], [{"type": "web_search"}], [{"type": "function"}])),
+    *(("tools", value) for value in (5, [5], [{"type": "function"}])),
     *(("tool_choice", value) for value in ({"type": "web_search"}, [])),
     *(
         ("text.format", value)

@@ -154,8 +154,7 @@ def test_template_is_in_a_sandbox(template: str):
             "2",
         ),
         (
-            "{% set q = namespace(ids=[]) %}{% for m in messages %}{% set _ = q.ids.append(m.role) %}{% endfor %}"
-            "{{ q.ids.pop(0) }} {{ q.ids }}",
+            "{% set q = [] %}{% for m in messages %}{% set _ = q.append(m.role) %}{% endfor %}{{ q.pop(0) }} {{ q }}",
             "system ['user']",
         ),
         ("{{ messages | map(attribute='content') | tojson }}", '["be", "hello"]'),
