@@ -164,7 +164,7 @@ def _message(item: Json, where: str) -> Json:
 _READ = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 """Types of items whose fields are read here: without them they are wrong."""
 
-_UNTOLD = ("type", "role", "id", "call_id", "status", "encrypted_content")
+_SILENT = ("type", "role", "id", "call_id", "status", "encrypted_content")
 """Fields that say nothing to a model."""
 
 _BLOB = re.compile(r"(data:[^,]*,)?[A-Za-z0-9+/=_-]{257,}")
@@ -183,9 +183,9 @@ def _speaker(item: Json, kind: str) -> str:
 
 def _in_words(item: Json, kind: str) -> str:
     """Return an item that no template knows, such as a web_search_call, as a line of text for the model."""
-    fields = {name: _readable(value) for name, value in item.items() if name not in _UNTOLD}
-    told = {name: value for name, value in fields.items() if value is not None}
-    return f"[{kind}] {json.dumps(told, ensure_ascii=False)}" if told else f"[{kind}]"
+    fields = {name: _readable(value) for name, value in item.items() if name not in _SILENT}
+    given = {name: value for name, value in fields.items() if value is not None}
+    return f"[{kind}] {json.dumps(given, ensure_ascii=False)}" if given else f"[{kind}]"
 
 
 def _readable(value: object) -> object:
