@@ -13,8 +13,9 @@ from llguidance import LLMatcher, LLTokenizer
 
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.gbnf import gbnf_to_lark
 from specmesh.engines.grammar import Grammars
-from specmesh.engines.grammar_source import answer, gbnf_to_lark
+from specmesh.engines.grammar_source import answer
 from specmesh.errors import RequestError
 
 examples = pytest.importorskip("llama_cpp.llama_grammar")
