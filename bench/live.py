@@ -1,12 +1,18 @@
 """Real daemons on loopback for the benchmarks."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from specmesh.client import Client
 from specmesh.errors import SpecmeshError
@@ -60,9 +66,10 @@ def daemons(
     run = [sys.executable, "-m", "specmesh"]
     quiet = ["--log-level", "warning"]
     ours, theirs = ["--socket", str(folder / "v.sock")], ["--socket", str(folder / "d.sock")]
+    address = f"tcp://127.0.0.1:{free_port()}"
     processes = [
-        start([*run, "verifier", *verifier, *quiet, "--bind", ADDRESS, *ours], cores[0]),
-        start([*run, "drafter", *drafter, *quiet, "--connect", ADDRESS, *theirs], cores[1]),
+        start([*run, "verifier", *verifier, *quiet, "--bind", address, *ours], cores[0]),
+        start([*run, "drafter", *drafter, *quiet, "--connect", address, *theirs], cores[1]),
     ]
     try:
         client = Client(folder / "v.sock")
@@ -73,6 +80,55 @@ def daemons(
             process.terminate()
         for process in processes:
             process.wait(15)
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A daemon's HTTP API, whose url ends with /v1."""
+
+    name: str
+    url: str
+    key: str
+
+    def post(self, path: str, body: object, seconds: float = 600.0) -> tuple[int, Any]:
+        """Return the status and the parsed answer."""
+        place = urlsplit(self.url)
+        connection = HTTPConnection(place.netloc, timeout=seconds)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        connection.request("POST", place.path + path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        content: Any = json.loads(answer.read())
+        connection.close()
+        return answer.status, content
+
+
+@contextmanager
+def http_pair(
+    folder: Path, *, template: str, ctx: int, key: str = "", sessions: int = 2
+) -> Iterator[tuple[Api, Api]]:
+    """Run the bundled pair with a chat template, and yield the APIs of its verifier and its drafter. They want the key
+    where one is given."""
+    source, secret = folder / "template.jinja", folder / "keys"
+    source.write_text(template, encoding="utf-8")
+    secret.touch(0o600)
+    secret.write_text(key, encoding="utf-8")
+    common = ["--model", "bundled", "--threads", "1", "--ctx", str(ctx)]
+    common += ["--max-sessions", str(sessions)]
+    if key:
+        common += ["--api-key-file", str(secret)]
+    ports = {name: free_port() for name in ("verifier", "drafter")}
+    options = {name: [*common, "--http", f"127.0.0.1:{port}"] for name, port in ports.items()}
+    options["verifier"] += ["--chat-template", str(source)]
+    apis = [Api(name, f"http://127.0.0.1:{port}/v1", key) for name, port in ports.items()]
+    with daemons(folder, options["verifier"], options["drafter"]):
+        yield apis[0], apis[1]
 
 
 @contextmanager

@@ -1,0 +1,278 @@
+"""Can the tools of published MCP servers be called, in every form of calls?
+
+    make tools
+    python bench/mcp_tools.py [--documents N]
+    python bench/mcp_tools.py --daemons [--sample N]
+
+In each form every server's list is compiled as one request with `tool_choice: auto`, and every tool with `required`, from
+the body of a chat on. `--documents` writes N calls of each tool at random and checks their arguments by jsonschema, without
+the keywords that a tool's grammar ignores. `--daemons` sends the same requests to a verifier and a drafter of the bundled
+pair, which write the calls at temperature 0.7: all lists, and N tools of each form at each daemon, or all where N is 0.
+Prints the numbers and what was refused or invalid; exit code 1 where anything was.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from live import Api, http_pair
+from test_cache import cache_folder
+from validity import BYTES, Writer, violations, without_ignored
+
+from specmesh.api.body import parse_body
+from specmesh.core.chat import with_format
+from specmesh.core.fields import Json
+from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallParser
+from specmesh.engines.grammar import Grammars
+from specmesh.errors import RequestError
+
+FORMS = ("hermes", "qwen3_coder", "llama3", "generic")
+QUESTION = {"role": "user", "content": "Do it."}
+MOST = 400  # tokens of a call
+SIGNS = {
+    "hermes": "<tool_call>",
+    "qwen3_coder": "<function= <parameter=",
+    "llama3": 'start_header_id "parameters":',
+    "generic": "",
+}
+"""Texts by which a template shows its form of calls."""
+
+
+def template_of(form: str) -> str:
+    """Return a small template of this form, which names the tools only: prompts stay short."""
+    chat = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+    if form == "generic":
+        return chat
+    names = "{% for t in tools or () %}{{ t.function.name }} {% endfor %}\n"
+    return f"{{# {SIGNS[form]} tool_calls #}}{names}{chat}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a server has. functions: its tools as a chat has them."""
+
+    server: str
+    functions: Sequence[Json]
+
+
+def function_of(tool: Mapping[str, Any]) -> Json:
+    """Return an MCP tool as agents pass it on."""
+    function = {
+        "name": tool["name"],
+        "description": tool.get("description") or "",
+        "parameters": tool["inputSchema"],
+    }
+    return {"type": "function", "function": function}
+
+
+def servers(only: str) -> Iterator[Tools]:
+    """Yield the lists in the cache. Raise SystemExit where there are none."""
+    folder = cache_folder("tools")
+    paths = [path for path in sorted(folder.glob("*.json")) if only in path.stem]
+    if not paths:
+        raise SystemExit(f"no tools in {folder}: make tools")
+    for path in paths:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        yield Tools(path.stem, [function_of(tool) for tool in found["tools"]])
+
+
+@dataclass(slots=True)
+class Count:
+    """What became of the requests of one form."""
+
+    requests: int = 0
+    valid: int = 0
+    cut: int = 0
+    troubles: list[str] = field(default_factory=list[str])
+
+    def shown(self, name: str) -> str:
+        """Return a row of the table."""
+        refused = sum(trouble.startswith("refused") for trouble in self.troubles)
+        invalid = len(self.troubles) - refused
+        return f"{name:<26}{self.requests:>9}{refused:>9}{self.valid:>8}{self.cut:>6}{invalid:>9}"
+
+
+HEAD = f"{'':<26}{'requests':>9}{'refused':>9}{'valid':>8}{'cut':>6}{'invalid':>9}"
+
+
+def body_of(functions: Sequence[Json], choice: str) -> Json:
+    """Return the body of a chat with these tools."""
+    return {"messages": [QUESTION], "tools": list(functions), "tool_choice": choice}
+
+
+def grammar_of(body: Json, form: str) -> Grammar:
+    """Return the grammar that a body leads to, where the template calls in this form. Raise RequestError."""
+    params = parse_body(body, chat=True).requests[0].params
+    texts = {"chat_template": template_of(form), "tool_format": form}
+    grammar = with_format(params, texts, "").grammar
+    assert grammar is not None
+    return grammar
+
+
+class InProcess:
+    """Compiles grammars as a verifier does, and writes calls at random."""
+
+    def __init__(self, documents: int) -> None:
+        self._grammars = Grammars(BYTES)
+        self._documents = documents
+
+    def close(self) -> None:
+        """End the compiler's process."""
+        self._grammars.close()
+
+    def try_list(self, tools: Tools, form: str, count: Count) -> None:
+        """Compile a whole list."""
+        count.requests += 1
+        try:
+            self._grammars.compile(grammar_of(body_of(tools.functions, "auto"), form))
+        except RequestError as error:
+            count.troubles.append(f"refused: {tools.server}, all tools: {error}")
+
+    def try_tool(self, server: str, tool: Json, form: str, count: Count) -> None:
+        """Compile one tool, and write calls of it."""
+        count.requests += 1
+        name = f"{server}, {name_of(tool)}"
+        try:
+            grammar = grammar_of(body_of([tool], "required") | {"parallel_tool_calls": False}, form)
+            self._grammars.compile(grammar)
+        except RequestError as error:
+            count.troubles.append(f"refused: {name}: {error}")
+            return
+        for seed in range(self._documents):
+            self._try_document(grammar, tool, form, seed, count)
+
+    def _try_document(
+        self, grammar: Grammar, tool: Json, form: str, seed: int, count: Count
+    ) -> None:
+        known = FORMATS[form]
+        phrases = [mark for mark in (known.param_end, known.end) if mark]
+        try:
+            written = Writer(seed, phrases).write(self._grammars.compile(grammar))
+        except RequestError as error:
+            count.troubles.append(f"stuck: {name_of(tool)}: {error}")
+            return
+        if not written.complete:
+            count.cut += 1
+            return
+        parser = CallParser(known, [function_in(tool)])
+        events = parser.feed(written.text, over=True)
+        arguments = "".join(one.text for one in events if isinstance(one, ArgumentsPart))
+        check(tool, arguments, count)
+
+
+def function_in(tool: Json) -> Json:
+    """Return a tool's function."""
+    function = tool["function"]
+    assert isinstance(function, dict)
+    return function
+
+
+def name_of(tool: Json) -> str:
+    """Return a tool's name."""
+    return str(function_in(tool)["name"])
+
+
+def check(tool: Json, arguments: str, count: Count) -> None:
+    """Check a call's arguments by the tool's schema."""
+    schema = without_ignored(function_in(tool)["parameters"])
+    wrong = list(violations(schema, arguments))
+    if wrong:
+        count.troubles.append(f"invalid: {name_of(tool)}: {'; '.join(wrong)}: {arguments[:200]}")
+    else:
+        count.valid += 1
+
+
+def compile_all(every: Sequence[Tools], forms: Sequence[str], documents: int) -> dict[str, Count]:
+    """Return what becomes of all lists and tools, by form."""
+    trial = InProcess(documents)
+    counts = {form: Count() for form in forms}
+    for form, count in counts.items():
+        for tools in every:
+            trial.try_list(tools, form, count)
+            for tool in tools.functions:
+                trial.try_tool(tools.server, tool, form, count)
+    trial.close()
+    return counts
+
+
+def ask(api: Api, body: Json, name: str, count: Count) -> Json | None:
+    """Send a chat, and return its message where it ended by itself."""
+    count.requests += 1
+    status, answer = api.post("/chat/completions", body | {"temperature": 0.7, "seed": 1})
+    if status != 200:
+        count.troubles.append(f"refused: {name}: {status} {answer}")
+        return None
+    choice: Any = answer["choices"][0]
+    if choice["finish_reason"] == "length":
+        count.cut += 1
+        return None
+    return dict(choice["message"])
+
+
+def ask_daemon(api: Api, every: Sequence[Tools], chosen: Sequence[tuple[str, Json]]) -> Count:
+    """Return what becomes of all lists and the chosen tools at a daemon."""
+    count = Count()
+    for tools in every:
+        body = body_of(tools.functions, "auto") | {"max_tokens": 4}
+        ask(api, body, f"{tools.server}, all tools", count)
+    count.cut = 0  # lists were to be cut
+    for server, tool in chosen:
+        body = body_of([tool], "required") | {"parallel_tool_calls": False, "max_tokens": MOST}
+        message: Any = ask(api, body, f"{server}, {name_of(tool)}", count)
+        if message is not None:
+            check(tool, message["tool_calls"][0]["function"]["arguments"], count)
+    return count
+
+
+def ask_all(every: Sequence[Tools], forms: Sequence[str], sample: int) -> dict[str, Count]:
+    """Return what becomes of the requests at both daemons, by form and daemon."""
+    tools = [(one.server, tool) for one in every for tool in one.functions]
+    counts = dict[str, Count]()
+    for form in forms:
+        chosen = random.Random(form).sample(tools, sample) if 0 < sample < len(tools) else tools
+        with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder:
+            running = http_pair(Path(folder), template=template_of(form), ctx=8192)
+            with running as apis:
+                for api in apis:
+                    name = f"{form}, {api.name}"
+                    counts[name] = ask_daemon(api, every, chosen)
+                    print(counts[name].shown(name), flush=True)
+    return counts
+
+
+def main() -> None:
+    """Try the tools and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="servers whose name has this text")
+    parser.add_argument("--forms", default=",".join(FORMS), help="names, with commas")
+    parser.add_argument("--documents", type=int, default=0, help="calls of each tool to write")
+    parser.add_argument("--daemons", action="store_true", help="ask a real pair instead")
+    parser.add_argument("--sample", type=int, default=25, help="tools at each daemon; 0: all")
+    options = parser.parse_args()
+    every = list(servers(options.only))
+    forms = options.forms.split(",")
+    print(f"{len(every)} servers, {sum(len(one.functions) for one in every)} tools\n{HEAD}")
+    if options.daemons:
+        counts = ask_all(every, forms, options.sample)
+    else:
+        counts = compile_all(every, forms, options.documents)
+        for form, count in counts.items():
+            print(count.shown(form))
+    troubles = Counter(trouble for count in counts.values() for trouble in count.troubles)
+    for trouble, times in troubles.most_common():
+        print(f"{times:>4}  {trouble[:400]}")
+    raise SystemExit(1 if troubles else 0)
+
+
+if __name__ == "__main__":
+    main()

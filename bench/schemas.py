@@ -1,0 +1,166 @@
+"""Which real JSON schemas can be a `response_format`, and are the documents written by them valid?
+
+    python bench/schemas.py FOLDER [--sample N] [--documents N] [--instances]
+
+FOLDER has a schema in each JSON file, or, as `maskbench/data` of guidanceai's jsonschemabench has it, an object with
+`schema` and `tests`. N files are taken, evenly over all names (1,050; 0: all). `--documents` writes N documents of each schema
+at random and checks them by jsonschema. `--instances` follows the documents of `tests`: valid ones that cannot be written, and
+invalid ones that can.
+Prints how many schemas are refused, by kind, and what is wrong; exit code 1 where a document is invalid, or a schema is refused
+only since its objects are closed.
+"""
+
+import argparse
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from llguidance import LLMatcher, LLTokenizer
+from validity import BYTES, Writer, violations
+
+from specmesh.api.body import parse_body
+from specmesh.core.sampling.constraint import Grammar
+from specmesh.engines.grammar import Grammars
+from specmesh.engines.grammar_source import LIMITS, ON_ONE_LINE
+from specmesh.errors import RequestError
+
+SHOWN = 3  # examples of each kind
+
+
+def files(folder: Path, sample: int) -> list[Path]:
+    """Return the files to read."""
+    every = sorted(folder.glob("*.json"))
+    if not every:
+        raise SystemExit(f"no JSON files in {folder}")
+    if not 0 < sample < len(every):
+        return every
+    return [every[number * len(every) // sample] for number in range(sample)]
+
+
+def read(path: Path) -> tuple[Any, list[Any]]:
+    """Return a file's schema, and its documents for tests."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if "schema" in found and "tests" in found:
+        return found["schema"], found["tests"] or []
+    return found, []
+
+
+def grammar_of(schema: Any) -> Grammar:
+    """Return the grammar that a chat with this schema leads to. Raise RequestError."""
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "Go."}], "response_format": form}
+    grammar = parse_body(body, chat=True).requests[0].params.grammar
+    assert grammar is not None
+    return grammar
+
+
+def kind_of(refusal: str) -> str:
+    """Return the kind of a refusal: names, numbers and texts are left out."""
+    return re.sub(r"'[^']*'|\b\d+\b", "_", refusal)[:110]
+
+
+def fits_plainly(schema: Any) -> bool:
+    """Return True where the library takes the schema as it stands."""
+    if not isinstance(schema, dict):
+        return False
+    source = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
+    matcher = LLMatcher(LLTokenizer("byte"), source, log_level=0, limits=LIMITS)
+    return not matcher.is_error()
+
+
+class Trial:
+    """Tries schemas, and keeps what it found by kind."""
+
+    def __init__(self, documents: int, instances: bool) -> None:
+        self._grammars = Grammars(BYTES)
+        self._documents = documents
+        self._instances = instances
+        self.counts = Counter[str]()
+        self.refused = defaultdict[str, list[str]](list)
+        self.troubles = list[str]()
+
+    def close(self) -> None:
+        """End the compiler's process."""
+        self._grammars.close()
+
+    def try_file(self, path: Path) -> None:
+        """Compile a file's schema and, where that is wanted, write and read documents of it."""
+        schema, tests = read(path)
+        try:
+            grammar = grammar_of(schema)
+            self._grammars.compile(grammar)
+        except RequestError as error:
+            self._refuse(path.stem, schema, str(error))
+            return
+        self.counts["compiled"] += 1
+        for seed in range(self._documents):
+            self._write(path.stem, schema, grammar, seed)
+        for test in tests if self._instances else ():
+            self._follow(path.stem, grammar, test)
+
+    def _refuse(self, name: str, schema: Any, why: str) -> None:
+        self.counts["refused"] += 1
+        self.refused[kind_of(why)].append(name)
+        if fits_plainly(schema) and len(json.dumps(schema)) <= 2**16:
+            self.counts["refused only as closed"] += 1
+            self.troubles.append(f"refused only as closed: {name}: {why}")
+
+    def _write(self, name: str, schema: Any, grammar: Grammar, seed: int) -> None:
+        try:
+            written = Writer(seed).write(self._grammars.compile(grammar))
+        except RequestError as error:
+            self.counts["documents stuck"] += 1
+            self.troubles.append(f"stuck: {name}: {error}")
+            return
+        if not written.complete:
+            self.counts["documents cut"] += 1
+            return
+        wrong = list(violations(schema, written.text))
+        self.counts["documents invalid" if wrong else "documents valid"] += 1
+        self.troubles += [f"invalid: {name}: {one}: {written.text[:200]}" for one in wrong]
+
+    def _follow(self, name: str, grammar: Grammar, test: Any) -> None:
+        text = json.dumps(test["data"], ensure_ascii=False)
+        ids = [*text.encode(), len(BYTES) - 1]
+        fits = self._grammars.compile(grammar).count_allowed(ids) == len(ids)
+        known = "valid" if test["valid"] else "invalid"
+        self.counts[f"{known} instances {'that' if fits else 'that do not'} fit"] += 1
+        if fits and not test["valid"]:
+            why = test.get("description", "")
+            self.troubles.append(f"fits, but is invalid: {name}: {why}: {text[:150]}")
+
+
+def lines(trial: Trial) -> Iterator[str]:
+    """Yield the table."""
+    for what, count in sorted(trial.counts.items()):
+        yield f"{count:>7}  {what}"
+    yield ""
+    by_count = sorted(trial.refused.items(), key=lambda pair: -len(pair[1]))
+    for kind, names in by_count:
+        yield f"{len(names):>7}  {kind}   ({', '.join(names[:SHOWN])})"
+    yield ""
+    yield from (trouble[:500] for trouble in trial.troubles)
+
+
+def main() -> None:
+    """Try the schemas and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="files with schemas")
+    parser.add_argument("--sample", type=int, default=1050, help="files to take; 0: all")
+    parser.add_argument("--documents", type=int, default=0, help="documents of each to write")
+    parser.add_argument("--instances", action="store_true", help="follow the files' documents")
+    options = parser.parse_args()
+    trial = Trial(options.documents, options.instances)
+    for path in files(options.folder, options.sample):
+        trial.try_file(path)
+    trial.close()
+    print("\n".join(lines(trial)))
+    bad = trial.counts["documents invalid"] + trial.counts["refused only as closed"]
+    raise SystemExit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

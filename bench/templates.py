@@ -1,0 +1,377 @@
+"""Does every real chat template render every shape of chat that clients send, and is nothing lost?
+
+    make templates
+    python bench/templates.py [--only NAME] [--json]
+
+Each collected template meets 22 bodies of /v1/chat/completions, on the way that a verifier's prompts take. Texts carry
+words of their own, so that a lost one is seen. A pair of template and shape is
+
+- rendered;
+- merged: rendered, although the template refuses or loses something of the messages as they stand;
+- refused, with the reason;
+- LOST: a word is missing from the prompt;
+- FAILED: neither a prompt nor a refusal; or a call without arguments, which is no JSON.
+
+A thought has to be in the prompt where the template can show it. Prints a table, the totals of each shape and the reasons;
+exit code 1 where something is lost or failed.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
+from test_cache import cache_folder
+
+from specmesh.api.body import parse_body
+from specmesh.core import tool_calls
+from specmesh.core.chat import prompt_of
+from specmesh.core.fields import Json
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines import chat_template
+from specmesh.errors import ConfigError, RequestError, SpecmeshError
+
+BOS, EOS = "<s>", "</s>"
+WORD = re.compile(r"\bZq[a-z]+")  # must be in the prompt
+THOUGHT = re.compile(r"\bZt[a-z]+")  # likewise, where the template can show thoughts
+BROKEN = re.compile(r'"(arguments|parameters)":\s*[,}]')  # a call without arguments
+
+Message = dict[str, Any]
+
+
+def said(role: str, content: object, **more: object) -> Message:
+    """Return a message."""
+    return {"role": role, "content": content} | more
+
+
+def call(name: str, arguments: str, call_id: str) -> Message:
+    """Return a call of a tool in an assistant's message."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def result(content: object, call_id: str) -> Message:
+    """Return what a tool has answered."""
+    return said("tool", content, tool_call_id=call_id)
+
+
+def tool(name: str, parameter: str) -> Message:
+    """Return a tool with one parameter."""
+    schema = {
+        "type": "object",
+        "properties": {parameter: {"type": "string", "description": "Where."}},
+        "required": [parameter],
+    }
+    function = {"name": name, "description": f"{name} of a Zqdescription.", "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+USER = said("user", "What of Zquser?")
+SYSTEM = said("system", "Be Zqsystem.")
+DEVELOPER = said("developer", "Be Zqdeveloper.")
+ANSWER = said("assistant", "It is Zqanswer.")
+AGAIN = said("user", "And Zqagain?")
+TOOLS = [tool("Zqweather", "city"), tool("Zqtime", "zone")]
+FIRST, SECOND = "a1b2c3d4e", "f5g6h7i8j"  # ids that Mistral's templates take
+WEATHER = call("Zqweather", '{"city": "Zqparis"}', FIRST)
+TIME = call("Zqtime", '{"zone": "Zqcet"}', SECOND)
+MILD = result("Zqmild", FIRST)
+NOON = result("Zqnoon", SECOND)
+
+SHAPES: Mapping[str, Json] = {
+    "user": {"messages": [USER]},
+    "system": {"messages": [SYSTEM, USER]},
+    "developer": {"messages": [DEVELOPER, USER]},
+    "two systems": {"messages": [SYSTEM, said("system", "Be Zqmore."), USER]},
+    "late system": {"messages": [USER, ANSWER, said("system", "Be Zqlate."), AGAIN]},
+    "two users": {"messages": [USER, AGAIN]},
+    "two assistants": {"messages": [USER, ANSWER, said("assistant", "It is Zqtoo."), AGAIN]},
+    "named users": {
+        "messages": [said("user", "I am Zqanna.", name="anna"), ANSWER, AGAIN | {"name": "bob"}]
+    },
+    "content parts": {
+        "messages": [
+            said("system", [{"type": "text", "text": "Be Zqsystem."}]),
+            said("user", [{"type": "text", "text": "Zqfirst"}, {"type": "text", "text": "Zqlast"}]),
+        ]
+    },
+    "null content": {
+        "messages": [USER, said("assistant", None, tool_calls=[WEATHER]), MILD, AGAIN],
+        "tools": TOOLS,
+    },
+    "tools": {"messages": [SYSTEM, USER], "tools": TOOLS},
+    "tools, no system": {"messages": [USER], "tools": TOOLS},
+    "developer, tools": {"messages": [DEVELOPER, USER], "tools": TOOLS},
+    "tool loop": {
+        "messages": [SYSTEM, USER, said("assistant", "", tool_calls=[WEATHER]), MILD],
+        "tools": TOOLS,
+    },
+    "parallel calls": {
+        "messages": [
+            USER,
+            said("assistant", "I look for Zqboth.", tool_calls=[WEATHER, TIME]),
+            MILD,
+            NOON,
+        ],
+        "tools": TOOLS,
+    },
+    "result after result": {
+        "messages": [
+            USER,
+            said("assistant", None, tool_calls=[WEATHER, TIME]),
+            result([{"type": "text", "text": "Zqnoon"}], SECOND),
+            MILD,
+            said("assistant", "It is Zqanswer."),
+            AGAIN,
+        ],
+        "tools": TOOLS,
+    },
+    "empty arguments": {
+        "messages": [
+            USER,
+            said("assistant", "", tool_calls=[call("Zqtime", "", FIRST)]),
+            result("Zqnoon", FIRST),
+        ],
+        "tools": TOOLS,
+    },
+    "cut arguments": {
+        "messages": [
+            USER,
+            said("assistant", "", tool_calls=[call("Zqweather", '{"city": "Par', FIRST)]),
+            result("Zqerror", FIRST),
+            AGAIN,
+        ],
+        "tools": TOOLS,
+    },
+    "foreign ids": {
+        "messages": [
+            USER,
+            said("assistant", None, tool_calls=[WEATHER | {"id": "call_Wm2pXkQ7Rt4LsVb9NcYd3FgH"}]),
+            result("Zqmild", "call_Wm2pXkQ7Rt4LsVb9NcYd3FgH"),
+            said("assistant", None, tool_calls=[TIME | {"id": "toolu_01A09q90qw90lq917835lq9"}]),
+            result("Zqnoon", "toolu_01A09q90qw90lq917835lq9"),
+        ],
+        "tools": TOOLS,
+    },
+    "reasoning": {
+        "messages": [USER, ANSWER | {"reasoning_content": "Ztthought."}, AGAIN],
+    },
+    "thought and call": {
+        "messages": [
+            SYSTEM,
+            USER,
+            said("assistant", "", reasoning_content="Ztthought.", tool_calls=[WEATHER]),
+            MILD,
+        ],
+        "tools": TOOLS,
+    },
+    "continued": {"messages": [USER, said("assistant", "It is Zqbegun")]},
+}
+
+
+class TemplateTokenizer:
+    """The `Tokenizer` of a model with this template, whose ids are bytes."""
+
+    def __init__(self, source: str) -> None:
+        """Compile the template. Raise ConfigError."""
+        self.vocabulary = Vocabulary(tuple(bytes([byte]) for byte in range(256)), frozenset())
+        self.texts = {
+            "chat_template": source,
+            "bos_token": BOS,
+            "eos_token": EOS,
+            "tool_format": tool_calls.detect(source).name,
+        }
+        self._template = chat_template.ChatTemplate(source, BOS, EOS)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the text's bytes."""
+        del special
+        return list(text.encode())
+
+    def chat_text(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
+    ) -> str:
+        """Return the rendered chat."""
+        return self._template.render(messages, variables, continued=continued)
+
+    def close(self) -> None:
+        """End the template's process."""
+        self._template.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a shape. kind: one of the module's list; why: a reason, or the lost words."""
+
+    kind: str
+    why: str = ""
+
+
+def outcome(tokenizer: TemplateTokenizer, body: Json) -> Outcome:
+    """Render a body on specmesh's own way, and look for its words."""
+    try:
+        request = parse_body(body, chat=True).requests[0]
+        ids, _ = prompt_of(request, tokenizer)
+    except RequestError as error:
+        return Outcome("refused", str(error))
+    except SpecmeshError as error:
+        return Outcome("FAILED", str(error))
+    except Exception as error:  # noqa: BLE001 - whatever is raised is a row of the table
+        return Outcome("FAILED", f"{type(error).__name__}: {error}")
+    prompt = bytes(ids).decode()
+    source = tokenizer.texts["chat_template"]
+    sent = json.dumps(body)
+    plain = plainly_rendered(source, body)
+    missing = missing_words(sent, prompt, WORD)
+    if missing_words(sent, prompt, THOUGHT) and shows_thoughts(source, body):
+        missing += THOUGHT.findall(sent)
+    if missing:
+        return Outcome("LOST", " ".join(missing))
+    if BROKEN.search(prompt):
+        return Outcome("FAILED", "a call without arguments")
+    merged = plain is None or bool(missing_words(sent, plain, WORD))
+    return Outcome("merged" if merged else "rendered")
+
+
+def missing_words(sent: str, prompt: str, words: re.Pattern[str]) -> list[str]:
+    """Return the words of a body that are not in the prompt."""
+    return sorted({word for word in words.findall(sent) if word not in prompt})
+
+
+def plainly_rendered(source: str, body: Json) -> str | None:
+    """Return the template's own text of the messages as they stand; None where it refuses them."""
+    messages: Any = json.loads(json.dumps(body["messages"]))
+    for message in messages:
+        if isinstance(message["content"], list):
+            message["content"] = "".join(part["text"] for part in message["content"])
+        message["content"] = message["content"] or ""
+    answer = chat_template.answer(
+        {
+            "template": source,
+            "bos": BOS,
+            "eos": EOS,
+            "messages": messages,
+            "continued": False,
+            "variables": {"tools": body.get("tools")},
+        }
+    )
+    return str(answer["text"]) if "text" in answer else None
+
+
+def shows_thoughts(source: str, body: Json) -> bool:
+    """Return True where the template shows an earlier thought under one of the names that templates have for it."""
+    for name in ("reasoning_content", "reasoning", "thinking", "parts"):
+        changed = json.loads(json.dumps(body))
+        for message in changed["messages"]:
+            thought = message.pop("reasoning_content", "")
+            if thought and name == "parts":
+                parts = [{"type": "thinking", "thinking": thought}]
+                message["content"] = [*parts, {"type": "text", "text": message["content"]}]
+            elif thought:
+                message[name] = thought
+        if shown_in(source, changed):
+            return True
+    return False
+
+
+def shown_in(source: str, body: Json) -> bool:
+    """Return True where the template shows a thought of these messages."""
+    answer = chat_template.answer(
+        {
+            "template": source,
+            "bos": BOS,
+            "eos": EOS,
+            "messages": body["messages"],
+            "continued": False,
+            "variables": {"tools": body.get("tools")},
+        }
+    )
+    text = str(answer.get("text", ""))
+    written_out = (
+        "'type'" in text or '"type": "thinking"' in text
+    )  # a list of parts, as Python has it
+    return THOUGHT.search(text) is not None and not written_out
+
+
+def collected(only: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and source of each template in the cache whose name has `only`. Raise SystemExit for none."""
+    folder = cache_folder("templates")
+    paths = [path for path in sorted(folder.glob("*/*.jinja")) if only in str(path)]
+    if not paths:
+        raise SystemExit(f"no templates in {folder}: make templates")
+    for path in paths:
+        name = f"{path.parent.name}/{path.stem}"
+        yield name, path.read_bytes().decode()
+
+
+def outcomes(source: str) -> dict[str, Outcome]:
+    """Return what becomes of each shape."""
+    try:
+        tokenizer = TemplateTokenizer(source)
+    except ConfigError as error:
+        return dict.fromkeys(SHAPES, Outcome("FAILED", str(error)))
+    try:
+        return {name: outcome(tokenizer, body) for name, body in SHAPES.items()}
+    finally:
+        tokenizer.close()
+
+
+KINDS = ("rendered", "merged", "refused", "LOST", "FAILED")
+
+
+def show_template(name: str, found: Mapping[str, Outcome]) -> None:
+    """Print the row of a template, with the shapes that were not rendered."""
+    counts = Counter(one.kind for one in found.values())
+    numbers = " ".join(f"{counts[kind]:>4}" for kind in KINDS)
+    bad = [f"{shape}: {one.kind}" for shape, one in found.items() if one.kind in KINDS[2:]]
+    print(f"{name:<60}{numbers}  {'; '.join(bad)}", flush=True)
+
+
+def show_totals(every: Mapping[str, Mapping[str, Outcome]]) -> None:
+    """Print the totals of each shape, and for each reason how often it was given."""
+    print(f"\n{'shape':<22}" + "".join(f"{kind:>10}" for kind in KINDS))
+    for shape in SHAPES:
+        counts = Counter(found[shape].kind for found in every.values())
+        print(f"{shape:<22}" + "".join(f"{counts[kind]:>10}" for kind in KINDS))
+    total = Counter(one.kind for found in every.values() for one in found.values())
+    print(f"{'all':<22}" + "".join(f"{total[kind]:>10}" for kind in KINDS))
+    reasons = Counter(
+        f"{one.kind}: {one.why}" for found in every.values() for one in found.values() if one.why
+    )
+    print()
+    for reason, count in reasons.most_common():
+        print(f"{count:>6}  {reason[:150]}")
+
+
+def main() -> None:
+    """Render everything and print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="templates whose path has this text")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    options = parser.parse_args()
+    every = dict[str, dict[str, Outcome]]()
+    for name, source in collected(options.only):
+        every[name] = outcomes(source)
+        if not options.json:
+            show_template(name, every[name])
+    if options.json:
+        rows = {
+            name: {shape: [one.kind, one.why] for shape, one in found.items()}
+            for name, found in every.items()
+        }
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    else:
+        show_totals(every)
+    kinds = {one.kind for found in every.values() for one in found.values()}
+    raise SystemExit(1 if kinds & {"LOST", "FAILED"} else 0)
+
+
+if __name__ == "__main__":
+    main()
