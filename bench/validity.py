@@ -36,7 +36,8 @@ _LOOK_AROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 
 
 def without_ignored(schema: Any) -> Any:
-    """Return a tool's schema without what its grammar ignores: keywords, and patterns with look-around."""
+    """Return a tool's schema without what its grammar ignores: keywords, and patterns with
+    look-around."""
     if isinstance(schema, list):
         return [without_ignored(one) for one in schema]
     if not isinstance(schema, dict):
@@ -55,8 +56,8 @@ def without_ignored(schema: Any) -> Any:
 
 
 def violations(schema: Any, text: str) -> Iterator[str]:
-    """Yield what is wrong with a JSON text by its schema: at most one of jsonschema's errors, and names that an object has
-    twice. Nothing where jsonschema cannot use the schema."""
+    """Yield what is wrong with a JSON text by its schema: at most one of jsonschema's errors, and
+    names that an object has twice. Nothing where jsonschema cannot use the schema."""
     twice = list[str]()
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -74,14 +75,13 @@ def violations(schema: Any, text: str) -> Iterator[str]:
     kind = validator_for(schema, default=jsonschema.Draft202012Validator)
     checker = jsonschema.FormatChecker(FORMATS)
     try:
-        error = jsonschema.exceptions.best_match(
-            kind(schema, format_checker=checker).iter_errors(document)
-        )
+        errors = kind(schema, format_checker=checker).iter_errors(document)
+        wrong = jsonschema.exceptions.best_match(errors)
     except Exception:  # noqa: BLE001 - references, patterns and types that jsonschema cannot use
         return
-    if error is not None:
-        path = "/".join(map(str, error.absolute_path))
-        yield f"/{path}: {error.validator}: {error.message[:120]}"
+    if wrong is not None:
+        path = "/".join(map(str, wrong.absolute_path))
+        yield f"/{path}: {wrong.validator}: {wrong.message[:120]}"
 
 
 @dataclass(frozen=True, slots=True)

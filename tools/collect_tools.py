@@ -1,9 +1,9 @@
 """Collect the tools of published MCP servers: `make tools`.
 
-Each server is installed from npm, without its scripts, started over stdio in an empty home and without a network, asked for
-its list of tools, and ended. The list goes to `tools/SERVER.json` of the test cache, as {"package", "version", "tools"}. A
-server that fails is named. Exits with 1 where fewer than LEAST_SERVERS or LEAST_TOOLS are left. `bench/mcp_tools.py` reads
-the lists.
+Each server is installed from npm, without its scripts, started over stdio in an empty home and
+without a network, asked for its list of tools, and ended. The list goes to `tools/SERVER.json` of
+the test cache, as {"package", "version", "tools"}. A server that fails is named. Exits with 1 where
+fewer than LEAST_SERVERS or LEAST_TOOLS are left. `bench/mcp_tools.py` reads the lists.
 
     python tools/collect_tools.py [NAME ...]
 """
@@ -38,7 +38,7 @@ ALONE = ("unshare", "--user", "--map-root-user", "--net")
 LOOPBACK = ("sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh")
 
 
-class ServerFailed(Exception):  # noqa: N818 - a fact about a server
+class ServerFailed(Exception):
     """A server could not be installed, or has not answered."""
 
 
@@ -87,7 +87,8 @@ class Connection:
         self._asked = 0
 
     async def ask(self, method: str, parameters: dict[str, object]) -> dict[str, Any]:
-        """Return the result of a request. Raise ServerFailed for an error, or where the server ends."""
+        """Return the result of a request. Raise ServerFailed for an error, or where the server
+        ends."""
         self._asked += 1
         self.send({"id": self._asked, "method": method, "params": parameters})
         while line := await self._from.readline():
@@ -121,7 +122,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 async def listed(connection: Connection) -> list[dict[str, Any]]:
     """Return all tools of a server, page by page."""
-    hello = {
+    hello: dict[str, object] = {
         "protocolVersion": PROTOCOL,
         "capabilities": {},
         "clientInfo": {"name": "specmesh-tests", "version": "1"},
@@ -190,7 +191,8 @@ def has_no_network() -> bool:
 
 
 def collect(server: Server, apart: bool) -> int:
-    """Write a server's list into the cache, and return how many tools it has. Raise ServerFailed."""
+    """Write a server's list into the cache, and return how many tools it has. Raise
+    ServerFailed."""
     folder = installed(server)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         tools = asyncio.run(tools_of(server, folder, home, apart))

