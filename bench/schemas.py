@@ -22,7 +22,7 @@ from llguidance import LLMatcher, LLTokenizer
 from validity import BYTES, Writer, violations
 
 from specmesh.api.body import parse_body
-from specmesh.core.sampling.constraint import Grammar
+from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar
 from specmesh.engines.grammar import Grammars
 from specmesh.engines.grammar_source import LIMITS, ON_ONE_LINE
 from specmesh.errors import RequestError
@@ -62,13 +62,40 @@ def kind_of(refusal: str) -> str:
     return re.sub(r"'[^']*'|\b\d+\b", "_", refusal)[:110]
 
 
-def fits_plainly(schema: Any) -> bool:
-    """Return True where the library takes the schema as it stands."""
+def plain_matcher(schema: Any) -> LLMatcher | None:
+    """Return the library's matcher of a schema as it stands; None where it refuses the schema."""
     if not isinstance(schema, dict):
-        return False
+        return None
     source = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
     matcher = LLMatcher(LLTokenizer("byte"), source, log_level=0, limits=LIMITS)
-    return not matcher.is_error()
+    return None if matcher.is_error() else matcher
+
+
+def fits_plainly(schema: Any, text: str) -> bool:
+    """Return True where the library lets a document pass by the schema as it stands."""
+    matcher = plain_matcher(schema)
+    ids = list(text.encode())
+    return matcher is not None and matcher.validate_tokens(ids) == len(ids)
+
+
+def names_in(value: Any) -> Iterator[str]:
+    """Yield the names of a document's objects."""
+    if isinstance(value, dict):
+        yield from value
+    members = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list):
+        for member in members:
+            yield from names_in(member)
+
+
+def declared_in(schema: Any) -> Iterator[str]:
+    """Yield the names that `properties` anywhere in a schema declare."""
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        yield from schema["properties"]
+    members = schema.values() if isinstance(schema, dict) else schema
+    if isinstance(schema, dict | list):
+        for member in members:
+            yield from declared_in(member)
 
 
 class Trial:
@@ -99,12 +126,12 @@ class Trial:
         for seed in range(self._documents):
             self._write(path.stem, schema, grammar, seed)
         for test in tests if self._instances else ():
-            self._follow(path.stem, grammar, test)
+            self._follow(path.stem, schema, grammar, test)
 
     def _refuse(self, name: str, schema: Any, why: str) -> None:
         self.counts["refused"] += 1
         self.refused[kind_of(why)].append(name)
-        if fits_plainly(schema) and len(json.dumps(schema)) <= 2**16:
+        if plain_matcher(schema) is not None and len(json.dumps(schema)) <= MAX_GRAMMAR:
             self.counts["refused only as closed"] += 1
             self.troubles.append(f"refused only as closed: {name}: {why}")
 
@@ -122,12 +149,18 @@ class Trial:
         self.counts["documents invalid" if wrong else "documents valid"] += 1
         self.troubles += [f"invalid: {name}: {one}: {written.text[:200]}" for one in wrong]
 
-    def _follow(self, name: str, grammar: Grammar, test: Any) -> None:
+    def _follow(self, name: str, schema: Any, grammar: Grammar, test: Any) -> None:
         text = json.dumps(test["data"], ensure_ascii=False)
         ids = [*text.encode(), len(BYTES) - 1]
         fits = self._grammars.compile(grammar).count_allowed(ids) == len(ids)
         known = "valid" if test["valid"] else "invalid"
         self.counts[f"{known} instances {'that' if fits else 'that do not'} fit"] += 1
+        if test["valid"] and not fits and fits_plainly(schema, text):
+            declared = set(names_in(test["data"])) <= set(declared_in(schema))
+            self.counts["valid instances lost to closing"] += 1
+            self.counts["of these, all of their names are declared"] += declared
+            if declared:
+                self.troubles.append(f"lost to closing: {name}: {text[:200]}")
         if fits and not test["valid"]:
             why = test.get("description", "")
             self.troubles.append(f"fits, but is invalid: {name}: {why}: {text[:150]}")

@@ -1,0 +1,159 @@
+"""Do the clients that people have do their work, with tools and without, at both daemons?
+
+    python bench/clients --venvs DIR [--only openai,aider] [--record tests/e2e/client_bodies.json]
+
+Each client is installed by pip or npm in a folder of its own under DIR, where it is not there yet,
+and asks a verifier and a drafter of the bundled pair, with API keys and without, streaming and not.
+Work with tools: calls, which a grammar has this target write, and answers to their results. Prints
+a table, and which clients could not be installed; exit code 1 where something failed or nothing
+ran. `--record` writes down what the clients sent, without keys.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+from interception import Body, through
+from packages import PACKAGES, Installed, installed
+from work import Place
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from live import Api, http_pair
+
+OFFLINE = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_TELEMETRY": "False",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "AIDER_ANALYTICS_DISABLE": "true",
+    "AIDER_CHECK_UPDATE": "false",
+    "AIDER_SHOW_RELEASE_NOTES": "false",
+}
+"""Variables without which a client asks the internet for prices, updates or a place for its
+traces."""
+KEY = "sk-of-this-benchmark"
+KEPT = ("accept", "content-type", "transfer-encoding")
+"""Headers that are recorded."""
+SHORT = 200  # letters of a recorded content
+CTX = 32768
+"""Tokens: an agent's instructions and tools have 20,000 of the bundled vocabulary."""
+PATIENCE = 1800.0  # seconds that a client has for its work at two daemons
+
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}: call by <tool_call><|im_end|>\n"
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or () %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A small template of the family whose calls are between `<tool_call>` marks."""
+
+
+class Recorder:
+    """Keeps what clients send, each request once."""
+
+    def __init__(self) -> None:
+        self.client = ""
+        self.kept: list[dict[str, Any]] = []
+
+    def pass_on(self, request: BaseHTTPRequestHandler, body: Body | None) -> Body | None:
+        """Keep a request, and return its body as it is."""
+        asked = {
+            "client": self.client,
+            "method": request.command,
+            "path": request.path,
+            "headers": {name: request.headers[name] for name in KEPT if name in request.headers},
+            "key": "Authorization" in request.headers,
+            "body": body and json.loads(json.dumps(body), object_hook=shortened),
+        }
+        if asked not in self.kept:
+            self.kept.append(asked)
+        return body
+
+
+def shortened(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object whose `content` is not long: instructions are their client's own."""
+    content = value.get("content")
+    return value | {"content": content[:SHORT]} if isinstance(content, str) else value
+
+
+def asked_by(name: str, client: Installed, places: list[Place]) -> list[list[str]]:
+    """Return the rows of a client: its work at these places."""
+    worker = str(Path(__file__).with_name("worker.py"))
+    described = json.dumps([asdict(place) for place in places])
+    inherited = {
+        variable: value
+        for variable, value in os.environ.items()
+        if not variable.startswith(("OPENAI_", "SPECMESH_", "PYTHON"))
+    }
+    done = subprocess.run(
+        [str(client.python), worker, name, str(client.folder), described],
+        env=inherited | OFFLINE,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('["')]
+    return rows or [[name, "", "", f"it printed nothing: {' '.join(done.stderr.split())[-300:]}"]]
+
+
+def place_of(api: Api, keys: bool) -> Place:
+    """Return a daemon as clients know it; a key is sent also where none is wanted."""
+    return Place(f"{api.name}, {'a key' if keys else 'no key'}", api.url, KEY)
+
+
+def run(clients: dict[str, Installed], keys: bool, recorder: Recorder | None) -> list[list[str]]:
+    """Return the rows of all clients, at a pair with keys or without."""
+    rows = list[list[str]]()
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp"))
+        key = KEY if keys else ""
+        pair = http_pair(Path(folder), template=HERMES, ctx=CTX, key=key)
+        places = [place_of(api, keys) for api in stack.enter_context(pair)]
+        if recorder is not None:
+            places[0] = stack.enter_context(through(places[0], recorder.pass_on))
+        for name, client in clients.items():
+            if recorder is not None:
+                recorder.client = name
+            rows += asked_by(name, client, places)
+    return rows
+
+
+def main() -> None:
+    """Install the clients, run them, print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--venvs", type=Path, required=True, help="a folder for the clients' environments"
+    )
+    parser.add_argument("--only", default=",".join(PACKAGES), help="names, with commas")
+    parser.add_argument("--record", type=Path, help="write what the clients sent into this file")
+    options = parser.parse_args()
+    found = {name: installed(name, options.venvs.resolve()) for name in options.only.split(",")}
+    clients = {name: client for name, client in found.items() if client is not None}
+    recorder = Recorder() if options.record else None
+    rows = run(clients, True, recorder)
+    rows += run(clients, False, None)
+    print("| client | daemon | what | |\n|---|---|---|---|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    bad = [row for row in rows if row[-1] != "ok"]
+    print(f"\n{len(rows) - len(bad)} of {len(rows)} ok")
+    for name in found.keys() - clients.keys():
+        print(f"skipped, it could not be installed: {name}")
+    if recorder is not None:
+        kept = json.dumps(recorder.kept, indent=1, ensure_ascii=False)
+        options.record.write_text(kept + "\n", encoding="utf-8")
+    raise SystemExit(1 if bad or not rows else 0)
+
+
+if __name__ == "__main__":
+    main()

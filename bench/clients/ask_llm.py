@@ -1,0 +1,59 @@
+"""Simon Willison's llm, as a command with a file that names the models."""
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from work import CALLED, CODE, MODEL, QUESTION, Place, called, output
+
+LLM_TOOL = """
+from typing import Literal
+
+def weather(days: Literal[1, 2, 3], unit: Literal["C", "F"]):
+    print("called", days, unit)
+    return "mild"
+"""
+LLM_OPTIONS = ["-o", "max_tokens", "128", "-o", "temperature", "0", "-o", "stop", "</tool_call>"]
+"""llm lets the model choose whether it calls: after many marks of a call, this one writes one
+more."""
+
+
+def ask(place: Place, _installed: Path) -> Iterator[tuple[str, str]]:
+    """Yield each piece of work, and its text."""
+    with tempfile.TemporaryDirectory() as folder:
+        models = [
+            {
+                "model_id": name,
+                "model_name": MODEL,
+                "api_base": place.url,
+                "api_key_name": "specmesh",
+            }
+            | more
+            for name, more in (
+                ("chat", {}),
+                ("text", {"completion": True}),
+                ("caller", {"supports_tools": True}),
+            )
+        ]
+        Path(folder, "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
+        Path(folder, "keys.json").write_text(json.dumps({"specmesh": place.key}))
+
+        def run(*words: str) -> str:
+            command = [str(Path(sys.executable).with_name("llm")), "-o", "max_tokens", "16", *words]
+            return output(command, {"LLM_USER_PATH": folder})
+
+        yield "chat", run("-m", "chat", "--no-stream", "-s", "Be brief.", QUESTION)
+        yield "chat stream", run("-m", "chat", QUESTION)
+        yield "chat continued", run("-c", "And three?")
+        for way, told in (("tools", ("--no-stream",)), ("tools stream", ())):
+            said = run(
+                "-m", "caller", *told, "--functions", LLM_TOOL, *LLM_OPTIONS, "<tool_call>\n" * 30
+            )
+            CALLED.extend(re.findall("called [123] [CF]", said))
+            called(1)
+            yield way, said
+        yield "completion", run("-m", "text", "--no-stream", CODE)
+        yield "completion stream", run("-m", "text", CODE)

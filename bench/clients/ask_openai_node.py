@@ -1,0 +1,26 @@
+"""The openai library for Node."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from work import CODE, MILD, MODEL, QUESTION, TOOL, Place, output
+
+SCRIPT = Path(__file__).with_suffix(".mjs")
+
+
+def ask(place: Place, installed: Path) -> Iterator[tuple[str, str]]:
+    """Yield each piece of work, and its text."""
+    asked = {
+        "url": place.url,
+        "key": place.key,
+        "model": MODEL,
+        "question": QUESTION,
+        "code": CODE,
+        "tool": TOOL,
+        "grammar": MILD,
+    }
+    said = output(["node", str(SCRIPT), str(installed), json.dumps(asked)], {})
+    for line in said.splitlines():
+        piece, text = json.loads(line)
+        yield piece, text

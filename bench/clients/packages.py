@@ -1,0 +1,58 @@
+"""The clients as their registries have them, each installed apart from the others."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What is installed for a client, by pip in a virtual environment of its own or by npm."""
+
+    wanted: str
+    npm: bool = False
+
+
+PACKAGES = {
+    "openai": Package("openai>=3"),
+    "openai_node": Package("openai@7.59.0", npm=True),
+    "langchain": Package("langchain-openai"),
+    "litellm": Package("litellm"),
+    "llm": Package("llm"),
+    "instructor": Package("instructor"),
+    "pydantic_ai": Package("pydantic-ai-slim[openai]"),
+    "agents": Package("openai-agents"),
+    "aider": Package("aider-chat"),
+    "lm_eval": Package("lm_eval[api]==0.4.13"),
+    "codex": Package("@openai/codex@0.171.0", npm=True),
+    "opencode": Package("opencode-ai@1.18.33", npm=True),
+}
+"""By the clients' names. `langchain` is two of them, chat and completions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A client's folder, and the interpreter that asks in its name."""
+
+    folder: Path
+    python: Path
+
+
+def installed(name: str, venvs: Path) -> Installed | None:
+    """Return a client, installed where it is not there yet; None where that fails."""
+    package = PACKAGES[name]
+    folder = venvs / name
+    python = Path(sys.executable) if package.npm else folder / "bin" / "python"
+    done = folder / "installed"
+    if done.exists():
+        return Installed(folder, python)
+    if package.npm:
+        command = ["npm", "install", "--silent", "--no-save", "--prefix", str(folder)]
+    else:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet"]
+    if subprocess.run([*command, package.wanted], check=False).returncode != 0:
+        return None
+    done.touch()
+    return Installed(folder, python)
