@@ -48,13 +48,15 @@ CTX = 32768
 PATIENCE = 1800.0  # seconds that a client has for its work at two daemons
 
 HERMES = (
-    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}: call by <tool_call><|im_end|>\n"
-    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% if tools %}<|im_start|>system\nCall {% for tool in tools %}{{ tool.function.name }}, "
+    "{% endfor %}by <tool_call><|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
     "{% for call in m.tool_calls or () %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
     "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""A small template of the family whose calls are between `<tool_call>` marks."""
+"""A small template of the family whose calls are between `<tool_call>` marks. Of tools it has the
+names only: prompts of agents are long enough."""
 
 
 class Recorder:

@@ -57,10 +57,11 @@ def called(times: int) -> None:
 
 def output(command: list[str], variables: dict[str, str], folder: str | None = None) -> str:
     """Return what a command prints. Raise AssertionError where it fails."""
+    place = {"PWD": folder} if folder is not None else {}  # some believe it rather than the system
     done = subprocess.run(
         command,
         cwd=folder,
-        env=os.environ | variables,
+        env=os.environ | place | variables,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
