@@ -195,7 +195,10 @@ def test_no_test_is_skipped_for_want_of_a_library(name):
 # --- bench/: each program can be imported, and says how it is used
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
+PROGRAMS = [*sorted((ROOT / "bench").glob("*.py")), ROOT / "bench" / "clients" / "__main__.py"]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("llama_cpp")
     monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
