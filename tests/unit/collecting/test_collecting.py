@@ -30,8 +30,10 @@ print("no message at all", flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
     if asked.get("method") == "initialize":
+        hello = asked["id"]
         send(id="roots", method="roots/list")
-        send(id=asked["id"], result={"capabilities": {"tools": {}}})
+    if asked.get("id") == "roots" and "error" in asked:
+        send(id=hello, result={"capabilities": {"tools": {}}})
     if asked.get("method") == "tools/list":
         name, cursor = PAGES[asked["params"].get("cursor")]
         send(id=asked["id"], result={"tools": [{"name": name}], "nextCursor": cursor})
