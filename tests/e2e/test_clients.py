@@ -1,6 +1,6 @@
 """What API clients send every day, at a verifier with a key and at a drafter: taken, or refused in words they know.
 
-`client_bodies.json` has what real clients sent (of those with tools, one for each form of answer), as `bench/clients.py
+`client_bodies.json` has what real clients sent (of those with tools, one for each form of answer), as `bench/clients
 --record` wrote it down; they are not needed here. Of each answer is read what the client that asked would read.
 """
 
