@@ -113,23 +113,30 @@ class Api:
 
 @contextmanager
 def http_pair(
-    folder: Path, *, template: str, ctx: int, key: str = "", sessions: int = 2
+    folder: Path,
+    *,
+    template: str,
+    ctx: int,
+    key: str = "",
+    models: tuple[str, str] = ("bundled", "bundled"),
 ) -> Iterator[tuple[Api, Api]]:
-    """Run the bundled pair with a chat template, and yield the APIs of its verifier and its
-    drafter. They want the key where one is given."""
+    """Run a verifier and a drafter with these models and a chat template, and yield their APIs.
+    They want the key where one is given."""
     source, secret = folder / "template.jinja", folder / "keys"
     source.write_text(template, encoding="utf-8")
     secret.touch(0o600)
     secret.write_text(key, encoding="utf-8")
-    common = ["--model", "bundled", "--threads", "1", "--ctx", str(ctx)]
-    common += ["--max-sessions", str(sessions)]
+    common = ["--threads", "1", "--ctx", str(ctx), "--max-sessions", "2"]
     if key:
         common += ["--api-key-file", str(secret)]
-    ports = {name: free_port() for name in ("verifier", "drafter")}
-    options = {name: [*common, "--http", f"127.0.0.1:{port}"] for name, port in ports.items()}
-    options["verifier"] += ["--chat-template", str(source)]
-    apis = [Api(name, f"http://127.0.0.1:{port}/v1", key) for name, port in ports.items()]
-    with daemons(folder, options["verifier"], options["drafter"]):
+    apis, options = list[Api](), list[list[str]]()
+    for name, model in zip(("verifier", "drafter"), models, strict=True):
+        place = f"127.0.0.1:{free_port()}"
+        apis.append(Api(name, f"http://{place}/v1", key))
+        options.append([*common, "--model", model, "--http", place])
+    verifier, drafter = options
+    verifier += ["--chat-template", str(source)]
+    with daemons(folder, verifier, drafter):
         yield apis[0], apis[1]
 
 

@@ -7,9 +7,10 @@
 In each form every server's list is compiled as one request with `tool_choice: auto`, and every tool
 with `required`, from the body of a chat on. `--documents` writes N calls of each tool at random and
 checks their arguments by jsonschema, without the keywords that a tool's grammar ignores.
-`--daemons` sends the same requests to a verifier and a drafter of the bundled pair, which write the
-calls at temperature 0.7: all lists, and N tools of each form at each daemon, or all where N is 0.
-Prints the numbers and what was refused or invalid; exit code 1 where anything was.
+`--daemons` sends the same requests to a verifier and a drafter, of the bundled pair unless
+`--target` and `--drafter` name files of the same vocabulary; they write the calls at temperature
+0.7: all lists, and N tools of each form at each daemon, or all where N is 0. Prints the numbers and
+what was refused or invalid; exit code 1 where anything was.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from specmesh.errors import RequestError
 FORMS = ("hermes", "qwen3_coder", "llama3", "generic")
 QUESTION = {"role": "user", "content": "Do it."}
 MOST = 400  # tokens of a call
+CTX = 8192  # tokens that the daemons' sessions hold
 SIGNS = {
     "hermes": "<tool_call>",
     "qwen3_coder": "<function= <parameter=",
@@ -236,15 +238,17 @@ def ask_daemon(api: Api, every: Sequence[Tools], chosen: Sequence[tuple[str, Jso
     return count
 
 
-def ask_all(every: Sequence[Tools], forms: Sequence[str], sample: int) -> dict[str, Count]:
+def ask_all(
+    every: Sequence[Tools], forms: Sequence[str], sample: int, models: tuple[str, str]
+) -> dict[str, Count]:
     """Return what becomes of the requests at both daemons, by form and daemon."""
     tools = [(one.server, tool) for one in every for tool in one.functions]
     counts = dict[str, Count]()
     for form in forms:
         chosen = random.Random(form).sample(tools, sample) if 0 < sample < len(tools) else tools
         with tempfile.TemporaryDirectory(prefix="sm-", dir="/tmp") as folder:
-            running = http_pair(Path(folder), template=template_of(form), ctx=8192)
-            with running as apis:
+            template = template_of(form)
+            with http_pair(Path(folder), template=template, ctx=CTX, models=models) as apis:
                 for api in apis:
                     name = f"{form}, {api.name}"
                     counts[name] = ask_daemon(api, every, chosen)
@@ -260,12 +264,15 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=0, help="calls of each tool to write")
     parser.add_argument("--daemons", action="store_true", help="ask a real pair instead")
     parser.add_argument("--sample", type=int, default=25, help="tools at each daemon; 0: all")
+    parser.add_argument("--target", default="bundled", help="the verifier's model")
+    parser.add_argument("--drafter", default="bundled", help="the drafter's model")
     options = parser.parse_args()
     every = list(servers(options.only))
     forms = options.forms.split(",")
     print(f"{len(every)} servers, {sum(len(one.functions) for one in every)} tools\n{HEAD}")
     if options.daemons:
-        counts = ask_all(every, forms, options.sample)
+        models = (options.target, options.drafter)
+        counts = ask_all(every, forms, options.sample, models)
     else:
         counts = compile_all(every, forms, options.documents)
         for form, count in counts.items():
