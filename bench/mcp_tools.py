@@ -95,17 +95,19 @@ class Count:
 
     requests: int = 0
     valid: int = 0
-    cut: int = 0
+    cut: int = 0  # calls that did not end
+    long: int = 0  # prompts that are longer than the context
     troubles: list[str] = field(default_factory=list[str])
 
     def shown(self, name: str) -> str:
         """Return a row of the table."""
         refused = sum(trouble.startswith("refused") for trouble in self.troubles)
         invalid = len(self.troubles) - refused
-        return f"{name:<26}{self.requests:>9}{refused:>9}{self.valid:>8}{self.cut:>6}{invalid:>9}"
+        row = f"{name:<26}{self.requests:>9}{self.long:>9}{refused:>9}"
+        return f"{row}{self.valid:>8}{self.cut:>6}{invalid:>9}"
 
 
-HEAD = f"{'':<26}{'requests':>9}{'refused':>9}{'valid':>8}{'cut':>6}{'invalid':>9}"
+HEAD = f"{'':<26}{'requests':>9}{'too long':>9}{'refused':>9}{'valid':>8}{'cut':>6}{'invalid':>9}"
 
 
 def body_of(functions: Sequence[Json], choice: str) -> Json:
@@ -213,6 +215,9 @@ def ask(api: Api, body: Json, name: str, count: Count) -> Json | None:
     """Send a chat, and return its message where it ended by itself."""
     count.requests += 1
     status, answer = api.post("/chat/completions", body | {"temperature": 0.7, "seed": 1})
+    if status == 400 and answer["error"]["code"] == "context_length_exceeded":
+        count.long += 1
+        return None
     if status != 200:
         count.troubles.append(f"refused: {name}: {status} {answer}")
         return None
