@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 from live import Api, http_pair
 from test_cache import cache_folder
-from validity import BYTES, Writer, violations, without_ignored
+from validity import BYTES, Writer, repeated_names, violation, without_ignored
 
 from specmesh.api.body import parse_body
 from specmesh.core.chat import with_format
@@ -95,6 +95,7 @@ class Count:
 
     requests: int = 0
     valid: int = 0
+    twice: int = 0  # valid calls in which an object has a name twice
     cut: int = 0  # calls that did not end
     long: int = 0  # prompts that are longer than the context
     troubles: list[str] = field(default_factory=list[str])
@@ -104,10 +105,10 @@ class Count:
         refused = sum(trouble.startswith("refused") for trouble in self.troubles)
         invalid = len(self.troubles) - refused
         row = f"{name:<26}{self.requests:>9}{self.long:>9}{refused:>9}"
-        return f"{row}{self.valid:>8}{self.cut:>6}{invalid:>9}"
+        return f"{row}{self.valid:>8}{self.twice:>7}{self.cut:>6}{invalid:>9}"
 
 
-HEAD = f"{'':<26}{'requests':>9}{'too long':>9}{'refused':>9}{'valid':>8}{'cut':>6}{'invalid':>9}"
+HEAD = f"{'':<26} requests too long  refused   valid  twice   cut  invalid"
 
 
 def body_of(functions: Sequence[Json], choice: str) -> Json:
@@ -190,12 +191,12 @@ def name_of(tool: Json) -> str:
 
 def check(tool: Json, arguments: str, count: Count) -> None:
     """Check a call's arguments by the tool's schema."""
-    schema = without_ignored(function_in(tool)["parameters"])
-    wrong = list(violations(schema, arguments))
+    wrong = violation(without_ignored(function_in(tool)["parameters"]), arguments)
     if wrong:
-        count.troubles.append(f"invalid: {name_of(tool)}: {'; '.join(wrong)}: {arguments[:200]}")
-    else:
-        count.valid += 1
+        count.troubles.append(f"invalid: {name_of(tool)}: {wrong}: {arguments[:200]}")
+        return
+    count.valid += 1
+    count.twice += bool(repeated_names(arguments))
 
 
 def compile_all(every: Sequence[Tools], forms: Sequence[str], documents: int) -> dict[str, Count]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer
-from validity import BYTES, Writer, violations
+from validity import BYTES, Writer, repeated_names, violation
 
 from specmesh.api.body import parse_body
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar
@@ -145,9 +145,14 @@ class Trial:
         if not written.complete:
             self.counts["documents cut"] += 1
             return
-        wrong = list(violations(schema, written.text))
+        wrong = violation(schema, written.text)
         self.counts["documents invalid" if wrong else "documents valid"] += 1
-        self.troubles += [f"invalid: {name}: {one}: {written.text[:200]}" for one in wrong]
+        if wrong:
+            self.troubles.append(f"invalid: {name}: {wrong}: {written.text[:200]}")
+        twice = repeated_names(written.text)
+        if twice:
+            self.counts["documents with a name twice"] += 1
+            self.troubles.append(f"a name twice: {name}: {', '.join(twice)}")
 
     def _follow(self, name: str, schema: Any, grammar: Grammar, test: Any) -> None:
         text = json.dumps(test["data"], ensure_ascii=False)

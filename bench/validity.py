@@ -3,7 +3,8 @@
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,33 +56,38 @@ def without_ignored(schema: Any) -> Any:
     return kept
 
 
-def violations(schema: Any, text: str) -> Iterator[str]:
-    """Yield what is wrong with a JSON text by its schema: at most one of jsonschema's errors, and
-    names that an object has twice. Nothing where jsonschema cannot use the schema."""
-    twice = list[str]()
-
-    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        twice.extend(sorted({name for name in names if names.count(name) > 1}))
-        return dict(pairs)
-
+def violation(schema: Any, text: str) -> str:
+    """Return what is wrong with a JSON text by its schema, as jsonschema has it; empty where nothing
+    is, or where jsonschema cannot use the schema."""
     try:
-        document = json.loads(text, object_pairs_hook=checked)
+        document = json.loads(text)
     except ValueError as error:
-        yield f"no JSON: {error}"
-        return
-    for name in twice:
-        yield f"the name {name!r} twice"
+        return f"no JSON: {error}"
     kind = validator_for(schema, default=jsonschema.Draft202012Validator)
     checker = jsonschema.FormatChecker(FORMATS)
     try:
         errors = kind(schema, format_checker=checker).iter_errors(document)
         wrong = jsonschema.exceptions.best_match(errors)
     except Exception:  # noqa: BLE001 - references, patterns and types that jsonschema cannot use
-        return
-    if wrong is not None:
-        path = "/".join(map(str, wrong.absolute_path))
-        yield f"/{path}: {wrong.validator}: {wrong.message[:120]}"
+        return ""
+    if wrong is None:
+        return ""
+    path = "/".join(map(str, wrong.absolute_path))
+    return f"/{path}: {wrong.validator}: {wrong.message[:120]}"
+
+
+def repeated_names(text: str) -> list[str]:
+    """Return the names that an object of a JSON text has twice: readers keep one value of them."""
+    repeated = set[str]()
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        repeated.update(name for name in names if names.count(name) > 1)
+        return dict(pairs)
+
+    with suppress(ValueError):
+        json.loads(text, object_pairs_hook=checked)
+    return sorted(repeated)
 
 
 @dataclass(frozen=True, slots=True)
