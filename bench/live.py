@@ -121,7 +121,7 @@ def http_pair(
     models: tuple[str, str] = ("bundled", "bundled"),
 ) -> Iterator[tuple[Api, Api]]:
     """Run a verifier and a drafter with these models and a chat template, and yield their APIs.
-    They want the key where one is given."""
+    They want the key if one is given."""
     source, secret = folder / "template.jinja", folder / "keys"
     source.write_text(template, encoding="utf-8")
     secret.touch(0o600)

@@ -9,8 +9,8 @@ with `required`, from the body of a chat on. `--documents` writes N calls of eac
 checks their arguments by jsonschema, without the keywords that a tool's grammar ignores.
 `--daemons` sends the same requests to a verifier and a drafter, of the bundled pair unless
 `--target` and `--drafter` name files of the same vocabulary; they write the calls at temperature
-0.7: all lists, and N tools of each form at each daemon, or all where N is 0. Prints the numbers and
-what was refused or invalid; exit code 1 where anything was.
+0.7: all lists, and N tools of each form at each daemon, or all if N is 0. Prints the numbers and
+all that was refused or invalid; exit code 1 if anything was.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def template_of(form: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a server has. functions: its tools as a chat has them."""
+    """The tools of a server. functions: its tools as a chat has them."""
 
     server: str
     functions: Sequence[Json]
@@ -79,7 +79,7 @@ def function_of(tool: Mapping[str, Any]) -> Json:
 
 
 def servers(only: str) -> Iterator[Tools]:
-    """Yield the lists in the cache. Raise SystemExit where there are none."""
+    """Yield the lists in the cache. Raise SystemExit if there are none."""
     folder = cache_folder("tools")
     paths = [path for path in sorted(folder.glob("*.json")) if only in path.stem]
     if not paths:
@@ -91,7 +91,7 @@ def servers(only: str) -> Iterator[Tools]:
 
 @dataclass(slots=True)
 class Count:
-    """What became of the requests of one form."""
+    """Counts of the requests of one form."""
 
     requests: int = 0
     valid: int = 0
@@ -117,7 +117,7 @@ def body_of(functions: Sequence[Json], choice: str) -> Json:
 
 
 def grammar_of(body: Json, form: str) -> Grammar:
-    """Return the grammar that a body leads to, where the template calls in this form. Raise
+    """Return the grammar that a body leads to, for a template that calls in this form. Raise
     RequestError."""
     params = parse_body(body, chat=True).requests[0].params
     texts = {"chat_template": template_of(form), "tool_format": form}
@@ -200,7 +200,7 @@ def check(tool: Json, arguments: str, count: Count) -> None:
 
 
 def compile_all(every: Sequence[Tools], forms: Sequence[str], documents: int) -> dict[str, Count]:
-    """Return what becomes of all lists and tools, by form."""
+    """Return the counts of all lists and tools, by form."""
     trial = InProcess(documents)
     counts = {form: Count() for form in forms}
     for form, count in counts.items():
@@ -213,7 +213,7 @@ def compile_all(every: Sequence[Tools], forms: Sequence[str], documents: int) ->
 
 
 def ask(api: Api, body: Json, name: str, count: Count) -> Json | None:
-    """Send a chat, and return its message where it ended by itself."""
+    """Send a chat, and return its message if it ended by itself."""
     count.requests += 1
     status, answer = api.post("/chat/completions", body | {"temperature": 0.7, "seed": 1})
     if status == 400 and answer["error"]["code"] == "context_length_exceeded":
@@ -230,7 +230,7 @@ def ask(api: Api, body: Json, name: str, count: Count) -> Json | None:
 
 
 def ask_daemon(api: Api, every: Sequence[Tools], chosen: Sequence[tuple[str, Json]]) -> Count:
-    """Return what becomes of all lists and the chosen tools at a daemon."""
+    """Return the counts of all lists and the chosen tools at a daemon."""
     count = Count()
     for tools in every:
         body = body_of(tools.functions, "auto") | {"max_tokens": 4}
@@ -247,7 +247,7 @@ def ask_daemon(api: Api, every: Sequence[Tools], chosen: Sequence[tuple[str, Jso
 def ask_all(
     every: Sequence[Tools], forms: Sequence[str], sample: int, models: tuple[str, str]
 ) -> dict[str, Count]:
-    """Return what becomes of the requests at both daemons, by form and daemon."""
+    """Return the counts of the requests at both daemons, by form and daemon."""
     tools = [(one.server, tool) for one in every for tool in one.functions]
     counts = dict[str, Count]()
     for form in forms:

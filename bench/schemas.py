@@ -6,7 +6,7 @@ FOLDER has a schema in each JSON file, or, as `maskbench/data` of guidanceai's j
 it, an object with `schema` and `tests`. N files are taken, evenly over all names (1,050; 0: all).
 `--documents` writes N documents of each schema at random and checks them by jsonschema.
 `--instances` follows the documents of `tests`: valid ones that cannot be written, and invalid ones
-that can. Prints how many schemas are refused, by kind, and what is wrong; exit code 1 where a
+that can. Prints how many schemas are refused, by kind, and the faults; exit code 1 if a
 document is invalid, or a schema is refused only since its objects are closed.
 """
 
@@ -63,7 +63,7 @@ def kind_of(refusal: str) -> str:
 
 
 def plain_matcher(schema: Any) -> LLMatcher | None:
-    """Return the library's matcher of a schema as it stands; None where it refuses the schema."""
+    """Return the library's matcher of a schema as it stands; None if it refuses the schema."""
     if not isinstance(schema, dict):
         return None
     source = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
@@ -72,7 +72,7 @@ def plain_matcher(schema: Any) -> LLMatcher | None:
 
 
 def fits_plainly(schema: Any, text: str) -> bool:
-    """Return True where the library lets a document pass by the schema as it stands."""
+    """Return True if the library lets a document pass by the schema as it stands."""
     matcher = plain_matcher(schema)
     ids = list(text.encode())
     return matcher is not None and matcher.validate_tokens(ids) == len(ids)
@@ -99,7 +99,7 @@ def declared_in(schema: Any) -> Iterator[str]:
 
 
 class Trial:
-    """Tries schemas, and keeps what it found by kind."""
+    """Tries schemas, and counts the results by kind."""
 
     def __init__(self, documents: int, instances: bool) -> None:
         self._grammars = Grammars(BYTES)
@@ -114,7 +114,7 @@ class Trial:
         self._grammars.close()
 
     def try_file(self, path: Path) -> None:
-        """Compile a file's schema and, where that is wanted, write and read documents of it."""
+        """Compile a file's schema and, if wanted, write and read documents of it."""
         schema, tests = read(path)
         try:
             grammar = grammar_of(schema)

@@ -37,8 +37,8 @@ _LOOK_AROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 
 
 def without_ignored(schema: Any) -> Any:
-    """Return a tool's schema without what its grammar ignores: keywords, and patterns with
-    look-around."""
+    """Return a tool's schema without the parts that its grammar ignores: keywords, and patterns
+    with look-around."""
     if isinstance(schema, list):
         return [without_ignored(one) for one in schema]
     if not isinstance(schema, dict):
@@ -57,8 +57,8 @@ def without_ignored(schema: Any) -> Any:
 
 
 def violation(schema: Any, text: str) -> str:
-    """Return what is wrong with a JSON text by its schema, as jsonschema has it; empty where nothing
-    is, or where jsonschema cannot use the schema."""
+    """Return the fault of a JSON text by its schema, in the words of jsonschema; empty for a valid
+    text, or if jsonschema cannot use the schema."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -92,7 +92,7 @@ def repeated_names(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A text; complete where the grammar lets it end there."""
+    """A text; complete if the grammar lets it end there."""
 
     text: str
     complete: bool
@@ -114,7 +114,7 @@ class Writer:
         self._closing = [ord(char) for char in '"}]'] + [END]
 
     def write(self, constraint: GrammarConstraint) -> Written:
-        """Return a text of the grammar. Raise RequestError where the grammar cannot go on."""
+        """Return a text of the grammar. Raise RequestError if the grammar cannot go on."""
         ids = list[int]()
         while len(ids) < self._most:
             if constraint.complete:

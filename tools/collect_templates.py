@@ -2,7 +2,7 @@
 
 Each goes to `templates/SOURCE/NAME.jinja` of the test cache, once however many packages have it;
 `index.json` beside the sources lists name, source and sha256. The archives are pinned by checksum.
-Exits with 1 where fewer than LEAST templates were found. `bench/templates.py` renders them.
+Exits with 1 if fewer than LEAST templates were found. `bench/templates.py` renders them.
 """
 
 import ast

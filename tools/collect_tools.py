@@ -34,7 +34,7 @@ PROTOCOL = "2025-06-18"
 """The revision of the Model Context Protocol that is asked for."""
 
 ALONE = ("unshare", "--user", "--map-root-user", "--net")
-"""Starts a command where there is no network."""
+"""Starts a command without a network."""
 LOOPBACK = ("sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh")
 
 
@@ -87,7 +87,7 @@ class Connection:
         self._asked = 0
 
     async def ask(self, method: str, parameters: dict[str, object]) -> dict[str, Any]:
-        """Return the result of a request. Raise ServerFailed for an error, or where the server
+        """Return the result of a request. Raise ServerFailed for an error, or if the server
         ends."""
         self._asked += 1
         self.send({"id": self._asked, "method": method, "params": parameters})
@@ -173,7 +173,7 @@ async def tools_of(server: Server, folder: Path, home: str, apart: bool) -> list
 
 
 async def ended(process: Process) -> None:
-    """End a server and what it started, which have a process group of their own."""
+    """End a server and its children, which have a process group of their own."""
     if process.stdin is not None:
         process.stdin.close()
     with suppress(TimeoutError):
@@ -184,7 +184,7 @@ async def ended(process: Process) -> None:
 
 
 def has_no_network() -> bool:
-    """Return True where commands can be kept from the network."""
+    """Return True if commands can be kept from the network."""
     with suppress(OSError):
         return subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode == 0
     return False
@@ -206,7 +206,7 @@ def collect(server: Server, apart: bool) -> int:
 def main() -> None:
     """Collect the lists of all servers, or of those that are named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="packages; all where none is given")
+    parser.add_argument("names", nargs="*", help="packages; all if none is given")
     names = parser.parse_args().names
     apart = has_no_network()
     if not apart:

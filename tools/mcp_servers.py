@@ -1,5 +1,5 @@
-"""The published MCP servers whose tools are collected, each with a pinned version and what it wants
-before it starts.
+"""The published MCP servers whose tools are collected, each with a pinned version and the
+settings it wants before it starts.
 
 Keys and addresses are made up: nothing is asked of anybody.
 """

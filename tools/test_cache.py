@@ -32,7 +32,7 @@ class Archive:
 
 
 def cache_folder(*names: str) -> Path:
-    """Return a folder of the test cache, and make it where it is missing."""
+    """Return a folder of the test cache, and make it if it is missing."""
     chosen = os.environ.get(VARIABLE)
     root = Path(chosen) if chosen else platformdirs.user_cache_path("specmesh-tests")
     folder = root.joinpath(*names)
@@ -41,7 +41,7 @@ def cache_folder(*names: str) -> Path:
 
 
 def archive_file(archive: Archive) -> Path:
-    """Return the archive in the cache, downloaded where it is missing. Raise SystemExit for one
+    """Return the archive in the cache, downloaded if it is missing. Raise SystemExit for one
     with another checksum."""
     kept = cache_folder("archives", archive.registry) / archive.sha256
     if kept.exists():

@@ -2,11 +2,11 @@
 
     python bench/clients --venvs DIR [--only openai,aider] [--record tests/e2e/client_bodies.json]
 
-Each client is installed by pip or npm in a folder of its own under DIR, where it is not there yet,
+Each client is installed by pip or npm in a folder of its own under DIR, if it is not there yet,
 and asks a verifier and a drafter of the bundled pair, with API keys and without, streaming and not.
 Work with tools: calls, which a grammar has this target write, and answers to their results. Prints
-a table, and which clients could not be installed; exit code 1 where something failed or nothing
-ran. `--record` writes down what the clients sent, without keys.
+a table, and which clients could not be installed; exit code 1 if something failed or nothing
+ran. `--record` writes down the requests of the clients, without keys.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def asked_by(name: str, client: Installed, places: list[Place]) -> list[list[str
 
 
 def place_of(api: Api, keys: bool) -> Place:
-    """Return a daemon as clients know it; a key is sent also where none is wanted."""
+    """Return a daemon as clients know it; a key is sent even if none is wanted."""
     return Place(f"{api.name}, {'a key' if keys else 'no key'}", api.url, KEY)
 
 

@@ -38,13 +38,13 @@ stream_max_retries = 0
 
 
 class Turn:
-    """Makes the target work as a capable one would, and keeps what its tools gave."""
+    """Makes the target work as a capable one would, and keeps the results of its tools."""
 
     def __init__(self) -> None:
         self.results: list[str] = []
 
     def steer(self, request: BaseHTTPRequestHandler, body: Body | None) -> Body | None:
-        """Return the body with a choice of what the target writes."""
+        """Return the body with a choice for the target."""
         if body is None or not request.path.endswith("/responses"):
             return body
         results = [item for item in body["input"] if item.get("type") == "function_call_output"]

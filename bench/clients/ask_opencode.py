@@ -24,7 +24,7 @@ QUIET = {
 
 
 class Turn:
-    """Makes the target work as a capable one would, and keeps what its tools gave."""
+    """Makes the target work as a capable one would, and keeps the results of its tools."""
 
     def __init__(self, file: Path) -> None:
         self.results: list[str] = []
@@ -37,7 +37,7 @@ class Turn:
         }
 
     def steer(self, _request: BaseHTTPRequestHandler, body: Body | None) -> Body | None:
-        """Return the body with a choice of what the target writes."""
+        """Return the body with a choice for the target."""
         if body is None:
             return None
         results = [one for one in body["messages"] if one["role"] == "tool"]

@@ -32,7 +32,7 @@ def through(place: Place, passing: Passing) -> Iterator[Place]:
             self._pass_on(None)
 
         def do_POST(self) -> None:
-            """Pass on what is made of a body."""
+            """Pass on a body, perhaps changed."""
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             self._pass_on(json.dumps(passing(self, json.loads(raw))).encode())
 

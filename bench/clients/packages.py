@@ -40,7 +40,7 @@ class Installed:
 
 
 def installed(name: str, venvs: Path) -> Installed | None:
-    """Return a client, installed where it is not there yet; None where that fails."""
+    """Return a client, installed if it is not there yet; None if that fails."""
     package = PACKAGES[name]
     folder = venvs / name
     python = Path(sys.executable) if package.npm else folder / "bin" / "python"

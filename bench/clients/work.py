@@ -1,5 +1,5 @@
-"""The work that clients are given, and what its parts share. A client's environment has nothing but
-the standard library."""
+"""The work that clients are given, and the helpers of all of them. A client's environment has
+nothing but the standard library."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ CALLED: list[object] = []
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A daemon's API: its url ends with /v1, and key is what to send."""
+    """A daemon's API: its url ends with /v1; key is sent with each request."""
 
     name: str
     url: str
@@ -56,7 +56,7 @@ def called(times: int) -> None:
 
 
 def output(command: list[str], variables: dict[str, str], folder: str | None = None) -> str:
-    """Return what a command prints. Raise AssertionError where it fails."""
+    """Return what a command prints. Raise AssertionError if it fails."""
     place = {"PWD": folder} if folder is not None else {}  # some believe it rather than the system
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""What fills the cache for tests: archives by their checksum, and MCP servers asked for their tools."""
+"""The cache for tests is filled from archives with pinned checksums, and by asking MCP servers."""
 
 import hashlib
 import json

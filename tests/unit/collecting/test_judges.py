@@ -1,4 +1,4 @@
-"""What judges by collected files sees a loss, a refusal, and a document that is no valid one."""
+"""The judges of templates and schemas see a loss, a refusal, and an invalid document."""
 
 from importlib import import_module
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_repeated_names(validity: ModuleType):
 
 
 def test_ignored_keywords(validity: ModuleType):
-    """A keyword is left out where it is one, not where a property has its name."""
+    """A keyword is left out; a property of the same name stays."""
     schema = {"properties": {"not": {"not": {}, "pattern": "^(?!x)"}}, "enum": [{"not": 1}]}
     kept = {"properties": {"not": {}}, "enum": [{"not": 1}]}
     assert validity.without_ignored(schema) == kept
