@@ -10,12 +10,13 @@ from pathlib import Path
 from work import CALLED, CODE, MODEL, QUESTION, Place, called, output
 
 LLM_TOOL = """
-from typing import Literal
-
-def weather(days: Literal[1, 2, 3], unit: Literal["C", "F"]):
+def weather(
+    days: __import__("typing").Literal[1, 2, 3], unit: __import__("typing").Literal["C", "F"]
+):
     print("called", days, unit)
     return "mild"
 """
+"""llm takes every name of this file for a tool: an import would be one."""
 LLM_OPTIONS = ["-o", "max_tokens", "128", "-o", "temperature", "0", "-o", "stop", "</tool_call>"]
 """llm lets the model choose whether it calls: after many marks of a call, this one writes one
 more."""
