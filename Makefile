@@ -21,12 +21,15 @@ AS_WANTED = $(BIN)/python -c 'import llama_cpp as l; \
 COMPILE = CMAKE_ARGS='$(LLAMA)' $(BIN)/python -m pip install --quiet --force-reinstall --no-deps --no-cache-dir \
 	--no-binary llama-cpp-python "$$($(BIN)/python -m pip freeze | grep '^llama_cpp_python==')"
 
-.PHONY: demo setup check lint test wheel golden distribution faults templates tools fmt bench fuzz soak docs clean
+.PHONY: demo setup models check lint test wheel golden distribution faults templates tools fmt bench fuzz soak docs clean
 
 demo: $(STAMP)  ## the bundled pair beside its target alone, steps as long as on HARDWARE (PROMPT='class Stack:')
 	@$(BIN)/specmesh demo --hardware '$(HARDWARE)' -- '$(subst ','\'',$(PROMPT))'
 
 setup: $(STAMP)  ## the environment, with everything development needs
+
+models: $(STAMP)  ## two small real models in a cache outside of the checkout, and other forms of one
+	@$(BIN)/python tools/real_models.py
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,9 +46,10 @@ check:  ## what a change must pass, one after the other
 	$(MAKE) test
 
 # End to end, processes wait for each other half of the time: three tests at once keep two cores busy.
-test: $(STAMP)  ## the whole suite: unit, property, and end to end with the real daemons
+test: $(STAMP) models  ## the whole suite: unit, property, end to end with the real daemons, and with real models
 	$(BIN)/python -m pytest -m 'not e2e and not slow' --numprocesses 2 --dist loadfile
 	$(BIN)/python -m pytest -m 'e2e and not slow' --numprocesses 3 --dist loadfile tests/e2e tests/faults tests/contract
+	$(BIN)/python -m pytest -m 'real and not slow' --numprocesses 2 --dist loadfile tests/real
 
 # What is installed elsewhere has neither this checkout nor its links; --target holds the wheel alone.
 wheel: $(STAMP)  ## build the wheel, and have what it holds start both daemons

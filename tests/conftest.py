@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark those that start daemons. What takes long begins first, so that at the end no worker is alone with it."""
     items.sort(key=lambda item: not {"e2e", "faults", "properties"} & set(item.path.parts))
     for item in items:
-        if item.path.parent.name == "e2e" or {"mesh", "shared"} & set(
+        if item.path.parent.name in {"e2e", "real"} or {"mesh", "shared"} & set(
             getattr(item, "fixturenames", ())
         ):
             item.add_marker(pytest.mark.e2e)
@@ -75,15 +75,15 @@ def make_gguf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def make_hf(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Writes a tiny Hugging Face directory for MLX: make_hf("name", "hybrid", seed=1), kinds as tiny_hf.KINDS has.
-    make_hf("name", gguf=path) writes the weights of a tiny GGUF."""
+    make_hf("name", gguf=path) writes the weights of a GGUF file."""
     pytest.importorskip("mlx_lm")
     pytest.importorskip("mlx.core")
-    writer = import_module("harness.tiny_hf")
+    writer, converter = import_module("harness.tiny_hf"), import_module("hf_folder")
     folder = tmp_path_factory.mktemp("hf")
 
     def make(name: str, kind: str = "llama", gguf: Path | None = None, **options: object) -> Path:
         if gguf is not None:
-            return Path(writer.from_gguf(folder / name, gguf))
+            return Path(converter.write(folder / name, gguf))
         return Path(writer.write(folder / name, kind, **options))
 
     return make

@@ -1,10 +1,9 @@
-"""Writes small Hugging Face directories with random weights, or with those of a tiny GGUF, for MLX to load."""
+"""Writes small Hugging Face directories with random weights, for MLX to load."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import gguf
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
@@ -46,20 +45,6 @@ HYBRID |= {
 SLIDING = GROUPED | {"model_type": "gemma3_text", "query_pre_attn_scalar": 16}
 SLIDING |= {"sliding_window": WINDOW, "sliding_window_pattern": 2}
 KINDS = {"llama": LLAMA, "hybrid": HYBRID, "sliding": SLIDING}
-_GGUF_NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 
 
 def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) -> Path:
@@ -70,24 +55,6 @@ def write(folder: Path, kind: str, *, seed: int = 0, quantised: bool = False) ->
         "eos_token_id": 260,
     }
     config, weights = _random(config, seed, quantised)
-    return _save(folder, config, weights, _tiny_tokenizer())
-
-
-def from_gguf(folder: Path, path: Path) -> Path:
-    """Write the Llama in a GGUF file, weights and vocabulary, as a Hugging Face directory; returns `folder`."""
-    reader = gguf.GGUFReader(path)
-    heads = int(reader.fields["llama.attention.head_count"].contents())
-    weights = {_hf_name(tensor.name): np.array(tensor.data) for tensor in reader.tensors}
-    for name, values in weights.items():
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
-            weights[name] = _halves(values, heads)
-    layers = int(reader.fields["llama.block_count"].contents())
-    config = LLAMA | {
-        "vocab_size": N_VOCAB,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }
-    config |= {"max_position_embeddings": 512, "eos_token_id": 260, "num_key_value_heads": heads}
     return _save(folder, config, weights, _tiny_tokenizer())
 
 
@@ -113,25 +80,6 @@ def _values(like: Any, rng: np.random.Generator) -> Any:
         return np.array(like.astype(mx.float32))
     return rng.standard_normal(like.shape, np.float32) * np.float32(
         2.0 / np.sqrt(np.prod(like.shape[1:]))
-    )
-
-
-def _hf_name(name: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    if not stem.startswith("blk."):
-        return f"{_GGUF_NAMES[stem]}.{kind}"
-    _, layer, part = stem.split(".")
-    return f"model.layers.{layer}.{_GGUF_NAMES[part]}.{kind}"
-
-
-def _halves(weight: Any, heads: int) -> Any:
-    """Rows of each head from neighbours (E / 2, 2), as GGUF rotates them, to halves (2, E / 2)."""
-    rows, columns = weight.shape
-    return (
-        weight.reshape(heads, rows // heads // 2, 2, columns)
-        .swapaxes(1, 2)
-        .reshape(rows, columns)
-        .copy()
     )
 
 

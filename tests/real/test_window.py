@@ -1,0 +1,71 @@
+"""Gemma 3 attends to the last 512 ids only in most of its layers: texts that grow beyond them are the target's own."""
+
+import pytest
+import real_models
+from processes import Daemon, Mesh, body, complete, drafted
+from served import Served
+
+pytestmark = [pytest.mark.real, pytest.mark.models]
+
+WINDOW = 512
+N = 80
+OPTIONS = ("--ctx", 1024, "--max-sessions", 1)
+LOG = "".join(
+    f"Day {day}: the keeper of the lighthouse counted {day * day} ships and wrote {day % 3} letters.\n"
+    for day in range(1, 40)
+)
+PROMPTS = {"crossed": LOG[:1600], "left behind": LOG[:2600]}
+"""The text crosses the window's length; or the prompt is longer already."""
+
+TURNS = """{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message.role }}
+{{ message.content }}<end_of_turn>
+{% endfor %}<start_of_turn>model
+"""
+"""Gemma's marks of turns: this file, of a model that is not trained to chat, has no template."""
+
+
+@pytest.fixture(scope="module")
+def verifier(shared: Mesh) -> Daemon:
+    template = shared.folder / "turns.jinja"
+    template.write_text(TURNS, encoding="utf-8")
+    options = (*OPTIONS, "--reproducible", "--chat-template", template)
+    return shared.verifier(real_models.path("gemma3-270m-q4_k_m.gguf"), *options, engine="llama")
+
+
+@pytest.fixture(scope="module")
+def alone(verifier: Daemon) -> dict[str, list[int]]:
+    """The ids that follow each prompt without drafts, by its name."""
+    asked = {name: body(prompt, N, draft_n=0) for name, prompt in PROMPTS.items()}
+    return {name: complete(verifier, request).ids for name, request in asked.items()}
+
+
+def test_the_texts_are_longer_than_the_window(verifier: Daemon):
+    count = verifier.client.get("/tokenize", {"content": PROMPTS["crossed"]})
+    assert WINDOW - N < len(count["tokens"]) < WINDOW
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_rejected_drafts_change_no_id(
+    verifier: Daemon, beside: Mesh, alone: dict[str, list[int]], name: str
+):
+    """N-gram lookup proposes the numbers of earlier lines, which are wrong."""
+    beside.drafter("", *OPTIONS, engine="ngram")
+    found = drafted(verifier, body(PROMPTS[name], N, draft_n=4))
+    assert found.ids == alone[name]
+
+
+def test_a_drafter_with_a_window_changes_no_id(
+    verifier: Daemon, beside: Mesh, alone: dict[str, list[int]]
+):
+    model = real_models.path("gemma3-270m-q4_k_m.gguf")
+    beside.drafter(model, *OPTIONS, engine="llama")
+    found = drafted(verifier, body(PROMPTS["crossed"], N, draft_n=4))
+    assert found.ids == alone["crossed"]
+
+
+def test_a_chat_continues_its_turns(verifier: Daemon):
+    """Marks of turns are one id each; the answer is what follows the rendered prompt."""
+    served = Served(verifier)
+    said = [{"role": "user", "content": "The capital of France is"}]
+    rendered = served.ask("POST", "/apply-template", {"messages": said}).json()["prompt"]
+    assert served.chat(*said).texts == served.complete(prompt=rendered).texts

