@@ -2,21 +2,26 @@
 
 from collections.abc import Sequence
 
-from processes import Daemon, Json, complete, until
+from processes import Daemon, Json, Stream, complete, until
 
 
-def acceptance(daemon: Daemon, requests: Sequence[Json], least: int) -> float:
-    """Return accepted drafts per verified one, over these completions. They are asked for until at least so many drafts
-    have been verified: on a busy machine a drafter may come too late for a whole text."""
-    drafted = accepted = 0
+def drafted_texts(daemon: Daemon, requests: Sequence[Json], least: int) -> list[Stream]:
+    """Return these completions, asked for until at least so many drafts have been verified: on a busy machine a drafter
+    may come too late for a whole text."""
+    streams: list[Stream] = []
 
     def ask() -> bool:
-        nonlocal drafted, accepted
-        for request in requests:
-            report = complete(daemon, request).result["report"]
-            drafted += report["drafted"]
-            accepted += report["accepted"]
-        return drafted >= least
+        streams.extend(complete(daemon, request) for request in requests)
+        return _sum(streams, "drafted") >= least
 
     until(ask, f"{least} drafts are verified")
-    return accepted / drafted
+    return streams
+
+
+def acceptance(streams: Sequence[Stream]) -> float:
+    """Return accepted drafts per verified one."""
+    return _sum(streams, "accepted") / _sum(streams, "drafted")
+
+
+def _sum(streams: Sequence[Stream], count: str) -> int:
+    return sum(stream.result["report"][count] for stream in streams)

@@ -2,7 +2,7 @@
 
 import pytest
 import real_models
-from acceptance import acceptance
+from acceptance import acceptance, drafted_texts
 from processes import Daemon, Mesh, body, complete
 
 pytestmark = [pytest.mark.real, pytest.mark.models]
@@ -56,4 +56,4 @@ def test_a_sampled_text_is_its_seeds(pair: dict[str, Daemon]):
 
 def test_most_drafts_are_accepted(pair: dict[str, Daemon]):
     asked = [body(prompt, N, draft_n=4) for prompt in PROMPTS.values()]
-    assert acceptance(pair["verifier"], asked, least=N) > 0.5
+    assert acceptance(drafted_texts(pair["verifier"], asked, least=N)) > 0.5
