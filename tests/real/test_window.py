@@ -17,11 +17,12 @@ LOG = "".join(
 PROMPTS = {"crossed": LOG[:1600], "left behind": LOG[:2600]}
 """The text crosses the window's length; or the prompt is longer already."""
 
-TURNS = """{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message.role }}
-{{ message.content }}<end_of_turn>
-{% endfor %}<start_of_turn>model
-"""
-"""Gemma's marks of turns: this file, of a model that is not trained to chat, has no template."""
+TURNS = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<start_of_turn>' + message.role + '\\n' + message.content + '<end_of_turn>\\n' }}"
+    "{% endfor %}{{ '<start_of_turn>model\\n' }}"
+)
+"""Gemma's marks of turns: the file has no template, as the model is not trained to chat."""
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +64,10 @@ def test_a_drafter_with_a_window_changes_no_id(
     assert found.ids == alone["crossed"]
 
 
-def test_a_chat_continues_its_turns(verifier: Daemon):
-    """Marks of turns are one id each; the answer is what follows the rendered prompt."""
+def test_a_chat_is_its_turns_continued(verifier: Daemon):
+    """Its prompt begins with one mark for the beginning, which the template and the vocabulary both ask for."""
     served = Served(verifier)
-    said = [{"role": "user", "content": "The capital of France is"}]
-    rendered = served.ask("POST", "/apply-template", {"messages": said}).json()["prompt"]
-    assert served.chat(*said).texts == served.complete(prompt=rendered).texts
+    turns = "<start_of_turn>user\nThe sky is<end_of_turn>\n<start_of_turn>model\n"
+    chat = served.chat({"role": "user", "content": "The sky is"})
+    continued = served.complete(prompt=turns)
+    assert (chat.texts, chat.usage) == (continued.texts, continued.usage)
