@@ -1,4 +1,4 @@
-"""Writes the Llama of a GGUF file as a Hugging Face folder, which MLX loads: the same weights, the same vocabulary."""
+"""Writes the Llama of a GGUF file, weights and vocabulary, as a Hugging Face folder for MLX."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,8 @@ class Llama:
     """A GGUF file's weights and vocabulary in Hugging Face's names and order."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ValueError where the model is no Llama, or splits text in a way that is not known here."""
+        """Read the file. Raises ValueError for a model that is no Llama, or whose way of splitting
+        text is not in PRE_TOKENIZERS."""
         self._reader = gguf.GGUFReader(path)
         architecture = self._value("general.architecture")
         if architecture != "llama":
@@ -62,7 +63,7 @@ class Llama:
         self._tokens: list[str] = self._value("tokenizer.ggml.tokens")
 
     def config(self) -> Json:
-        """Return what config.json holds."""
+        """Return the contents of config.json."""
         names = {tensor.name for tensor in self._reader.tensors}
         return {
             "model_type": "llama",
@@ -81,7 +82,7 @@ class Llama:
         }
 
     def weights(self, dtype: DTypeLike) -> Weights:
-        """Return the weights of model.safetensors, dequantised, in this type."""
+        """Return the weights for model.safetensors, dequantised, in this type."""
         weights: Weights = {}
         for tensor in self._reader.tensors:
             values = dequantize(tensor.data, tensor.tensor_type)
@@ -94,7 +95,7 @@ class Llama:
         return weights
 
     def tokenizer(self) -> Json:
-        """Return what tokenizer.json holds: a byte-level BPE without the ids that stand for nothing."""
+        """Return the contents of tokenizer.json: a byte-level BPE without unused ids."""
         vocabulary: dict[str, int] = {}
         added: list[Json] = []
         types = self._value("tokenizer.ggml.token_type")
@@ -118,7 +119,7 @@ class Llama:
         }
 
     def tokenizer_config(self) -> Json:
-        """Return what tokenizer_config.json holds."""
+        """Return the contents of tokenizer_config.json."""
         end = self._tokens[self._value("tokenizer.ggml.eos_token_id")]
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
         template = self._value("tokenizer.chat_template", None)
@@ -159,7 +160,7 @@ def _added(token: int, text: str, *, special: bool) -> Json:
 
 
 def _hf_name(name: str) -> str:
-    """Return Hugging Face's name of a tensor, `blk.0.attn_q.weight` or `output.weight` for example."""
+    """Return Hugging Face's name of a tensor, of `blk.0.attn_q.weight` for example."""
     stem, _, kind = name.rpartition(".")
     if not stem.startswith("blk."):
         return f"{OTHER_NAMES[stem]}.{kind}"
@@ -168,7 +169,7 @@ def _hf_name(name: str) -> str:
 
 
 def _halves(weight: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Reorder each head's rows from neighbours (E / 2, 2), as GGUF rotates them, to halves (2, E / 2)."""
+    """Reorder each head's rows from GGUF's pairs (E / 2, 2) to Hugging Face's halves (2, E / 2)."""
     rows, columns = weight.shape
     pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
     return pairs.swapaxes(1, 2).reshape(rows, columns).copy()

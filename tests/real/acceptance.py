@@ -6,8 +6,8 @@ from processes import Daemon, Json, Stream, complete, until
 
 
 def drafted_texts(daemon: Daemon, requests: Sequence[Json], least: int) -> list[Stream]:
-    """Return these completions, asked for until at least so many drafts have been verified: on a busy machine a drafter
-    may come too late for a whole text."""
+    """Return these completions, asked for again until at least so many drafts have been verified.
+    On a busy machine a drafter may come too late for a whole text."""
     streams: list[Stream] = []
 
     def ask() -> bool:

@@ -1,4 +1,4 @@
-"""Real models in real daemons. `make models` fetches the models; without them every test here fails and says so."""
+"""Real models in real daemons. `make models` fetches the models."""
 
 import pytest
 import real_models
@@ -9,7 +9,7 @@ __all__ = ["beside", "logs", "mesh", "role", "shared"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _models() -> None:
-    """Fail each test by one sentence where a model is not there: a skipped test would hide it."""
+    """Fail each test, with one sentence, if a model is missing: a skipped test would hide it."""
     missing = [name for name in real_models.NAMES if not (real_models.folder() / name).exists()]
     if missing:
         names = ", ".join(missing)

@@ -1,4 +1,4 @@
-"""Chats with SmolLM2 by its own template, at the verifier and at its drafter: tools, schemas, many turns."""
+"""Chats with SmolLM2 by its own template, at verifier and drafter: tools, schemas, many turns."""
 
 import json
 from typing import Any

@@ -1,4 +1,7 @@
-"""SmolLM2 in 16 bits with a drafter in four, both by llama.cpp: the text is the target's own, and most drafts stand."""
+"""SmolLM2 in 16 bits with a drafter in 4 bits, both by llama.cpp.
+
+The text is the target's own, and most drafts are accepted.
+"""
 
 import pytest
 import real_models

@@ -1,7 +1,7 @@
 """SmolLM2 in 16 bits by llama.cpp with a drafter by MLX, of the same weights.
 
-On a CPU MLX takes some 180 ms for a token, and the target takes 20 ms: no draft would ever be in time. So the target's
-steps are stretched, far enough for a busy machine too.
+On a CPU MLX takes some 180 ms for a token, and the target takes 20 ms: no draft would ever be in
+time. So the target's steps are stretched, far enough for a busy machine too.
 """
 
 import pytest

