@@ -45,7 +45,7 @@ from specmesh.core.chat import Tokenizer, unknown_variables
 from specmesh.core.fields import Json
 from specmesh.core.session_params import endless
 from specmesh.core.snapshot import as_json
-from specmesh.security import endpoint, is_loopback
+from specmesh.security import is_own_host, is_own_page
 
 log = structlog.get_logger("specmesh.api")
 
@@ -286,32 +286,38 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
 
 
 class ApiGuard:
-    """Middleware before the application. With keys: every resource but /health needs one of them as bearer. Without: no
-    web page may use the API through its visitor's browser, neither under a name of its own that points here (DNS
-    rebinding) nor across origins, but for those of `origins`."""
+    """Middleware before the application. With keys every resource but /health needs one of them as
+    bearer. Without, no web page of elsewhere may use the API through its visitor's browser, neither
+    under a name of its own that points here (DNS rebinding) nor across origins. Pages that this
+    machine serves may, and those of `origins`."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], origins: Collection[str] = ()) -> None:
         self._app, self._keys, self._origins = app, keys, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = (
-            self._refusal(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
-        )
-        await (self._app if refusal is None else refusal)(scope, receive, send)
+        refused = None
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            refused = (
+                self._unknown(headers, scope["path"]) if self._keys else self._foreign(headers)
+            )
+        await (self._app if refused is None else refused)(scope, receive, send)
 
-    def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
-        origin = headers.get("origin")
+    def _unknown(self, headers: Headers, path: str) -> JSONResponse | None:
+        """Return what refuses a request without a key."""
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if self._keys:
-            if path == "/health" or (
-                scheme.lower() == "bearer" and _is_key(given.strip(), self._keys)
-            ):
-                return None
-            error = errors.Refused("no valid API key", "send Authorization: Bearer KEY")
-            body = error_body(error, "authentication_error", "invalid_api_key")
-            return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
-        allowed = origin is None or origin in self._origins or _is_here(origin)
-        if allowed and _is_here(f"//{headers.get('host', '')}"):
+        bears = scheme.lower() == "bearer" and _is_key(given.strip(), self._keys)
+        if bears or path == "/health":
+            return None
+        error = errors.Refused("no valid API key", "send Authorization: Bearer KEY")
+        body = error_body(error, "authentication_error", "invalid_api_key")
+        return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
+
+    def _foreign(self, headers: Headers) -> JSONResponse | None:
+        """Return what refuses a request that comes by another host's name, or from its page."""
+        origin = headers.get("origin")
+        allowed = origin is None or origin in self._origins or is_own_page(origin)
+        if allowed and is_own_host(headers.get("host", "")):
             return None
         error = errors.Refused(
             "without an API key only programs on this machine may ask, and pages of --allow-origin"
@@ -319,24 +325,33 @@ class ApiGuard:
         return JSONResponse(error_body(error, "permission_error", "forbidden"), 403)
 
 
+class PageAccess(CORSMiddleware):
+    """Lets browsers give answers to pages of `origins`, and to those that this machine serves."""
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        super().__init__(
+            app,
+            origins,
+            ("GET", "POST", "DELETE"),
+            ("*",),
+            allow_private_network=True,  # a page of a public network asks for that besides
+            expose_headers=("X-Request-Id", "X-Specmesh-Ignored", "Retry-After"),
+        )
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        """Return whether a page of this origin may have the answer."""
+        return super().is_allowed_origin(origin) or is_own_page(origin)
+
+
 def guarded(app: ASGIApp, port: Port) -> ASGIApp:
-    """The application as a port has it. A browser asks without a key whether it may ask, so CORS comes first."""
-    shown = ("X-Request-Id", "X-Specmesh-Ignored", "Retry-After")
-    app, methods = ApiGuard(app, port.keys, port.origins), ("GET", "POST", "DELETE")
-    if not port.origins:
-        return app
-    # a page of a public network asks with Access-Control-Request-Private-Network besides
-    return CORSMiddleware(
-        app, port.origins, methods, ("*",), allow_private_network=True, expose_headers=shown
-    )
+    """Return the application as a port has it. Where pages of elsewhere may come, browsers ask
+    first, without a key, whether theirs may; else they get no word."""
+    if port.keys or port.origins:
+        return PageAccess(ApiGuard(app, port.keys, port.origins), port.origins)
+    return ApiGuard(PageAccess(app, ()), ())
 
 
 def _is_key(given: str, keys: tuple[str, ...]) -> bool:
     """Compares with every key, so that the time it takes tells nothing."""
     raw = given.encode("utf-8", "replace")
     return True in [hmac.compare_digest(raw, key.encode()) for key in keys]
-
-
-def _is_here(url: str) -> bool:
-    """Whether a URL's host is this machine under a name that nobody else can give it."""
-    return is_loopback(endpoint(url)[0])

@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import re
 import socket
 from urllib.parse import urlsplit
 
@@ -17,6 +18,33 @@ def is_loopback(host: str) -> bool:
         return _plain(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+_AUTHORITY = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+_PAGE = re.compile(r"https?://(.+)", re.ASCII | re.IGNORECASE)
+
+
+def is_own_host(authority: str) -> bool:
+    """Return whether HOST or HOST:PORT of a header is this machine under a name that nobody else
+    can give it: localhost, a loopback address, or 0.0.0.0 or [::], which systems connect to
+    loopback. There is a host and a port and nothing besides, such as a user or a zone."""
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        return False
+    host = found[1].lower()
+    if host == "localhost":
+        return True
+    try:
+        address = _plain(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def is_own_page(origin: str) -> bool:
+    """Return whether an Origin header is that of a page which this machine serves."""
+    found = _PAGE.fullmatch(origin)
+    return found is not None and is_own_host(found[1])
 
 
 def endpoint(address: str) -> tuple[str, int | None]:

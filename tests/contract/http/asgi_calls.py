@@ -59,7 +59,7 @@ class FakeDaemon:
 
 
 class Reader:
-    """The connection of an answer, as far as that knows it. cuts: how often the answer closed it."""
+    """The connection of an answer, as far as that knows it. cuts: how often that closed it."""
 
     def __init__(self, *, behind: bool = False) -> None:
         self.behind, self.cuts = behind, 0

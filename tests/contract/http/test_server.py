@@ -280,27 +280,97 @@ def asked(keys: tuple[str, ...], path: str = "/stats", **headers: str) -> int:
     return asyncio.run(call(FakeDaemon(), "GET", path, app=guard, headers=raw)).status
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST", "127.0.0.2:80"],
+OWN_HOSTS = (
+    "localhost",
+    "LOCALHOST",
+    "localhost:8080",
+    "127.0.0.1:8080",
+    "127.0.0.2:80",
+    "0.0.0.0",
+    "0.0.0.0:8080",
+    "[::1]",
+    "[::1]:8080",
+    "[0:0:0:0:0:0:0:1]:8080",
+    "[::ffff:127.0.0.1]:8080",
+    "[::]:8080",
 )
+OWN_PAGES = (
+    "http://localhost:3000",
+    "https://localhost",
+    "http://127.0.0.1:5173",
+    "http://[::1]:3000",
+    "http://0.0.0.0:8000",
+)
+OTHER_HOSTS = (
+    "",
+    "evil.example",
+    "evil.example:8080",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "192.168.1.5:8080",
+    "host.docker.internal:8080",
+    "[bad",
+    "@",
+    "evil.example@localhost",
+    "evil.example@127.0.0.1:8080",
+    "localhost@evil.example",
+    "127.0.0.1%25evil.example",
+    "[::1%25eth0]:8080",
+    "[::1%eth0]",
+    "::1",
+    "[127.0.0.1]x",
+    "localhost:8080/",
+    "localhost:8080?x",
+    "localhost#evil.example",
+    "localhost:",
+    "localhost:80:80",
+    "localhost:999999",
+    "localhost\\evil.example",
+    " localhost",
+    "localhost localhost",
+    "127.0.0.1,evil.example",
+    "1",
+    "127.1",
+    "0x7f000001",
+)
+OTHER_PAGES = (
+    "https://evil.example",
+    "https://localhost.evil.example",
+    "http://evil.example@localhost",
+    "http://localhost@evil.example",
+    "http://127.0.0.1%25.evil.example",
+    "http://0.0.0.0.evil.example",
+    "http://[bad",
+    "http://192.168.1.5:3000",
+    "http://localhost:3000/",
+    "chrome-extension://localhost",
+    "file://localhost",
+    "//localhost",
+    "localhost",
+    "null",
+    "",
+)
+
+
+@pytest.mark.parametrize("host", OWN_HOSTS)
 def test_this_machine_needs_no_key(host: str):
     assert asked((), host=host) == 200
-    assert asked((), host=host, origin="http://localhost:3000") == 200
+    for page in OWN_PAGES:
+        assert asked((), host=host, origin=page) == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["", "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "[bad", "@"]
-)
+@pytest.mark.parametrize("host", OTHER_HOSTS)
 def test_another_name_is_refused(host: str):
     assert asked((), host=host) == 403
+    assert asked((), host=host, origin=OWN_PAGES[0]) == 403
     assert asked(()) == 403
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://[bad"])
+@pytest.mark.parametrize("origin", OTHER_PAGES)
 @pytest.mark.fault("E6.73")
 def test_another_origin_is_refused(origin: str):
-    assert asked((), host="localhost", origin=origin) == 403
+    for host in OWN_HOSTS:
+        assert asked((), host=host, origin=origin) == 403
 
 
 @pytest.mark.fault("E6.73")
@@ -326,21 +396,56 @@ def test_keys():
 PAGE = "https://page.example"
 
 
-def preflight(port: Port, **headers: str) -> Answer:
-    """What a browser is answered that asks whether its page may ask."""
-    asked = {"host": "localhost", "access-control-request-method": "POST"} | headers
+def browsed(port: Port, method: str, **headers: str) -> Answer:
+    """What a browser is answered at a port, by this method."""
+    asked = {"host": "localhost"} | headers
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
     app = guarded(PlainTextResponse("ok"), port)
-    return asyncio.run(call(FakeDaemon(), "OPTIONS", "/v1/completions", app=app, headers=raw))
+    return asyncio.run(call(FakeDaemon(), method, "/v1/completions", app=app, headers=raw))
+
+
+PREFLIGHT = {
+    "access_control_request_method": "POST",
+    "access_control_request_headers": "authorization,content-type,x-stainless-os",
+}
 
 
 @pytest.mark.parametrize("keys", [(), ("sk-one",)])
 def test_pages_of_public_networks_may_be_let_in(keys: tuple[str, ...]):
     """Their browser asks whether this machine's network may be reached from there."""
     port = Port("127.0.0.1", 80, keys, (PAGE,))
-    answer = preflight(port, origin=PAGE, access_control_request_private_network="true")
+    wanted = PREFLIGHT | {"access_control_request_private_network": "true"}
+    answer = browsed(port, "OPTIONS", origin=PAGE, **wanted)
     allowed = {
         name.removeprefix("access-control-allow-"): value for name, value in answer.headers.items()
     }
     assert answer.status == 200
     assert (allowed["origin"], allowed["private-network"]) == (PAGE, "true")
+
+
+@pytest.mark.parametrize("keys", [(), ("sk-one",)])
+@pytest.mark.parametrize("origins", [(), (PAGE,)])
+@pytest.mark.parametrize("page", OWN_PAGES)
+def test_pages_of_this_machine_may_ask(page: str, origins: tuple[str, ...], keys: tuple[str, ...]):
+    """Their browser is answered so, without a key, and shows them the answer, an error too."""
+    port = Port("127.0.0.1", 80, keys, origins)
+    asked = browsed(port, "OPTIONS", origin=page, **PREFLIGHT)
+    assert asked.status == 200
+    assert asked.headers["access-control-allow-origin"] == page
+    assert "x-stainless-os" in asked.headers["access-control-allow-headers"]
+    answer = browsed(port, "POST", origin=page)
+    assert answer.status == (401 if keys else 200)
+    assert answer.headers["access-control-allow-origin"] == page
+
+
+@pytest.mark.parametrize("keys", [(), ("sk-one",)])
+@pytest.mark.parametrize("origins", [(), (PAGE,)])
+@pytest.mark.parametrize("page", OTHER_PAGES)
+def test_pages_of_elsewhere_may_not(page: str, origins: tuple[str, ...], keys: tuple[str, ...]):
+    port = Port("127.0.0.1", 80, keys, origins)
+    asked = browsed(port, "OPTIONS", origin=page, **PREFLIGHT)
+    assert asked.status == (400 if keys or origins else 403)
+    assert "access-control-allow-origin" not in asked.headers
+    answer = browsed(port, "POST", origin=page)
+    assert answer.status == (401 if keys else 403)
+    assert "access-control-allow-origin" not in answer.headers
