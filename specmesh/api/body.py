@@ -20,7 +20,14 @@ from specmesh.core.fields import (
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import MAX_TOOLS, Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import MAX_ALTERNATIVES
-from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage, message_of, session_params
+from specmesh.core.sampling.sampler import MOST
+from specmesh.core.session_params import (
+    LARGEST_MAX_TOKENS,
+    LEAST_FACTOR,
+    ChatMessage,
+    message_of,
+    session_params,
+)
 from specmesh.errors import RequestError
 
 VERIFIER_TIMEOUT, LONGEST_TIMEOUT = 30.0, 86_400.0
@@ -83,6 +90,7 @@ def parse_body(value: object, *, chat: bool) -> Body:
 def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     """Return what is asked for, and the model that began it where it is a resumed text."""
     logprobs, grammar = _logprobs(fields, chat=chat), _grammar(fields, chat=chat)
+    _rename_repetition(fields)
     params = session_params(
         fields, _seed(fields), _max_tokens(fields, chat=chat), logprobs, grammar
     )
@@ -109,6 +117,20 @@ def _requests(fields: Fields, *, chat: bool) -> tuple[tuple[Request, ...], str]:
     if is_list(said) and said and all(isinstance(one, str | list) for one in said):
         return tuple(_prompted(one, request) for one in said), ""
     return (_prompted(said, request),), ""
+
+
+def _rename_repetition(fields: Fields) -> None:
+    """Make vLLM's `repetition_penalty` a `repeat_penalty`. The formula is the same, and it covers
+    the whole text with its prompt unless `repeat_last_n` is given. Of both one may be 1, which is
+    no penalty; raise RequestError where they are two."""
+    asked = fields.number("repetition_penalty", 1.0, LEAST_FACTOR, MOST)
+    if asked == 1:
+        return
+    if fields.given.get("repeat_penalty", asked) not in (1, asked):
+        why = "repetition_penalty and repeat_penalty differ: give one of them"
+        raise RequestError(why, "repetition_penalty")
+    fields.given["repeat_penalty"] = asked
+    fields.given.setdefault("repeat_last_n", -1)
 
 
 def _prompted(value: object, request: Request) -> Request:
@@ -390,7 +412,7 @@ _UNSUPPORTED = (
 )
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     _UNSUPPORTED: (False, 0, "", [], {}),
-    "best_of length_penalty num_beams repetition_penalty typ_p typical_p": (1,),
+    "best_of length_penalty num_beams typ_p typical_p": (1,),
     "adaptive_target n_predict": (-1,),
     "t_max_predict_ms top_n_sigma": (-1, 0),
     "do_sample skip_special_tokens": (True,),

@@ -17,7 +17,7 @@ from specmesh.core.sampling.sampler import (
     Penalties,
     SamplingParams,
 )
-from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
+from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS, MAX_TOGETHER
 from specmesh.core.tool_calls import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
 
@@ -226,10 +226,10 @@ def stops_of(value: object) -> tuple[str, ...]:
     stops = [stop for stop in given if isinstance(stop, str)] if is_list(given) else []
     if stops != given:
         raise RequestError("stop must be a text or a list of texts", "stop")
-    if len(stops) > MAX_STOPS or any(len(stop) > MAX_LENGTH for stop in stops):
-        raise RequestError(
-            f"stop must be at most {MAX_STOPS} texts of at most {MAX_LENGTH} characters", "stop"
-        )
+    longest, together = max(map(len, stops), default=0), sum(map(len, stops))
+    if len(stops) > MAX_STOPS or longest > MAX_LENGTH or together > MAX_TOGETHER:
+        most = f"{MAX_LENGTH} characters each and {MAX_TOGETHER} together"
+        raise RequestError(f"stop must be at most {MAX_STOPS} texts, of {most}", "stop")
     if any("\ufffd" in stop for stop in stops):  # it stands for bytes that are no text
         raise RequestError("stop must not contain U+FFFD", "stop")
     try:

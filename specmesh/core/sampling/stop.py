@@ -5,28 +5,30 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from specmesh.core.reasoning import begun, first_mark
+from specmesh.core.reasoning import first_mark
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 
-MAX_STOPS, MAX_LENGTH = 16, 1024  # most stop strings of a session, and their most characters
+MAX_STOPS, MAX_LENGTH = 64, 1024  # most stop strings of a session, and their most characters
+MAX_TOGETHER = 16 * 1024  # most characters of all: they are looked for at every token
 
 
 class StopScan:
     """Says which id completes a stop string. `pieces` are the bytes of each id."""
 
     def __init__(self, stops: Sequence[str], pieces: Sequence[bytes]) -> None:
-        self._stops = tuple(stop.encode() for stop in stops)
+        # bytes as characters: `in` takes a tenth of the time that it does with bytes
+        self._stops = tuple(stop.encode().decode("latin-1") for stop in stops)
         self._pieces = pieces
-        self._tail = b""
+        self._tail = ""
         self._reach = max(map(len, self._stops), default=1) - 1
 
     def completes(self, token: int) -> bool:
         """Take the next id of the text; whether a stop string ends in its bytes."""
         if not self._stops:
             return False
-        seen = self._tail + self._pieces[token]
+        seen = self._tail + self._pieces[token].decode("latin-1")
         self._tail = seen[len(seen) - min(self._reach, len(seen)) :]
-        return any(stop in seen for stop in self._stops)
+        return any(map(seen.__contains__, self._stops))
 
 
 class ShownText(NamedTuple):
@@ -44,6 +46,10 @@ class StopTextFilter:
         self._pieces = vocabulary.pieces
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops), default=0)
+        self._by_first: dict[str, list[str]] = {}  # stop strings by their first character
+        for stop in self._stops:
+            self._by_first.setdefault(stop[0], []).append(stop)
         self._kept = ""
         self._over = False
         self._come = self._shown = 0  # characters
@@ -78,8 +84,22 @@ class StopTextFilter:
         if self._over:
             return ""
         text = self._kept + text
-        end, stop = first_mark(text, self._stops)
-        self._over = bool(stop)
-        end -= 0 if stop else begun(text, self._stops)
-        self._kept = "" if stop else text[end:]
+        self._over = any(map(text.__contains__, self._stops))
+        if self._over:
+            end, _ = first_mark(text, self._stops)
+            self._kept = ""
+        else:
+            end = self._where_one_may_begin(text)
+            self._kept = text[end:]
         return text[:end]
+
+    def _where_one_may_begin(self, text: str) -> int:
+        """Return where the longest end of a text begins that a stop string begins with."""
+        for begin in range(max(len(text) - self._longest + 1, 0), len(text)):
+            candidates = self._by_first.get(text[begin])
+            if candidates is None:
+                continue
+            tail = text[begin:]
+            if any(stop.startswith(tail) for stop in candidates):
+                return begin
+        return len(text)

@@ -53,7 +53,7 @@ REFUSED: dict[str, list[object]] = {
     "draft_n": [-1, MAX_DRAFTS + 1, "many", True],
     "stream": [1, "yes"],
     "reconnect_timeout": [-1],
-    "stop": [[1], {"x": 1}, ["x"] * 17, "x" * 1025],
+    "stop": [[1], {"x": 1}, ["x"] * 65, "x" * 1025, ["x" * 1024] * 17],
     "stream_options": ["all"],
     "n": [0, 9, True],
     "echo": [1],
@@ -63,6 +63,7 @@ REFUSED: dict[str, list[object]] = {
     "presence_penalty": [101],
     "frequency_penalty": ["1"],
     "repeat_penalty": [0, -1],
+    "repetition_penalty": [0, -1, 101, "1", True],
     "repeat_last_n": [-2],
     "min_p": [1.1],
     "strategy": ["lossy", 1],
@@ -106,12 +107,13 @@ TAKEN: dict[str, list[object]] = {
     **{name: [[]] for name in ("suffix", "stop_token_ids")},
     **{name: [1.0] for name in ("typical_p", "best_of", "n", "min_p", "threshold")},
     "top_n_sigma": [-1.0],
-    "stop": [None, [], "", ["x"] * 16],
+    "stop": [None, [], "", ["x"] * 64, ["x" * 1024] * 16],
     "response_format": [{"type": "text"}],
     "echo": [False, True],
     "logprobs": [None, False, 20],
     "presence_penalty": [0, -100],
     "repeat_penalty": [0.5],
+    "repetition_penalty": [None, 1, 1.1],
     "strategy": [None, "probabilistic", "greedy"],
     "logit_bias": [{}, [], None],
     **{name: [None, -1, 7.0] for name in ("max_tokens", "seed", "top_k", "repeat_last_n")},
@@ -140,6 +142,29 @@ def test_penalties_and_biases():
     assert openai.requests[0].params.sampling.logit_bias == ((50256, -100.0), (7, 0.5))
     llama = parse_completion({"prompt": "x", "logit_bias": [[50256, -1], [7, 1]]})
     assert llama.requests[0].params.sampling.logit_bias == ((50256, -1.0), (7, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "penalty", "window"),
+    [
+        ({"repetition_penalty": 1.3}, 1.3, -1),
+        ({"repetition_penalty": 1.3, "repeat_last_n": 5}, 1.3, 5),
+        ({"repetition_penalty": 1.3, "repeat_penalty": 1.3}, 1.3, -1),
+        ({"repetition_penalty": 1.3, "repeat_penalty": 1}, 1.3, -1),
+        ({"repetition_penalty": 1, "repeat_penalty": 1.3}, 1.3, 64),
+        ({"repetition_penalty": 1.0}, 1.0, 64),
+    ],
+)
+def test_the_repetition_penalty_of_vllm(fields: dict[str, object], penalty: float, window: int):
+    """It is another name of repeat_penalty, for the whole text."""
+    sampling = parse_completion({"prompt": "x"} | fields).requests[0].params.sampling
+    assert (sampling.penalties.repeat, sampling.penalties.window) == (penalty, window)
+
+
+def test_two_penalties_of_one_kind():
+    with pytest.raises(RequestError, match="differ") as refused:
+        parse_completion({"prompt": "x", "repetition_penalty": 1.3, "repeat_penalty": 1.2})
+    assert refused.value.param == "repetition_penalty"
 
 
 JSON = st.recursive(

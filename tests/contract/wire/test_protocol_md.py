@@ -192,11 +192,12 @@ def test_option_table_is_what_a_session_takes(name, kind, default, limits):
 
 def test_limits_of_lists_are_what_a_session_takes():
     rows = {row.id: row.values[3] for row in option_rows()}
-    count, length = map(int, re.findall(r"\d+", rows["stop"]))
-    assert len(wire_params({"stop": ["x" * length] * count}).stop) == count
-    assert (
-        refused({"stop": ["x" * (length + 1)]}) == refused({"stop": ["x"] * (count + 1)}) == "stop"
-    )
+    count, length, together = map(int, re.findall(r"\d+", rows["stop"]))
+    longest = ["x" * length] * (together // length)
+    assert len(wire_params({"stop": longest}).stop) == len(longest)
+    assert len(wire_params({"stop": ["x"] * count}).stop) == count
+    for wrong in (["x" * (length + 1)], ["x"] * (count + 1), [*longest, "x"]):
+        assert refused({"stop": wrong}) == "stop"
     count, (_, largest) = int(rows["logit_bias"].split()[0]), within(rows["logit_bias"])
     for bias in within(rows["logit_bias"]):
         assert len(wire_params({"logit_bias": [[1, bias]] * count}).sampling.logit_bias) == count

@@ -16,7 +16,7 @@ from specmesh.core.requests import DrafterRequest, Request, open_of, requested
 from specmesh.core.sampling.constraint import MAX_GRAMMAR, Grammar, GrammarKind, check_grammar
 from specmesh.core.sampling.proposal import HEAVIEST, MAX_PROPOSAL, Proposal, flattened, unflattened
 from specmesh.core.sampling.sampler import MAX_BIASES, Penalties, SamplingParams
-from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS
+from specmesh.core.sampling.stop import MAX_STOPS, MAX_TOGETHER
 from specmesh.core.session_params import ChatMessage, SessionParams, stops_of, wire_params
 from specmesh.core.statistics import SessionTimes
 from specmesh.errors import RequestError
@@ -90,7 +90,7 @@ def test_the_largest_session_fits_a_frame():
     """What a request may have at most, in what JSON needs most for, is announced in one OPENED."""
     biases = tuple((2**31 - 1, -1.2345678901234567e-300) for _ in range(MAX_BIASES))
     grammar = check_grammar(Grammar(GrammarKind.GBNF, '"' * MAX_GRAMMAR))
-    stops = stops_of(["\x01" * MAX_LENGTH] * MAX_STOPS)
+    stops = stops_of(["\x01" * (MAX_TOGETHER // MAX_STOPS)] * MAX_STOPS)
     params = SessionParams(SamplingParams(logit_bias=biases), 20, stop=stops, grammar=grammar)
     assert wire_params(decode_one(m.Opened(3, 0, 12, params.named())).options) == params
 
