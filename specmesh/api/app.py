@@ -8,6 +8,7 @@ import asyncio
 import hmac
 import json
 import time
+import zlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -243,13 +244,55 @@ async def round_trips(backend: Backend, timeout: float) -> list[dict[str, object
     ]
 
 
+_INFLATED = ("gzip", "x-gzip", "deflate")
+
+
+async def _body(http: HttpRequest) -> bytearray:
+    """Return the request's body, inflated where it is compressed, of at most MAX_HTTP_BODY bytes.
+    Raise HTTPException where it is longer, or compressed in another way, and RequestError where it
+    is damaged. Nothing is inflated beyond that length."""
+    encoding = ", ".join(http.headers.getlist("content-encoding")).strip().lower() or "identity"
+    if encoding not in ("identity", *_INFLATED):
+        why = f"Content-Encoding {encoding[:80]} is not supported: send gzip, deflate or none"
+        raise HTTPException(415, why, {"Accept-Encoding": "gzip, deflate"})
+    inflating = _Inflating(encoding) if encoding in _INFLATED else None
+    raw, received = bytearray(), 0
+    async for chunk in http.stream():
+        received += len(chunk)
+        raw += chunk if inflating is None else inflating.feed(chunk, MAX_HTTP_BODY + 1 - len(raw))
+        if max(len(raw), received) > MAX_HTTP_BODY:
+            raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
+    if inflating is not None:
+        inflating.end()
+    return raw
+
+
+class _Inflating:
+    """Inflates a body of one of these encodings as it comes."""
+
+    def __init__(self, encoding: str) -> None:
+        self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip's form or zlib's
+        self._damaged = errors.RequestError(f"the request body is no {encoding}, or damaged")
+
+    def feed(self, chunk: bytes, most: int) -> bytes:
+        """Return at most `most` bytes more, which is above 0. Raise RequestError."""
+        try:
+            inflated = self._inflater.decompress(chunk, most)
+        except zlib.error:
+            raise self._damaged from None
+        if self._inflater.unused_data:
+            raise self._damaged  # something follows the end
+        return inflated
+
+    def end(self) -> None:
+        """Raise RequestError where the body was cut off."""
+        if not self._inflater.eof:
+            raise self._damaged
+
+
 async def _json(http: HttpRequest) -> object:
     """The request's JSON; raises RequestError for anything else, HTTPException for too much of it."""
-    raw = bytearray()
-    async for chunk in http.stream():
-        raw += chunk
-        if len(raw) > MAX_HTTP_BODY:
-            raise HTTPException(413, f"the request body exceeds {MAX_HTTP_BODY} bytes")
+    raw = await _body(http)
     try:
         body = json.loads(raw.decode("utf-8-sig"))  # of bytes it would take half a surrogate pair
         if b"\\u" in raw:
@@ -267,6 +310,14 @@ async def _json(http: HttpRequest) -> object:
     return body
 
 
+_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_encoding",
+}
+
+
 async def _failed(_: HttpRequest, error: Exception) -> Response:
     match error:
         case errors.SpecmeshError():
@@ -274,9 +325,7 @@ async def _failed(_: HttpRequest, error: Exception) -> Response:
         case ClientDisconnect():
             return Response(status_code=499)  # the client has closed the request, as nginx logs it
         case HTTPException(status_code=status):
-            code = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}.get(
-                status, "http_error"
-            )
+            code = _CODES.get(status, "http_error")
             return JSONResponse(
                 error_body(errors.RequestError(error.detail), code=code), status, error.headers
             )

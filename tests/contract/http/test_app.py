@@ -2,7 +2,10 @@
 and of a chat, what is served, and what is not."""
 
 import asyncio
+import gzip
 import json
+import tracemalloc
+import zlib
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -207,6 +210,90 @@ def test_body_in_parts_and_beyond_the_limit():
     answer = asyncio.run(call(FakeDaemon(), "POST", "/v1/completions", endless))
     assert answer.status == 413
     assert "exceeds" in answer.json()["error"]["message"]
+
+
+BODY = json.dumps({"prompt": "hi"}).encode()
+ZLIB, GZIP = zlib.compress(BODY), gzip.compress(BODY)
+
+
+def encoded(parts: list[bytes], *encodings: str) -> Answer:
+    """What is answered to a body with these Content-Encodings."""
+    headers = [(b"content-encoding", one.encode()) for one in encodings]
+    return asyncio.run(call(FakeDaemon(*EVENTS), "POST", "/v1/completions", parts, headers=headers))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "parts"),
+    [
+        ("gzip", [GZIP]),
+        ("GZip", [GZIP]),
+        ("x-gzip", [GZIP]),
+        ("deflate", [ZLIB]),
+        ("gzip", [bytes([one]) for one in GZIP]),
+        ("gzip", [GZIP[:10], b"", GZIP[10:]]),
+        ("identity", [BODY]),
+        ("", [BODY]),
+    ],
+)
+def test_a_compressed_body(encoding: str, parts: list[bytes]):
+    assert encoded(parts, encoding).status == 200
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [BODY],
+        [GZIP[:-1]],
+        [GZIP[:5]],
+        [GZIP[:-8] + bytes(8)],
+        [GZIP + b"x"],
+        [GZIP, b"x"],
+        [GZIP + GZIP],
+        [GZIP, *([bytes(MAX_HTTP_BODY)] * 9)],
+        [GZIP[:20] + b"\xff" + GZIP[21:]],
+    ],
+    ids=lambda parts: f"{len(parts)} of {len(parts[0])}",
+)
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_damaged_one(parts: list[bytes], encoding: str):
+    answer = encoded(parts, encoding)
+    assert answer.status == 400
+    assert encoding in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("size", "status"), [(MAX_HTTP_BODY, 200), (MAX_HTTP_BODY + 1, 413)])
+def test_a_compressed_body_is_as_long_as_what_it_holds(size: int, status: int):
+    assert encoded([gzip.compress(BODY.ljust(size))], "gzip").status == status
+
+
+def test_a_bomb_is_not_inflated():
+    """Of 64 MiB no more than a body may have."""
+    bomb = gzip.compress(bytes(2**26))
+    tracemalloc.start()
+    try:
+        status = encoded([bomb], "gzip").status
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert status == 413
+    assert most < 5 * MAX_HTTP_BODY
+
+
+def test_a_body_that_holds_nothing_ends():
+    head = zlib.compressobj(wbits=31).flush(zlib.Z_FULL_FLUSH)
+    empty = b"\x00\x00\x00\xff\xff" * 100_000  # blocks of no bytes
+    assert encoded([head, *([empty] * 9)], "gzip").status == 413
+
+
+@pytest.mark.parametrize(
+    "encodings", [("br",), ("zstd",), ("compress",), ("gzip", "gzip"), ("gzip, br",)]
+)
+def test_other_encodings_are_refused_by_name(encodings: tuple[str, ...]):
+    answer = encoded([GZIP], *encodings)
+    assert answer.status == 415
+    assert ", ".join(encodings) in answer.json()["error"]["message"]
+    assert answer.headers["accept-encoding"] == "gzip, deflate"
 
 
 @pytest.mark.parametrize(("stream", "at"), [(True, "part"), (True, "wait"), (False, "once")])
