@@ -173,7 +173,7 @@ class _Api:
         """A response that is kept, or that it no longer is."""
         name, forget = http.path_params["id"], http.method == "DELETE"
         try:
-            response, _ = self._kept.get(name, forget=forget)
+            response = self._kept.get(name, forget=forget).response
         except errors.RequestError as error:
             raise HTTPException(404, str(error)) from None
         if forget:
@@ -291,7 +291,8 @@ class _Inflating:
 
 
 async def _json(http: HttpRequest) -> object:
-    """The request's JSON; raises RequestError for anything else, HTTPException for too much of it."""
+    """Return the request's JSON. Raise RequestError for anything else, HTTPException for too much
+    of it."""
     raw = await _body(http)
     try:
         body = json.loads(raw.decode("utf-8-sig"))  # of bytes it would take half a surrogate pair

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 from specmesh.api.answer import Answer
 from specmesh.api.body import text_of_part
@@ -42,26 +43,53 @@ _ECHOED.update({"tools": [], "top_p": 1.0})
 _LOGPROBS = "message.output_text.logprobs"
 
 
+class KeptResponse(NamedTuple):
+    """A response as JSON, the chat up to and with it, and the items that it said, by their ids."""
+
+    response: str
+    messages: list[Json]
+    items: dict[object, Json]
+
+
 class KeptResponses:
-    """The last responses, at most so many, with the chats that lead to them; in memory only."""
+    """The last responses, at most so many; in memory only."""
 
     def __init__(self, most: int = 0) -> None:
         self.most = most
-        self._kept: dict[str, tuple[str, list[Json]]] = {}
+        self._kept: dict[str, KeptResponse] = {}
 
-    def keep(self, name: str, response: str, messages: list[Json]) -> None:
-        self._kept[name] = response, messages
+    def keep(
+        self, name: str, response: str, messages: list[Json], items: Sequence[Json] = ()
+    ) -> None:
+        by_id = {item["id"]: item for item in items}
+        self._kept[name] = KeptResponse(response, messages, by_id)
         if len(self._kept) > self.most:
             del self._kept[next(iter(self._kept))]
 
-    def get(self, name: str, *, forget: bool = False) -> tuple[str, list[Json]]:
-        """A response as JSON, and the chat up to and with it. Raise RequestError where it is not kept."""
+    def get(self, name: str, *, forget: bool = False) -> KeptResponse:
+        """Return a response. Raise RequestError where it is not kept."""
         if name in self._kept:
             return self._kept.pop(name) if forget else self._kept[name]
-        why = "no responses are kept here: start the daemon with --responses N, or send the whole input"
-        if self.most:
-            why = f"response {name[:80]} is not kept: the last {self.most} are, but for those with store false"
-        raise RequestError(why, "previous_response_id")
+        raise RequestError(self._why_not(f"response {name[:80]}"), "previous_response_id")
+
+    def item(self, reference: str, where: str) -> Json:
+        """Return an item of a kept response by its id, which has the response's in it. Raise
+        RequestError where it is not kept."""
+        _, _, rest = reference.partition("_")
+        kept = self._kept.get(f"resp_{rest[:_ID_DIGITS]}")
+        if kept is not None and reference in kept.items:
+            return kept.items[reference]
+        why = self._why_not(f"item {reference[:80]}")
+        raise RequestError(f"{where} refers to what is not here: {why}", where)
+
+    def _why_not(self, what: str) -> str:
+        if not self.most:
+            remedy = "start the daemon with --responses N, or send the whole input"
+            return f"no responses are kept here: {remedy}"
+        return f"{what} is not kept: the last {self.most} are, but for those with store false"
+
+
+_ID_DIGITS = 32  # of a response, which the ids of its items begin with
 
 
 def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json], Json]:
@@ -72,7 +100,7 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
         if fields.get(name, False) is not False:
             raise RequestError(f"{name} is not supported in /v1/responses", name)
     instructions, previous = fields.text("instructions"), fields.text("previous_response_id")
-    messages = [*kept.get(previous)[1]] if previous else []
+    messages = [*kept.get(previous).messages] if previous else []
     if messages:
         messages[-1] = _copied(messages[-1])  # of the one before, which stays as it is
     said = fields.get("input", [])
@@ -82,7 +110,9 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
     if not (items or previous):
         raise MissingField("there is nothing to answer: give input or previous_response_id")
     for index, item in enumerate(items):
-        _add(messages, item, f"input[{index}]")
+        where = f"input[{index}]"
+        reference = _reference(item)
+        _add(messages, item if reference is None else kept.item(reference, where), where)
     chat: Json = {"messages": _instructed(instructions, messages)}
     if fields.get("max_output_tokens") is not None:
         chat["max_completion_tokens"] = fields.integer(
@@ -116,6 +146,15 @@ def parse_response(value: object, kept: KeptResponses) -> tuple[Json, list[Json]
     except RecursionError:
         raise RequestError("the request body is nested too deeply") from None
     return {name: fields.given[name] for name in fields.unread()} | chat, messages, echoed
+
+
+def _reference(item: object) -> str | None:
+    """Return the id of the item that an item stands for, None where it stands for itself."""
+    if not is_object(item):
+        return None
+    name = item.get("id")
+    refers = item.get("type") == "item_reference" or item.keys() == {"id"}
+    return name if refers and isinstance(name, str) else None
 
 
 def _add(messages: list[Json], item: object, where: str) -> None:
@@ -440,7 +479,7 @@ class ResponseAnswer(Answer):
         if builder.response["store"]:
             for item in builder.output:
                 _add(self._messages, item, "output")
-            self._kept.keep(builder.id, response, self._messages)
+            self._kept.keep(builder.id, response, self._messages, builder.output)
         return builder.events() if self._stream else response
 
     def failed(self, error: SpecmeshError) -> str:

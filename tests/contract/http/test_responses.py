@@ -517,3 +517,64 @@ def test_kept_responses():
     assert (unkept["store"], asked("GET", f"/{unkept['id']}").status) == (False, 404)
     kept = KeptResponses()
     assert "--responses N" in asked("GET", f"/{names[1]}").json()["error"]["message"]
+
+
+def test_items_may_be_referred_to():
+    """By the ids that they were given, as the AI SDK does it; of a streamed response, too."""
+    kept, daemon = KeptResponses(4), FakeDaemon(*STOPPED)
+
+    def asked(**body: object) -> Answer:
+        return ask(daemon, "/v1/responses", {"input": "Hi"} | body, kept=kept)
+
+    first = asked().json()["output"]
+    streamed = events_of(asked(stream=True).body.decode())[-1]["response"]["output"]
+    question = {"role": "user", "content": "And?"}
+    for [item] in (first, streamed):
+        for reference in ({"type": "item_reference", "id": item["id"]}, {"id": item["id"]}):
+            assert asked(input=[USER, reference, question]).status == 200
+            said = [(one.role, one.content) for one in daemon.orders[-1].request.messages]  # type: ignore[union-attr]
+            assert said == [("user", "Hi"), ("assistant", "ABC"), ("user", "And?")]
+
+
+def test_a_call_may_be_referred_to():
+    """With what was thought before it, and answered by its tool's output."""
+    builder = ResponseBuilder(SHAPE, {"store": True})
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    message = {"reasoning_content": "Hm", "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    builder.hear({"choices": [choice], "specmesh": {}})
+    builder.end(USAGE)
+    kept = KeptResponses(1)
+    kept.keep(builder.id, "", [], builder.output)
+    items = [
+        USER,
+        *({"type": "item_reference", "id": one["id"]} for one in builder.output),
+        {"type": "function_call_output", "call_id": "c1", "output": "2"},
+    ]
+    chat, *_ = parse_response({"input": items}, kept)
+    _, said, answered = chat["messages"]  # type: ignore[misc]
+    assert (said["reasoning_content"], said["tool_calls"]) == ("Hm", [call])
+    assert (answered["role"], answered["content"]) == ("tool", "2")
+
+
+@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.parametrize("name", ["msg_1", "msg_" + "0" * 33, "", "_", "resp_" + "0" * 32])
+def test_a_reference_to_what_is_not_kept(name: str, most: int):
+    """The message says so, and what to do."""
+    with pytest.raises(
+        RequestError, match="--responses N" if not most else "is not kept"
+    ) as refused:
+        parse_response(
+            {"input": [USER, {"type": "item_reference", "id": name}]}, KeptResponses(most)
+        )
+    assert refused.value.param == "input[1]"
+
+
+def test_an_item_goes_with_its_response():
+    kept, daemon = KeptResponses(1), FakeDaemon(*STOPPED)
+    first, second = (
+        ask(daemon, "/v1/responses", {"input": "Hi"}, kept=kept).json()["output"] for _ in range(2)
+    )
+    items = [[USER, {"type": "item_reference", "id": one["id"]}] for one in (*first, *second)]
+    answers = [ask(daemon, "/v1/responses", {"input": one}, kept=kept) for one in items]
+    assert [answer.status for answer in answers] == [400, 200]
