@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specmesh.api.app import create_app, guarded
+from specmesh.api.other_end import hears_nothing, other_end
 from specmesh.api.requests import Backend
 from specmesh.api.responses import KeptResponses
 from specmesh.api.shapes import refusal
@@ -48,12 +49,14 @@ class ApiConnection(H11Protocol):
 
     most = _most_connections()
     last: object = None  # the request then
+    half_closed = False  # its client sends no more, and waits for the answer to what it has sent
     behind = False  # its reader takes so little that writing would have to wait; looked at for each token
     on_writable: Callable[[], None] = staticmethod(lambda: None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        _send_at_once(transport.get_extra_info("socket"))
+        self._socket: socket.socket = transport.get_extra_info("socket")
+        _send_at_once(self._socket)
         self.app_state = {"connection": self}  # an answer may look at it
         self.fine, self.left, self.last = self.loop.time(), 0, self.cycle
         there: list[ApiConnection] = [
@@ -86,6 +89,31 @@ class ApiConnection(H11Protocol):
             self.conn.their_state in (h11.DONE, h11.MUST_CLOSE) and not self.cycle.response_complete
         )
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Note that the client sends no more; return True where it waits for an answer."""
+        self.half_closed = self.answering and self._is_there()
+        if self.half_closed:
+            self._ask_for_reset()
+        return self.half_closed
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.half_closed and not self.answering:
+            self.transport.close()
+
+    def _is_there(self) -> bool:
+        """Return False where the client has closed its end, not only said that it sends no more."""
+        end = other_end(self._socket)
+        return not hears_nothing(self._socket) if end is None else end.held
+
+    def _ask_for_reset(self) -> None:
+        """Send what a client has to skip, where nothing else shows whether it is still there: a
+        closed one answers with a reset."""
+        unknown = self._socket.family != socket.AF_UNIX and other_end(self._socket) is None
+        if unknown and not self.cycle.response_started and self.scope["http_version"] == "1.1":
+            more = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+            self.transport.write(self.conn.send(more))
+
     def cut(self) -> None:
         """Close the connection now, whatever was not sent yet."""
         self.transport.abort()
@@ -97,7 +125,7 @@ class ApiConnection(H11Protocol):
         if left < self.left or (self.answering and not left) or self.cycle is not self.last:
             self.fine = now
         self.left, self.last = left, self.cycle
-        if now - self.fine >= patience:
+        if now - self.fine >= patience or (self.half_closed and not self._is_there()):
             self.cut()
 
 

@@ -7,7 +7,7 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,12 @@ from harness.ports import free_port
 from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
-from specmesh.api import app
+from specmesh.api import app, server
 from specmesh.api.app import ApiGuard, guarded
-from specmesh.api.requests import ModelInfo
+from specmesh.api.requests import ClientOrder, ModelInfo, Submit
 from specmesh.api.server import ApiConnection, serving_api
 from specmesh.config import Port, parse_port, read_keys
-from specmesh.core.requests import Failed, Started, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Started, Tokens
 from specmesh.errors import ConfigError, RequestError
 
 
@@ -83,21 +83,128 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[ApiConnection]:
     return accepted
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_what_is_written_goes_out_at_once(
-    tmp_path: Path, connections: list[ApiConnection], host: str
-):
+def test_what_is_written_goes_out_at_once(tmp_path: Path, connections: list[ApiConnection]):
     """A head's body does not wait for the other end's acknowledgement, which is 40 ms late."""
-    port, options = Port(host, free_port()), list[int]()
+    port, options = Port("127.0.0.1", free_port()), list[int]()
     with serving_api(tmp_path / "s", FakeDaemon(), port):
         for _ in range(2):
-            with socket.create_connection((host, port.port), PATIENCE) as client:
+            with socket.create_connection((port.host, port.port), PATIENCE) as client:
                 client.sendall(STATS)
                 assert client.recv(9) == b"HTTP/1.1 "
                 accepted = connections[-1].transport.get_extra_info("socket")
                 options.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
     assert len(options) == 2
     assert all(options)
+
+
+class Late(FakeDaemon):
+    """It answers once the test wants it to, on the API's loop."""
+
+    def __init__(self, *events: ClientEvent) -> None:
+        super().__init__()
+        self.asked, self.later = asyncio.Event(), events
+
+    def submit(self, order: ClientOrder) -> None:
+        super().submit(order)
+        self.asked.set()
+
+    def answer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer what has been asked for so far."""
+        while self.orders:
+            order = self.orders.pop(0)
+            assert isinstance(order, Submit)
+            for event in self.later:
+                loop.call_soon_threadsafe(order.client.on_event, event)
+
+
+@dataclass(frozen=True)
+class Door:
+    """A way to the API: over its Unix socket or its port."""
+
+    kind: str
+    path: Path
+    port: Port
+
+    def dial(self) -> socket.socket:
+        if self.kind == "unix":
+            return said(self.path, b"")
+        return socket.create_connection((self.port.host, self.port.port), PATIENCE)
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def door(request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+    return Door(request.param, tmp_path / "s", Port("127.0.0.1", free_port()))
+
+
+def asking(body: Mapping[str, object]) -> bytes:
+    raw = json.dumps(body).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(raw), raw)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_client_that_sends_no_more_is_answered(
+    door: Door, connections: list[ApiConnection], requests: int, stream: bool
+):
+    """All that it has asked for, as by `nc -N`; then its connection is closed."""
+    daemon = Late(*EVENTS)
+    with serving_api(door.path, daemon, door.port) as loop, closing(door.dial()) as client:
+        client.sendall(asking({"prompt": "x", "stream": stream}) * requests)
+        client.shutdown(socket.SHUT_WR)
+        for _ in range(requests):
+            until(daemon.orders.__len__, "it has asked")
+            if requests == 1:  # else the end is behind the second one
+                until(lambda: connections[-1].half_closed, "its end has come")
+            daemon.answer(loop)
+        raw = all_of(client)
+    assert raw.startswith(b"HTTP/1.1 200 ")
+    assert raw.count(b"HTTP/1.1") == requests
+    assert raw.count(b"length") >= requests
+    assert not daemon.cancelled.is_set()
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_client_that_leaves_cancels(door: Door, connections: list[ApiConnection], half: bool):
+    """Also one that waits for a whole answer, or that had said before that it sends no more."""
+    daemon = Late()
+    with serving_api(door.path, daemon, door.port):
+        with closing(door.dial()) as client:
+            client.sendall(asking({"prompt": "x"}))
+            until(daemon.asked.is_set, "it has asked")
+            if half:
+                client.shutdown(socket.SHUT_WR)
+                until(lambda: connections[-1].half_closed, "its end has come")
+                assert not daemon.cancelled.is_set()
+        until(daemon.cancelled.is_set, "its session is cancelled")
+
+
+@pytest.mark.parametrize("door", ["tcp"], indirect=True)
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_client_of_another_machine_that_sends_no_more(
+    door: Door,
+    connections: list[ApiConnection],
+    monkeypatch: pytest.MonkeyPatch,
+    stays: bool,
+):
+    """Only what is sent to it shows whether it is there: it gets what clients have to skip."""
+    monkeypatch.setattr(server, "other_end", lambda _: None)
+    daemon = Late(*EVENTS)
+    with serving_api(door.path, daemon, door.port) as loop:
+        with closing(door.dial()) as client:
+            client.sendall(asking({"prompt": "x"}))
+            until(daemon.asked.is_set, "it has asked")
+            if stays:
+                client.shutdown(socket.SHUT_WR)
+                until(lambda: connections[-1].half_closed, "its end has come")
+                daemon.answer(loop)
+                raw = all_of(client)
+        if not stays:
+            until(daemon.cancelled.is_set, "its session is cancelled")
+            return
+    first, rest = raw.split(b"\r\n\r\n", 1)
+    assert first == b"HTTP/1.1 100 Continue"
+    assert rest.startswith(b"HTTP/1.1 200 ")
+    assert not daemon.cancelled.is_set()
 
 
 @pytest.mark.fault("E5.56")
