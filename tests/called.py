@@ -1,31 +1,23 @@
 """Texts with calls of tools, as a model of a family writes them."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
-from specmesh.core.tool_calls import ToolFormat
+from specmesh.core.tool_formats import ToolCall, ToolFormat, write_calls
 
 Call = tuple[str, dict[str, Any]]
 
 
 def spelt(form: ToolFormat, *calls: Call, before: str = "") -> str:
-    return (
-        before
-        + form.start
-        + ((form.between or "") + form.head).join(_call(form, *one) for one in calls)
-        + form.closing
-    )
-
-
-def _call(form: ToolFormat, name: str, arguments: dict[str, Any]) -> str:
-    if not form.param_begin:
-        return name + form.after + json.dumps(arguments, ensure_ascii=False) + form.end
-    values = {
-        key: value if isinstance(value, str) else json.dumps(value)
-        for key, value in arguments.items()
-    }
-    parts = [
-        form.param_begin + key + form.param_middle + value + form.param_end
-        for key, value in values.items()
+    written = [
+        ToolCall("", name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls
     ]
-    return name + form.after + "".join(parts) + form.end
+    return before + write_calls(form, written)
+
+
+def cut_up(text: str, cuts: list[int]) -> list[str]:
+    return [
+        text[begin:end]
+        for begin, end in pairwise([0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)])
+    ]

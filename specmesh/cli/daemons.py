@@ -19,7 +19,7 @@ from specmesh.config import (
     parse_port,
 )
 from specmesh.core.fields import Json
-from specmesh.core.tool_calls import FORMATS
+from specmesh.core.tool_formats import FORMATS
 from specmesh.errors import ConfigError
 from specmesh.machines import STEPS_MS
 from specmesh.models import resolve

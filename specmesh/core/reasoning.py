@@ -1,13 +1,16 @@
 """How models mark their thoughts, and a text split into thoughts and answer as it comes."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """`begin` and `end` stand around a thought. Marks around the answer are `dropped`: where there are any, a thought
-    may begin anywhere, otherwise only where the text does."""
+    """How a family of models marks a thought: `begin` and `end` are around it.
+
+    dropped: marks around the answer. Where there are any, a thought may begin anywhere, else only where the text does.
+    """
 
     name: str
     begin: str
@@ -20,26 +23,81 @@ _ANSWERS = [
     f"<|channel|>{kind}<|message|>" for kind in ("final", "final <|constrain|>json", "commentary")
 ]
 _STYLES = (
-    Thinking("harmony", "<|channel|>analysis<|message|>", _NEXT, (*_ANSWERS, _NEXT)),
-    Thinking("seed", "<seed:think>", "</seed:think>"),
-    Thinking("brackets", "[THINK]", "[/THINK]"),
-    Thinking("cohere", "<|START_THINKING|>", "<|END_THINKING|>"),
-    Thinking("think", "<think>", "</think>"),
+    Thinking(
+        name="harmony",
+        begin="<|channel|>analysis<|message|>",
+        end=_NEXT,
+        dropped=(*_ANSWERS, _NEXT),
+    ),
+    Thinking(
+        name="solar",
+        begin="<|think|>",
+        end="<|end|><|begin|>assistant",
+        dropped=("<|content|>", "<|end|><|begin|>assistant"),
+    ),
+    Thinking(
+        name="kimi_k3",
+        begin="<|open|>think<|sep|>",
+        end="<|close|>think<|sep|>",
+        dropped=(
+            "<|open|>response<|sep|>",
+            "<|close|>response<|sep|>",
+            "<|close|>message<|sep|>",
+        ),
+    ),
+    Thinking(name="seed", begin="<seed:think>", end="</seed:think>"),
+    Thinking(name="minimax_m3", begin="<mm:think>", end="</mm:think>"),
+    Thinking(name="hy3", begin="<think:opensource>", end="</think:opensource>"),
+    Thinking(name="brackets", begin="[THINK]", end="[/THINK]"),
+    Thinking(
+        name="cohere",
+        begin="<|START_THINKING|>",
+        end="<|END_THINKING|>",
+        dropped=(
+            "<|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+            "<|START_TEXT|>",
+            "<|END_TEXT|>",
+        ),
+    ),
+    Thinking(name="gemma4", begin="<|channel>thought\n", end="<channel|>"),
+    Thinking(name="apertus", begin="<|inner_prefix|>", end="<|inner_suffix|>"),
+    Thinking(
+        name="apriel",
+        begin="Here are my reasoning steps:\n",
+        end="[BEGIN FINAL RESPONSE]",
+        dropped=("[END FINAL RESPONSE]",),
+    ),
+    Thinking(name="thought", begin="<thought>", end="</thought>"),
+    Thinking(name="think", begin="<think>", end="</think>"),
 )
-STYLES = {style.name: style for style in _STYLES}  # by their names; the most specific first
+STYLES = {style.name: style for style in _STYLES}
+"""By their names, the most specific first."""
 
 
 def detect(template: str) -> Thinking | None:
     """Find a mark of thoughts in a chat template's source."""
-    return next(
-        (style for style in STYLES.values() if style.begin in template or style.end in template),
-        None,
-    )
+    for style in STYLES.values():
+        if style.begin in template or style.end in template:
+            return style
+    return None
+
+
+def detect_written(text: str, thought: str) -> Thinking | None:
+    """Find the marks around a thought in a text that a template wrote; None without any."""
+    for style in STYLES.values():
+        begin, end = re.escape(style.begin.rstrip()), re.escape(style.end)
+        if re.search(rf"{begin}\s*{re.escape(thought)}\s*{end}", text):
+            return style
+    return None
 
 
 def thinking(style: Thinking | None, prompt: str) -> str:
     """Name a style, with "!" where the prompt ends inside a thought; "" for none."""
-    return f"{style.name}{'!' * prompt.rstrip().endswith(style.begin)}" if style else ""
+    if style is None:
+        return ""
+    inside = prompt.rstrip().endswith(style.begin.rstrip())
+    return f"{style.name}!" if inside else style.name
 
 
 def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:

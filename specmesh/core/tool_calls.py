@@ -1,152 +1,22 @@
-"""How families of models write calls of tools, and such calls read from a text as it comes."""
-
-# ruff: noqa: RUF001 - DeepSeek's marks have wide bars
+"""Calls of tools, read from a text as it comes."""
 
 import json
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from specmesh.core.fields import is_list, is_object, object_at
-from specmesh.core.reasoning import STYLES, begun, first_mark
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """`arguments` is the text of a JSON object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolFormat:
-    """A form of calls: `opening head NAME after ARGUMENTS end`, `between head NAME ...` for each further one (None: it
-    cannot be), `closing`. After `trigger`, with which the first begins, a call must follow. Where `bare`, a text may
-    begin with a call without the `opening`. No text has what the expression `never` finds, with which a call would
-    begin in another way. Without `param_begin`, arguments are JSON. Templates of the family have all of `signs`."""
-
-    name: str
-    signs: tuple[str, ...]
-    opening: str
-    closing: str
-    head: str
-    after: str
-    end: str
-    param_begin: str
-    param_middle: str
-    param_end: str
-    trigger: str
-    between: str | None = "\n"
-    bare: bool = False
-    never: str = ""
-
-    @property
-    def start(self) -> str:
-        return self.opening + self.head
-
-
-def _form(
-    name: str, signs: str, call: str, *, param: str = "$KEY$VALUE", around: str = "¦", trigger: str = "",
-    between: str | None = "\n", bare: bool = False, never: str = "",
-) -> ToolFormat:  # fmt: skip
-    """Take `call` apart at $NAME and $ARGS, `param` at $KEY and $VALUE, `around` at ¦."""
-    opening, closing = around.split("¦")
-    head, after, end = re.split(r"\$NAME|\$ARGS", call)
-    begin, middle, param_end = re.split(r"\$KEY|\$VALUE", param)
-    trigger = trigger or re.split(r"(?<=[>\]])", opening + head, maxsplit=1)[0]
-    marks = opening, closing, head, after, end, begin, middle, param_end
-    return ToolFormat(name, tuple(signs.split()), *marks, trigger, between, bare, never)
-
-
-_HERMES = '<tool_call>\n{"name": "$NAME", "arguments": $ARGS}\n</tool_call>'
-_ARRAY = '{"name": "$NAME", "arguments": $ARGS}'
-_GLM, _GLM47 = (
-    f"<arg_key>$KEY</arg_key>{line}<arg_value>$VALUE</arg_value>{line}" for line in ("\n", "")
+from specmesh.core.fields import at, is_list, is_object, object_at
+from specmesh.core.incoming_text import IncomingText, Reading
+from specmesh.core.tool_formats import ID, STRING, TYPE, ToolFormat
+from specmesh.core.tool_values import (
+    ValueSyntax,
+    json_text,
+    read_name,
+    read_value,
+    skip_blanks,
 )
-_QWEN = "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>"
-_SEED = _QWEN.replace("tool_call>", "seed:tool_call>")
-_DEEPSEEK = (
-    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>"
-)
-_DEEPSEEK31 = "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>"
-_CALLS = "<｜tool▁calls▁begin｜>¦<｜tool▁calls▁end｜>"
-_RECIPIENT = "<|channel|>commentary to="
-_HARMONY = f"{_RECIPIENT}functions.$NAME <|constrain|>json<|message|>$ARGS"
-_ELSEWHERE = r"(|(.|\n)*(<\|start\|>assistant|<\|channel\|>(analysis|final))) to(.|\n)*"  # its recipient is named
-_LLAMA = '{"name": "$NAME", "parameters": $ARGS}'
-
-_FORMATS = (
-    _form(
-        "harmony",
-        "<|channel|> functions.",
-        _HARMONY,
-        between=None,
-        trigger=_RECIPIENT,
-        never=_ELSEWHERE,
-    ),
-    _form(
-        "seed", "<seed:tool_call> <parameter=", _SEED, param="<parameter=$KEY>$VALUE</parameter>\n"
-    ),
-    _form(
-        "qwen3_coder",
-        "<function= <parameter=",
-        _QWEN,
-        param="<parameter=$KEY>\n$VALUE\n</parameter>\n",
-    ),
-    _form("glm47", "</arg_key><arg_value>", "<tool_call>$NAME$ARGS</tool_call>", param=_GLM47),
-    _form("glm", "<arg_key>", "<tool_call>$NAME\n$ARGS</tool_call>", param=_GLM),
-    _form("deepseek", "<｜tool▁sep｜> ```json", _DEEPSEEK, around=_CALLS),
-    _form("deepseek31", "<｜tool▁sep｜>", _DEEPSEEK31, around=_CALLS, between=""),
-    _form("mistral_args", "[TOOL_CALLS] [ARGS]", "[TOOL_CALLS]$NAME[ARGS]$ARGS", between=""),
-    _form("mistral", "[TOOL_CALLS]", _ARRAY, around="[TOOL_CALLS][¦]", between=", "),
-    _form("nemotron", "<TOOLCALL>", _ARRAY, around="<TOOLCALL>[¦]</TOOLCALL>", between=", "),
-    _form("hermes", "<tool_call>", _HERMES),
-    _form(
-        "llama3",
-        'start_header_id "parameters":',
-        _LLAMA,
-        around="<|python_tag|>¦",
-        between=None,
-        bare=True,
-    ),
-    _form("generic", "", _HERMES),
-)
-FORMATS = {form.name: form for form in _FORMATS}  # by their names; the most specific first
-GENERIC = FORMATS["generic"]  # for templates that do not show tools: `generic_prompt` does
-
-TOOL_MARKS = frozenset(
-    mark
-    for row in (*FORMATS.values(), *STYLES.values())
-    for mark in re.findall(r"<\|\w+\|>|<｜[\w▁]+｜>|<[/\w:]+>|\[/?[A-Z_]+\]", repr(row))
-)
-"""All that may be one control token of a vocabulary, whose text a parser has to see."""
-
-
-def detect(template: str) -> ToolFormat:
-    """Find the form of calls in a chat template's source; GENERIC where it shows no tools, or in no form known here."""
-    if re.search(r"\btools\b", template) is None:
-        return GENERIC
-    return next(form for form in FORMATS.values() if all(sign in template for sign in form.signs))
-
-
-def generic_prompt(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
-    """Tell a model in words of the tools, and how to call one in this form."""
-    each = (
-        f"{form.param_begin}KEY{form.param_middle}VALUE{form.param_end}"
-        if form.param_begin
-        else "ARGUMENTS"
-    )
-    call = f"{form.start}NAME{form.after}{each}{form.end}{form.closing}"
-    shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
-    return (
-        f"You can call these tools, each described by a line of JSON:\n{shown}\n\nTo call one, end your answer with its"
-        f" name and, as a JSON object, its arguments, in exactly this form:\n{call}\n\nSeveral calls follow each other,"
-        " a line apart. Call no tool where you can answer without one."
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +37,10 @@ class ArgumentsPart:
 
 
 CallEvent = TextPart | CallBegin | ArgumentsPart
-_Steps = Generator[None, None, str]
+
+_ID_LETTER = re.compile(r"[\w.-]", re.ASCII)
+_LONGEST_ID = 64
+_MOST_NESTED = 64  # marks within one another in an argument
 
 
 class CallParser:
@@ -178,124 +51,250 @@ class CallParser:
         self._schemas: dict[str, object] = {
             str(tool["name"]): tool.get("parameters") or {} for tool in tools
         }
-        self._kept, self._over, self._called = "", False, False
+        self._text = IncomingText()
+        self._cut = False
+        self._called = False
         self.whole = True  # no call has begun that has not ended
         self._events = list[CallEvent]()
         self._steps = self._parse()
 
-    def feed(self, text: str, *, over: bool = False) -> list[CallEvent]:
-        """Return what the text goes on by. `over`: it ends here."""
-        self._kept += text
-        self._over = over
+    def feed(self, text: str, *, over: bool = False, cut: bool = False) -> list[CallEvent]:
+        """Return what the text goes on by. over: it ends here. cut: not because the model ended it, so that half a mark
+        at its end is no text."""
+        self._text.add(text, over=over)
+        self._cut = cut
         next(self._steps, None)
         events, self._events = self._events, []
         return events
 
-    def _parse(self) -> Generator[None, None, None]:
-        """Yield wherever it takes more of the text to go on."""
-        mark = (yield from self._cut([self._form.head])) if self._form.bare else ""
+    def _parse(self) -> Reading[None]:
+        """Read the text to its end."""
+        mark = (yield from self._bare()) if self._form.bare else ""
         while mark or (mark := (yield from self._passage())):
             mark = yield from self._call(mark)
 
-    def _passage(self) -> _Steps:
-        """Tell the text up to a call, of which no half is ever shown; return the mark that begins it, or ""."""
+    def _bare(self) -> Reading[str]:
+        """Return the head of a call with which the text begins without the opening; "" where it does not."""
+        head = self._form.head
+        found = yield from self._text.take([head])
+        if not found and self._cut and head.startswith(self._text.kept):
+            self._text.drop(len(head))
+        return found
+
+    def _passage(self) -> Reading[str]:
+        """Pass on the text up to a call, of which no half is ever shown. Return the mark that begins it, as far as it
+        is always the same; "" at the text's end."""
+        mark = self._form.start.partition(ID)[0]
         while True:
-            end, mark = first_mark(self._kept, [self._form.start])
-            end -= 0 if mark or self._over else begun(self._kept, [self._form.start])
-            self._tell(TextPart(self._kept[:end]))
-            self._kept = self._kept[end + len(mark) :]
-            if mark or self._over:
-                return mark
+            half = 1 if self._cut else len(self._form.trigger)
+            passage, found = self._text.before([mark], half=half)
+            self._tell(TextPart(passage))
+            if found:
+                return found
+            if self._text.over:
+                self._text.drop(len(self._text.kept))
+                return ""
             yield
 
-    def _call(self, mark: str) -> _Steps:
-        """Tell a call that begins with a mark; return the mark that begins the next."""
-        form = self._form
-        begins = ("{",) if not form.param_begin else (form.param_begin, form.end)
-        names = {
-            name + form.after + begin: (name, begin) for name in self._schemas for begin in begins
-        }
-        found = yield from self._cut(names, within=self._called)
-        if not found:
-            self._tell(TextPart("" if self._called and self._over and not self._kept else mark))
+    def _call(self, mark: str) -> Reading[str]:
+        """Read a call that begins with a mark; return the mark that begins the next one at once, or ""."""
+        opened = yield from self._opened(mark)
+        if opened is None:
             return ""
-        name, begin = names[found]
+        name, begin = opened
         self._called = True
         self._events.append(CallBegin(name))
         self.whole = False
         self._tell(ArgumentsPart("{"))
-        yield from (
-            self._parameters(begin, self._schemas[name]) if form.param_begin else self._object()
-        )
-        another = form.closing if form.between is None else form.between + form.head
-        found = yield from self._cut([another, form.closing], within=True)
-        return found if found != form.closing else ""
+        if self._form.parameter:
+            yield from self._parameters(begin, self._schemas[name])
+        elif self._form.syntax is not None:
+            yield from self._keywords(self._form.syntax)
+        else:
+            yield from self._object()
+        return (yield from self._another())
 
-    def _object(self) -> _Steps:
+    def _opened(self, mark: str) -> Reading[tuple[str, str] | None]:
+        """Read the beginning of a call up to its arguments; return the tool's name and how these begin. None where it
+        is no call: then it is text, unless it is the beginning of one at the text's end."""
+        taken = [mark]
+        found = yield from self._name(taken)
+        bare = self._form.bare and mark == self._form.head
+        if found is None and not (self._text.ended and (self._called or self._cut or not bare)):
+            self._tell(TextPart("".join(taken)))
+        return found
+
+    def _name(self, taken: list[str]) -> Reading[tuple[str, str] | None]:
+        """Read a call from its id or name up to its arguments. taken: what was read so far, to which this adds."""
+        form = self._form
+        _, has_id, rest = form.head.partition(ID)
+        if has_id and not (yield from self._id([rest], taken)):
+            return None
+        after, has_id, rest = form.after.partition(ID)
+        begins = self._begins()
+        names = {name + after: (name, "") for name in self._schemas}
+        if not has_id:
+            names = {
+                name + after + begin: (name, begin) for name in self._schemas for begin in begins
+            }
+        mark = yield from self._text.take(names, within=True)
+        taken.append(mark)
+        if not mark or not has_id:
+            return names.get(mark)
+        ends = {rest + begin: begin for begin in begins}
+        end = yield from self._id(ends, taken)
+        return (names[mark][0], ends[end]) if end else None
+
+    def _begins(self) -> tuple[str, ...]:
+        """Return the marks with which arguments begin, or end where there are none."""
+        if self._form.parameter:
+            return (self._form.param_begin, self._form.end)
+        return ("",) if self._form.syntax is not None else ("{",)
+
+    def _id(self, marks: Iterable[str], taken: list[str]) -> Reading[str]:
+        """Read an id and one of the marks after it, which is returned; "" where there is none."""
+        taken.append((yield from self._text.letters(_ID_LETTER, _LONGEST_ID)))
+        mark = yield from self._text.take(marks, within=True)
+        taken.append(mark)
+        return mark
+
+    def _another(self) -> Reading[str]:
+        """Read what ends the calls, or the mark that begins another one, which is returned; else ""."""
+        form = self._form
+        another = form.closing
+        if form.between is not None:
+            another = form.between + form.head.partition(ID)[0]
+        found = yield from self._text.take([another, form.closing], within=True)
+        return "" if found == form.closing else found
+
+    def _object(self) -> Reading[None]:
         """Pass on a JSON object as it comes. Only its brackets are counted: that it is JSON is the grammar's business,
         or the client's."""
         depth, quoted, escaped = 1, False, False
+        text = self._text
         while True:
-            for at, char in enumerate(self._kept):
+            for place, char in enumerate(text.kept):
                 if quoted:
                     quoted, escaped = escaped or char != '"', not escaped and char == "\\"
                     continue
                 quoted = char == '"'
                 depth += (char in "{[") - (char in "}]")
                 if not depth:
-                    self._tell(ArgumentsPart(self._kept[: at + 1]))
-                    self._kept, self.whole = self._kept[at + 1 :], True
-                    return (yield from self._cut([self._form.end], within=True))
-            self._tell(ArgumentsPart(self._kept))
-            self._kept = ""
-            if self._over:
-                return ""
+                    self._tell(ArgumentsPart(text.drop(place + 1)))
+                    self.whole = True
+                    yield from text.take([self._form.end.partition(ID)[0]], within=True)
+                    yield from self._rest_of_end()
+                    return
+            self._tell(ArgumentsPart(text.drop(len(text.kept))))
+            if text.over:
+                return
             yield
 
-    def _parameters(self, mark: str, schema: object) -> _Steps:
+    def _rest_of_end(self) -> Reading[None]:
+        """Read the id in what ends a call, where it has one."""
+        _, has_id, rest = self._form.end.partition(ID)
+        if has_id:
+            yield from self._id([rest], [])
+
+    def _keywords(self, syntax: ValueSyntax) -> Reading[None]:
+        """Make a JSON object of arguments in another syntax, a whole one at a time."""
+        text, separator = self._text, ""
+        while True:
+            yield from skip_blanks(text)
+            if (yield from text.take([self._form.end], within=True)):
+                self._tell(ArgumentsPart("}"))
+                self.whole = True
+                return
+            name = yield from read_name(text, syntax)
+            yield from skip_blanks(text)
+            assigned = yield from text.take([syntax.assign.strip()], within=True)
+            if name is None or not assigned:
+                return
+            value = yield from read_value(text, syntax)
+            if value is None:
+                return
+            self._tell(ArgumentsPart(f"{separator}{json_text(name)}: {value}"))
+            separator = ", "
+            yield from skip_blanks(text)
+            yield from text.take([","])
+
+    def _parameters(self, mark: str, schema: object) -> Reading[None]:
         """Make a JSON object of parameters that each have a mark, whole values at a time: until a value has ended its
         type is unknown."""
         form, separator = self._form, ""
         while mark == form.param_begin:
-            name = yield from self._until(form.param_middle)
-            value = yield from self._until(form.param_end)
-            if name is None or value is None:
-                return ""
-            text = as_json(value, object_at(schema, "properties").get(name), schema)
-            self._tell(ArgumentsPart(f"{separator}{json.dumps(name, ensure_ascii=False)}: {text}"))
+            parameter = yield from self._parameter(schema)
+            if parameter is None:
+                return
+            self._tell(ArgumentsPart(separator + parameter))
             separator = ", "
-            mark = yield from self._cut([form.param_begin, form.end], within=True)
+            mark = yield from self._text.take([form.param_begin, form.end], within=True)
         self.whole = bool(mark)
         self._tell(ArgumentsPart("}" if mark else ""))
-        return ""
 
-    def _until(self, mark: str) -> Generator[None, None, str | None]:
-        """Cut off the text before a mark, and the mark; None where the text is over first."""
-        seen = 0
-        while (at := self._kept.find(mark, seen)) < 0:
-            if self._over:
-                self._kept = ""
+    def _parameter(self, schema: object) -> Reading[str | None]:
+        """Read a parameter after its first mark; return it as a member of a JSON object, None where the text ends."""
+        form = self._form
+        kind = STRING if STRING in form.param_middle else TYPE
+        middle, has_kind, rest = form.param_middle.partition(kind)
+        name = yield from self._text.until(middle)
+        given = (yield from self._text.until(rest)) if has_kind else ""
+        if name is None or given is None:
+            return None
+        expected = object_at(schema, "properties").get(name)
+        if form.tag:
+            value = yield from self._nested(expected, schema, 0)
+        else:
+            value = yield from self._text.until(form.end_of(name))
+            if value is not None:
+                value = as_json(value, _known(given) or expected, schema)
+        return None if value is None else f"{json_text(name)}: {value}"
+
+    def _nested(self, schema: object, root: object, depth: int) -> Reading[str | None]:
+        """Read a value with marks around its items and members up to its own end; return it as JSON. What a mark that
+        ends something names is not looked at: that is the grammar's business."""
+        text, tag = self._text, self._form.tag
+        value = yield from text.until(tag)
+        if value is None or depth == _MOST_NESTED:
+            return None
+        parts = list[tuple[str, str]]()
+        schema = resolved(schema, root)
+        while True:
+            mark = yield from text.take(["</", "<"], within=True)
+            inner = yield from text.until(">")
+            if inner is None or not mark:
                 return None
-            seen = max(len(self._kept) - len(mark), 0)
-            yield
-        text, self._kept = self._kept[:at], self._kept[at + len(mark) :]
-        return text
-
-    def _cut(self, marks: Iterable[str], *, within: bool = False) -> _Steps:
-        """Cut off and return the longest of the marks with which the text goes on; "" where there is none. `within` a
-        call, or between two, half a mark with which the text ends is no text."""
-        while not self._over and any(
-            mark.startswith(self._kept) and mark != self._kept for mark in marks
-        ):
-            yield
-        found = max((mark for mark in marks if self._kept.startswith(mark)), key=len, default="")
-        lost = within and not found and any(mark.startswith(self._kept) for mark in marks)
-        self._kept = "" if lost else self._kept[len(found) :]
-        return found
+            if mark == "</":
+                return _json_of(value, parts, schema, root)
+            expected = object_at(schema, "properties").get(inner, at(schema, "items"))
+            part = yield from self._nested(expected, root, depth + 1)
+            again = yield from text.take([tag], within=True)
+            if part is None or not again:
+                return None
+            parts.append((inner, part))
 
     def _tell(self, event: TextPart | ArgumentsPart) -> None:
         if event.text:
             self._events.append(event)
+
+
+def _known(kind: str) -> object:
+    """Return a schema for what a parameter's mark says of its value; None where it has none."""
+    if kind in ("true", "string"):
+        return {"type": "string"}
+    return {"type": [*_ALL_TYPES]} if kind else None
+
+
+def _json_of(text: str, parts: list[tuple[str, str]], schema: object, root: object) -> str:
+    """Return the JSON of a value with marks: a list, an object, or its text. The schema says what an empty one is."""
+    types = types_of(schema, root)
+    empty = not parts and not text.strip()
+    items = bool(parts) and all(name == "item" for name, _ in parts)
+    if (items and types != {"object"}) or (empty and types == {"array"}):
+        return "[" + ", ".join(part for _, part in parts) + "]"
+    if parts or (empty and types == {"object"}):
+        return "{" + ", ".join(f"{json_text(name)}: {part}" for name, part in parts) + "}"
+    return as_json(text, schema, root)
 
 
 _TYPES: dict[type[object], set[str]] = {
@@ -304,6 +303,7 @@ _TYPES: dict[type[object], set[str]] = {
     int: {"integer", "number"},
 }
 _TYPES.update({float: {"number"}, list: {"array"}, dict: {"object"}, type(None): {"null"}})
+_ALL_TYPES = frozenset[str]().union(*_TYPES.values()) - {"string"}
 
 
 def resolved(schema: object, root: object) -> object:

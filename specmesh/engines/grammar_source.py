@@ -10,8 +10,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from specmesh.core.fields import Json, is_list, is_object
 from specmesh.core.reasoning import STYLES
 from specmesh.core.sampling.constraint import GrammarKind
-from specmesh.core.tool_calls import FORMATS, ToolFormat, resolved, types_of
+from specmesh.core.tool_calls import resolved, types_of
+from specmesh.core.tool_formats import FORMATS, ID, STRING, TYPE, ToolFormat
 from specmesh.engines.gbnf import gbnf_to_lark
+from specmesh.engines.tool_arguments import argument_rules
 from specmesh.errors import RequestError
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, max_grammar_size=200_000)
@@ -132,9 +134,9 @@ def _tool_rules(request: Mapping[str, Any]) -> Iterator[str]:
         )
         yield f"body: TEXT | trigger rest calls{''.join(bare)}"
         yield f"trigger[lazy]: TEXT {_quoted(form.trigger)}"
-        yield f"rest: {_quoted(form.start.removeprefix(form.trigger))}"
+        yield f"rest: {_literal(form.start.removeprefix(form.trigger))}"
     elif choice == "required" or isinstance(choice, dict):
-        yield f"body: {_quoted(form.start)} calls" + " | head calls" * form.bare
+        yield f"body: {_literal(form.start)} calls" + " | head calls" * form.bare
     else:
         raise RequestError(f"choice must be auto, required or a name, not {choice!r}")
     if form.bare:
@@ -143,18 +145,24 @@ def _tool_rules(request: Mapping[str, Any]) -> Iterator[str]:
     several = (
         request["parallel"] is True and form.between is not None and not isinstance(choice, dict)
     )
-    more = f" ({_quoted((form.between or '') + form.head)} call)*" * several
+    more = f" ({_literal((form.between or '') + form.head)} call)*" * several
     yield f"calls: call{more} {_quoted(form.closing)}"
     yield "call: " + " | ".join(f"call{number}" for number in range(len(tools)))
     for number, tool in enumerate(tools):
         begin = tool["name"] + form.after
-        yield f"args{number}: {_arguments(form, tool)} {_quoted(form.end)}"
-        yield f"call{number}: {_quoted(begin)} args{number}"
+        if form.syntax is not None or form.tag:
+            yield from argument_rules(form, f"given{number}", _object_schema(tool))
+            yield f"args{number}: given{number} {_literal(form.end)}"
+        else:
+            yield f"args{number}: {_arguments(form, tool)} {_literal(form.end)}"
+        yield f"call{number}: {_literal(begin)} args{number}"
         if (
             form.bare and choice == "auto"
         ):  # lazy to the end of the name: another object with one is text
             yield f"bare{number}[lazy]: {_quoted(form.head + begin)}"
-    if form.param_begin:
+    if form.ids:
+        yield f"ID: /{form.ids}/"
+    if form.parameter and not form.tag:
         yield f"value[lazy]: TEXT {_quoted(form.param_end)}"
     yield "TEXT: /(.|\\n)*/" + f" & ~/{form.never}/" * bool(form.never)
 
@@ -171,11 +179,22 @@ def _after_thought(thinking: str, *, free: bool) -> str:
     return f"body | begin inside\nbegin[lazy]: /[ \\n]*/ {_quoted(style.begin)}\ninside: {thought}{gap}"
 
 
-def _arguments(form: ToolFormat, tool: Mapping[str, Any]) -> str:
+def _literal(text: str) -> str:
+    """Return a text of a form in lark's syntax, with any id in the place of $ID."""
+    parts = [_quoted(part) if part else "" for part in text.split(ID)]
+    return " ID ".join(parts).strip() or '""'
+
+
+def _object_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = tool.get("parameters") or {}
     schema = dict[str, Any](type="object", properties={}) | given
     if schema["type"] != "object":
         raise RequestError(f"the parameters of {tool['name']} must be those of a JSON object")
+    return schema
+
+
+def _arguments(form: ToolFormat, tool: Mapping[str, Any]) -> str:
+    schema = _object_schema(tool)
     if not form.param_begin:
         return _of_schema(schema)
     return " ".join(_parameter(form, name, schema) for name in schema["properties"])
@@ -188,14 +207,40 @@ def _parameter(form: ToolFormat, name: str, root: dict[str, Any]) -> str:
             f"a parameter's name must have no '<', '>' or line break: not {name[:80]!r}"
         )
     schema: Any = resolved(root["properties"][name], root)
+    begin = form.param_begin + name
+    parts = [f"{_quoted(begin + middle)} {value}" for middle, value in _values(form, schema, root)]
+    part = parts[0] if len(parts) == 1 else f"({' | '.join(parts)})"
+    return part if name in root.get("required", ()) else f"({part})?"
+
+
+def _values(form: ToolFormat, schema: Any, root: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what may come before a value, and the value. A form that does not say whether it is a text has one kind."""
     types, known = types_of(schema, root), dict[str, Any](schema if is_object(schema) else {})
     texts = known.get("enum") or ([known["const"]] if "const" in known else None)
+    middle, end = form.param_middle, _quoted(form.param_end)
     if types == {"string"} and texts:
         value = "(" + " | ".join(_quoted(text + form.param_end) for text in texts) + ")"
-    elif not types or "string" in types:
-        value = "value"
-    else:
+        yield _of_kind(middle, "string"), value
+        return
+    if not types or "string" in types:
+        yield _of_kind(middle, "string"), "value"
+    if types and "string" not in types and TYPE not in middle:
         defined = {key: root[key] for key in ("$defs", "definitions") if key in root}
-        value = f"{_of_schema(defined | schema)} {_quoted(form.param_end)}"
-    part = f"{_quoted(form.param_begin + name + form.param_middle)} {value}"
-    return part if name in root.get("required", ()) else f"({part})?"
+        yield _of_kind(middle, "object"), f"{_of_schema(defined | schema)} {end}"
+    elif STRING in middle:
+        others = sorted((types or _JSON_TYPES) - {"string"})
+        if others:
+            yield _of_kind(middle, "object"), f"{_of_schema({'type': others})} {end}"
+    elif TYPE in middle:
+        for kind in sorted((types or _JSON_TYPES) - {"string"}):
+            own = schema if types == {kind} else {"type": kind}
+            yield _of_kind(middle, kind), f"{_of_schema(own)} {end}"
+
+
+_JSON_TYPES = {"string", "number", "boolean", "null", "array", "object"}
+
+
+def _of_kind(middle: str, kind: str) -> str:
+    """Return what comes before a value of a JSON type."""
+    middle = middle.replace(STRING, "true" if kind == "string" else "false")
+    return middle.replace(TYPE, "number" if kind == "integer" else kind)

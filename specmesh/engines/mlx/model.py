@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from specmesh.config import ModelSettings
-from specmesh.core.tool_calls import TOOL_MARKS
+from specmesh.core.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import ConfigError, SpecmeshError
 

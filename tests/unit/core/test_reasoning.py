@@ -1,0 +1,104 @@
+"""Thoughts read from answers, wherever a text is cut, and the marks that a template shows."""
+
+import pytest
+from called import cut_up
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from specmesh.core import reasoning
+from specmesh.core.reasoning import STYLES, Thinking, ThoughtSplitter, thinking
+
+HARMONY = (
+    "<|channel|>analysis<|message|>Hm, 2.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+    "<|start|>assistant<|channel|>analysis<|message|>So. <|end|><|start|>assistant<|channel|>final<|message|> 4 <b>"
+)
+CALL = "<|channel|>commentary to=functions.x <|constrain|>json<|message|>{}"
+CASES = [
+    (
+        "think",
+        "<think>\na <b>\n\nc\n</think>\n\nThe <think> answer \n",
+        "a <b>\n\nc",
+        "The <think> answer \n",
+    ),
+    ("think", "\n <think></think>x", "", "x"),
+    ("think", " plain <think>x</think>", "", " plain <think>x</think>"),
+    ("think", "<thin", "", "<thin"),
+    ("think", " \n", "", " \n"),
+    ("think", "<think> cut </thi", "cut </thi", ""),
+    ("think!", "\nIt is \n </think>\n4", "It is", "4"),
+    ("think!", "no end \n", "no end", ""),
+    ("brackets", "[THINK]a[/THINK]b", "a", "b"),
+    ("harmony", HARMONY, "Hm, 2.So.", "I look.4 <b>"),
+    ("harmony", "<|channel|>analysis<|message|>T<|end|><|start|>assistant" + CALL, "T", CALL),
+    ("harmony", "no <|channels", "", "no <|channels"),
+    ("", "<think>a</think>", "", "<think>a</think>"),
+]
+
+
+@pytest.mark.parametrize(("named", "text", "thought", "answer"), CASES)
+@given(st.lists(st.integers(0, 300), max_size=8))
+@example(list(range(300)))
+@example([])
+def test_a_split_is_the_same_wherever_a_text_is_cut(
+    named: str, text: str, thought: str, answer: str, cuts: list[int]
+):
+    splitter, told = ThoughtSplitter(named), ["", ""]
+    for piece in cut_up(text, cuts):
+        told = [
+            old + new for old, new in zip(told, splitter.feed(piece, over=not cuts), strict=True)
+        ]
+    assert [old + new for old, new in zip(told, splitter.feed("", over=True), strict=True)] == [
+        thought,
+        answer,
+    ]
+
+
+def test_what_cannot_be_a_mark_is_told_at_once():
+    splitter = ThoughtSplitter("think!")
+    assert splitter.feed("It is <") == ("It is", "")
+    assert splitter.feed("b> so</think>\nAn") == (" <b> so", "An")
+    assert splitter.feed("swer <") == ("", "swer <")
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt", "named"),
+    [
+        ("{{ content.split('</think>')[-1] }}", "<|assistant|>", "think"),
+        ("{{ '<think>\\n' }}", "<|assistant|><think>\n", "think!"),
+        (
+            "'<|channel|>analysis<|message|>' + message.thinking + '<|end|>'",
+            "<|start|>assistant",
+            "harmony",
+        ),
+        ("{{ messages[0].content }}", "<think>", ""),
+    ],
+)
+def test_a_template_shows_the_marks_of_its_thoughts(template: str, prompt: str, named: str):
+    assert thinking(reasoning.detect(template), prompt) == named
+
+
+STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+
+
+@STYLE
+def test_a_thought_and_an_answer_in_every_style(style: Thinking):
+    """With the marks around the answer, where there are any, however the text is cut."""
+    before, after = (*style.dropped, "", "")[:2]
+    text = f"{style.begin}Hm <b>.{style.end}{before}So.{after}"
+    for cuts in ([], list(range(len(text)))):
+        splitter = ThoughtSplitter(style.name)
+        shown = [splitter.feed(piece) for piece in cut_up(text, cuts)]
+        shown.append(splitter.feed("", over=True))
+        thought, answer = ("".join(parts) for parts in zip(*shown, strict=True))
+        assert (thought, answer) == ("Hm <b>.", "So.")
+
+
+@STYLE
+def test_the_marks_around_a_thought_that_a_template_writes(style: Thinking):
+    text = f"x {style.begin}\n a thought \n{style.end} y"
+    assert reasoning.detect_written(text, "a thought") is style
+
+
+@STYLE
+def test_a_prompt_that_begins_a_thought(style: Thinking):
+    assert thinking(style, f"assistant: {style.begin}\n") == f"{style.name}!"
