@@ -34,7 +34,9 @@ from specmesh.api.body import parse_body
 from specmesh.core.chat import with_format
 from specmesh.core.fields import Json
 from specmesh.core.sampling.constraint import Grammar
-from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallParser
+from specmesh.core.template_traits import TemplateTraits
+from specmesh.core.tool_calls import ArgumentsPart, CallParser
+from specmesh.core.tool_formats import FORMATS
 from specmesh.engines.grammar import Grammars
 from specmesh.errors import RequestError
 
@@ -120,8 +122,7 @@ def grammar_of(body: Json, form: str) -> Grammar:
     """Return the grammar that a body leads to, for a template that calls in this form. Raise
     RequestError."""
     params = parse_body(body, chat=True).requests[0].params
-    texts = {"chat_template": template_of(form), "tool_format": form}
-    grammar = with_format(params, texts, "").grammar
+    grammar = with_format(params, TemplateTraits(tool_format=form), "").grammar
     assert grammar is not None
     return grammar
 

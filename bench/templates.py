@@ -32,10 +32,10 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from test_cache import cache_folder
 
 from specmesh.api.body import parse_body
-from specmesh.core import tool_calls
 from specmesh.core.chat import prompt_of
 from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
+from specmesh.core.tool_formats import object_of
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines import chat_template
 from specmesh.errors import ConfigError, RequestError, SpecmeshError
@@ -183,13 +183,9 @@ class TemplateTokenizer:
     def __init__(self, source: str) -> None:
         """Compile the template. Raise ConfigError."""
         self.vocabulary = Vocabulary(tuple(bytes([byte]) for byte in range(256)), frozenset())
-        self.texts = {
-            "chat_template": source,
-            "bos_token": BOS,
-            "eos_token": EOS,
-            "tool_format": tool_calls.detect(source).name,
-        }
+        self.texts = {"chat_template": source, "bos_token": BOS, "eos_token": EOS}
         self._template = chat_template.ChatTemplate(source, BOS, EOS)
+        self.traits = self._template.traits
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the text's bytes."""
@@ -253,6 +249,7 @@ def plainly_rendered(source: str, body: Json) -> str | None:
         if isinstance(message["content"], list):
             message["content"] = "".join(part["text"] for part in message["content"])
         message["content"] = message["content"] or ""
+        with_objects(message)
     answer = chat_template.answer(
         {
             "template": source,
@@ -266,12 +263,21 @@ def plainly_rendered(source: str, body: Json) -> str | None:
     return str(answer["text"]) if "text" in answer else None
 
 
+def with_objects(message: Message) -> None:
+    """Make the arguments of a message's calls objects, as most templates expect them, where they are."""
+    for one in message.get("tool_calls", ()):
+        arguments = object_of(one["function"]["arguments"])
+        if arguments is not None:
+            one["function"]["arguments"] = arguments
+
+
 def shows_thoughts(source: str, body: Json) -> bool:
     """Return True where the template shows an earlier thought under one of the names that templates
     have for it."""
     for name in ("reasoning_content", "reasoning", "thinking", "parts"):
         changed = json.loads(json.dumps(body))
         for message in changed["messages"]:
+            with_objects(message)
             thought = message.pop("reasoning_content", "")
             if thought and name == "parts":
                 parts = [{"type": "thinking", "thinking": thought}]

@@ -192,6 +192,9 @@ class Answer(Response):
     def _write(self) -> None:
         if not self._begun:
             self._begun = True
+            merged = sorted({role for choice in self._choices for role in choice.merged})
+            if merged:
+                self.headers["X-Specmesh-Merged"] = ", ".join(merged)
             _at_once(
                 self._send(
                     {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

@@ -385,7 +385,12 @@ class PageAccess(CORSMiddleware):
             ("GET", "POST", "DELETE"),
             ("*",),
             allow_private_network=True,  # a page of a public network asks for that besides
-            expose_headers=("X-Request-Id", "X-Specmesh-Ignored", "Retry-After"),
+            expose_headers=(
+                "X-Request-Id",
+                "X-Specmesh-Ignored",
+                "X-Specmesh-Merged",
+                "Retry-After",
+            ),
         )
 
     def is_allowed_origin(self, origin: str) -> bool:

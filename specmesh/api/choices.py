@@ -37,7 +37,7 @@ def nothing() -> None:
 class Choice:
     """A choice of an answer: what its client has not been sent yet of the events of its request. The text begins after
     what the client knows, and ends before a stop string. heard: called once events have come. resumable: also say what
-    is needed to go on with the text. end: the last event, once it came."""
+    is needed to go on with the text. end: the last event, once it came. merged: see `SessionParams`."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Choice:
     ) -> None:
         self.shape, self.request, self._splits = shape, request, splits
         self.end: Finished | None = None
+        self.merged: tuple[str, ...] = ()
         self.heard: Callable[[], None] = nothing
         self._vocabulary, self._resumable = vocabulary, resumable
         self._events: list[ClientEvent] = []
@@ -107,6 +108,7 @@ class Choice:
     def _start(self, event: Started) -> None:
         if event.params is not None:
             self._begin(event.params)
+            self.merged = event.params.merged
         if self.request.params.echo:
             self._echoed = event.prompt_ids
             if not self._logprobs:
@@ -185,12 +187,17 @@ class Choice:
             return ""
         self._text, self._ids, self._tokens, self._extra = "", [], [], {}
         if self._deltas is not None:
-            *deltas, last = self._deltas.feed(text, over=end is not None) or [{}]
+            *deltas, last = self._deltas.feed(text, over=end is not None, cut=self._cut) or [{}]
             before = "".join(server_sent(self.shape.chunk(delta, None, {})) for delta in deltas)
             return before + server_sent(self.shape.chunk(last, self._reason(), extra, tokens))
         if text and not tokens and end is None:
             return f"data: {self._before}{written(text)}{self._between}{written(extra)}}}\n\n"
         return server_sent(self.shape.chunk(text, self._reason(), extra, tokens))
+
+    @property
+    def _cut(self) -> bool:
+        """Return True where something else than the model ended the text."""
+        return self.end is not None and self.end.reason != FinishReason.STOP
 
     def _reason(self) -> str | None:
         """Why the text has ended, if it has: a call of tools is a reason of its own."""
@@ -203,7 +210,7 @@ class Choice:
         extra: Json = self.result() | {"token_ids": self._ids}
         said: str | Json = self._text
         if self._deltas is not None:
-            self._deltas.feed(self._text, over=True)
+            self._deltas.feed(self._text, over=True, cut=self._cut)
             said = self._deltas.message
         return self.shape.whole(
             said, self._reason() or "", extra, self._tokens if self._logprobs else None

@@ -7,7 +7,8 @@ from specmesh.core.chat import ToolChoice
 from specmesh.core.fields import Json
 from specmesh.core.reasoning import STYLES, ThoughtSplitter
 from specmesh.core.session_params import SessionParams
-from specmesh.core.tool_calls import FORMATS, ArgumentsPart, CallBegin, CallParser, TextPart
+from specmesh.core.tool_calls import ArgumentsPart, CallBegin, CallParser, TextPart
+from specmesh.core.tool_formats import FORMATS
 
 
 class Deltas:
@@ -40,11 +41,12 @@ class Deltas:
         self.feed(text, over=False)
         self._content = self._thought = ""
 
-    def feed(self, text: str, *, over: bool) -> list[Json]:
-        """Return what the next part of the text tells; over: it is the last."""
-        return [delta for part in self._split(text, over=over) for delta in part]
+    def feed(self, text: str, *, over: bool, cut: bool = False) -> list[Json]:
+        """Return the deltas of the next part of the text. over: it is the last. cut: not because the
+        model ended it."""
+        return [delta for part in self._split(text, over=over, cut=cut) for delta in part]
 
-    def _split(self, text: str, *, over: bool) -> Iterator[list[Json]]:
+    def _split(self, text: str, *, over: bool, cut: bool) -> Iterator[list[Json]]:
         thought, text = self._splitter.feed(text, over=over)
         if thought and self._splits:
             self._thought += thought
@@ -56,7 +58,7 @@ class Deltas:
             yield [self._delta(TextPart(self._after))]
             self._after = ""
         if self._parser is not None:
-            yield [self._delta(event) for event in self._parser.feed(text, over=over)]
+            yield [self._delta(event) for event in self._parser.feed(text, over=over, cut=cut)]
         elif text:
             yield [self._delta(TextPart(text))]
 

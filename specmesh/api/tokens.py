@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from specmesh import __version__
 from specmesh.api.body import parse_body
 from specmesh.api.requests import ModelInfo
-from specmesh.core.chat import Tokenizer, for_template
+from specmesh.core.chat import Tokenizer, render
 from specmesh.core.fields import Fields, Json, are_ids, is_id, is_list
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
@@ -92,8 +92,7 @@ def apply_template(body: object, tokenizer: Tokenizer) -> Json:
     [request] = parse_body(body, chat=True).requests
     if not request.messages:
         raise RequestError("messages must be a list with at least one message", "messages")
-    messages, variables = for_template(request, tokenizer.texts)
-    return {"prompt": tokenizer.chat_text(messages, variables, continued=request.continued)}
+    return {"prompt": render(request, tokenizer).text}
 
 
 def tokenizer_info(texts: Mapping[str, str], n_ctx: int | None) -> Json:

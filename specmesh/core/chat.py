@@ -1,16 +1,20 @@
-"""A chat on its way to a target's template, and what the template says of the answer: how it thinks and calls tools."""
+"""A chat on its way to a target's template, and the form of its answer: how the model thinks and calls tools."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from specmesh.core import reasoning, tool_calls
+from specmesh.core import reasoning
+from specmesh.core.chat_history import adapted, with_words
 from specmesh.core.fields import Json, at, is_list, is_object
+from specmesh.core.reasoning import STYLES
 from specmesh.core.requests import Request
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
-from specmesh.core.session_params import ChatMessage, SessionParams
+from specmesh.core.session_params import MERGED_ROLES, ChatMessage, SessionParams
+from specmesh.core.template_traits import TemplateTraits
+from specmesh.core.tool_formats import FORMATS, GENERIC, in_words
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
@@ -25,8 +29,12 @@ class Tokenizer(Protocol):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """By llama-server's names: chat_template, where there is one, bos_token and eos_token; tool_format, by which
-        it calls tools."""
+        """Return by llama-server's names: chat_template, where there is one, bos_token and eos_token."""
+        ...
+
+    @property
+    def traits(self) -> TemplateTraits:
+        """Return what the chat template takes; the defaults where there is none."""
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -37,8 +45,8 @@ class Tokenizer(Protocol):
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
     ) -> str:
         """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
-        variables: the template's, besides those that every template has. Raises RequestError where there is no template
-        or it refuses the messages, EngineError where it fails."""
+        variables: the template's, besides those that every template has. Raises RequestError where there is no
+        template, or it refuses or drops messages, EngineError where it fails."""
         ...
 
 
@@ -56,28 +64,96 @@ class ToolChoice:
             return None
         said: object = json.loads(grammar.text)
         tools, name = at(said, "tools"), at(said, "format")
-        if not is_list(tools) or not isinstance(name, str) or name not in ("", *tool_calls.FORMATS):
+        if not is_list(tools) or not isinstance(name, str) or name not in ("", *FORMATS):
             raise RequestError("tools are not described as tools are", "tools")
         return cls([one for one in tools if is_object(one)], name)
 
 
-def for_template(
-    request: Request, texts: Mapping[str, str]
-) -> tuple[Sequence[ChatMessage], dict[str, object]]:
-    """Return the messages and the variables that the model's template is to render. Where that knows no tools, a
-    message of the system's describes them. texts: see `Tokenizer`."""
-    choice, variables = ToolChoice.of(request.params.grammar), dict(request.template)
-    template, messages = texts.get("chat_template", ""), request.messages
-    form = tool_calls.FORMATS[texts.get("tool_format", "generic")]
-    if "tool_calls" not in template:
-        messages = _joined(_in_turn(one, form) for one in messages)
-    if choice is None:
-        return messages, variables
-    if re.search(r"\btools\b", template) is None or form is tool_calls.GENERIC:
-        return _in_words(messages, tool_calls.generic_prompt(choice.tools, form)), variables
-    return messages, variables | {
-        "tools": [{"type": "function", "function": one} for one in choice.tools]
-    }
+@dataclass(frozen=True, slots=True)
+class Rendition:
+    """A way to give a chat to a template. merged: the roles of messages that were joined to others for it."""
+
+    messages: Sequence[ChatMessage]
+    variables: dict[str, object]
+    merged: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """The text that a chat is answered after. merged: the roles of messages that were joined to others for it."""
+
+    text: str
+    merged: tuple[str, ...]
+
+
+def render(request: Request, tokenizer: Tokenizer) -> RenderedChat:
+    """Return a chat as the target's template writes it, in the first way that it does not refuse. Raises the
+    RequestError of the first way where it refuses all."""
+    refusal: RequestError | None = None
+    for one in renditions(request, tokenizer.traits):
+        try:
+            text = tokenizer.chat_text(one.messages, one.variables, continued=request.continued)
+        except RequestError as error:
+            refusal = refusal or error
+        else:
+            return RenderedChat(text, tuple(role for role in MERGED_ROLES if role in one.merged))
+    raise refusal or RequestError("there is nothing to answer", "messages")
+
+
+def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
+    """Yield the ways to give a chat to a template: as its traits are, then with more and more joined, and calls and
+    tools as text, for a template that is more particular than they say."""
+    choice = ToolChoice.of(request.params.grammar)
+    seen = list[Rendition]()
+    plainer = list(_ever_plainer(_of_one_form(traits)))
+    for one in plainer:
+        rendition = _rendition(request, choice, one)
+        if rendition not in seen:
+            seen.append(rendition)
+            yield rendition
+    if request.messages[0].role == "assistant":
+        begun = replace(request, messages=(ChatMessage("user", ""), *request.messages))
+        rendition = _rendition(begun, choice, plainer[-1])
+        yield replace(rendition, merged=rendition.merged | {"assistant"})
+
+
+def _of_one_form(traits: TemplateTraits) -> TemplateTraits:
+    """Return the traits for one form of calls: a template that writes another one gets earlier calls as text."""
+    form = traits.tool_format
+    if form == GENERIC.name:
+        return replace(traits, tools=False, calls=False, results=False)
+    return traits if traits.written == form else replace(traits, calls=False)
+
+
+def _ever_plainer(traits: TemplateTraits) -> Iterator[TemplateTraits]:
+    """Yield the traits, then those of templates that take less and less."""
+    yield traits
+    joined = replace(traits, developer=False, systems=False, late_system=False)
+    joined = replace(joined, users=False, assistants=False)
+    yield joined
+    apart = replace(joined, text_with_calls=False, parallel=False)
+    yield apart
+    yield replace(joined, system=False)
+    flat = replace(joined, calls=False, results=False)
+    yield flat
+    yield replace(flat, system=False)
+    words = replace(flat, tools=False)
+    yield words
+    yield replace(words, system=False)
+
+
+def _rendition(request: Request, choice: ToolChoice | None, traits: TemplateTraits) -> Rendition:
+    messages: Sequence[ChatMessage] = request.messages
+    variables = dict(request.template)
+    form = FORMATS[traits.tool_format]
+    if choice is not None and traits.tools:
+        tools = [{"type": "function", "function": one} for one in choice.tools]
+        variables["tools"] = tools
+        variables["functions"] = json.dumps(choice.tools, ensure_ascii=False, indent=1)
+    elif choice is not None:
+        messages = with_words(messages, in_words(choice.tools, form))
+    adapted_messages, merged = adapted(messages, traits)
+    return Rendition(adapted_messages, variables, merged)
 
 
 def unknown_variables(request: Request, texts: Mapping[str, str]) -> Iterator[str]:
@@ -87,52 +163,14 @@ def unknown_variables(request: Request, texts: Mapping[str, str]) -> Iterator[st
         yield from (name for name in request.template if name not in words)
 
 
-def _in_turn(message: ChatMessage, form: tool_calls.ToolFormat) -> ChatMessage:
-    """A message of a tool loop for a template that knows of none: calls are text, and what came of them the user's."""
-    if message.role == "tool":
-        return ChatMessage("user", f"<tool_response>\n{message.content}\n</tool_response>")
-    calls = [
-        f"{form.start}{one.name}{form.after}{one.arguments}{form.end}" for one in message.tool_calls
-    ]
-    return replace(
-        message, content="\n".join(filter(None, (message.content, *calls))), tool_calls=()
-    )
-
-
-def _joined(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """The same with what tools answered in one message with the user's next words: many templates want turns."""
-    turns = list[ChatMessage]()
-    for one in messages:
-        before = turns[-1] if turns else None
-        if (
-            before is not None
-            and before.role == one.role == "user"
-            and before.content.endswith("</tool_response>")
-        ):
-            turns[-1] = replace(before, content=f"{before.content}\n{one.content}")
-        else:
-            turns.append(one)
-    return tuple(turns)
-
-
-def _in_words(messages: Sequence[ChatMessage], words: str) -> Sequence[ChatMessage]:
-    first, rest = messages[0], messages[1:]
-    if first.role != "system":
-        return (ChatMessage("system", words), *messages)
-    return (replace(first, content=f"{first.content}\n\n{words}"), *rest)
-
-
-def with_format(params: SessionParams, texts: Mapping[str, str], tail: str) -> SessionParams:
-    """The parameters of a chat's answer, with how the model thinks and calls tools, unless they say so. tail: the
-    prompt's last text, which may have begun a thought."""
-    style, grammar = reasoning.detect(texts.get("chat_template", "")), params.grammar
+def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> SessionParams:
+    """Return the parameters of a chat's answer with how the model thinks and calls tools, unless they have it. tail:
+    the prompt's last text, which may have begun a thought."""
+    style, grammar = STYLES.get(traits.thinking), params.grammar
     thinking = params.thinking or reasoning.thinking(style, tail)
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
         said = json.loads(grammar.text)
-        said |= {
-            "format": said["format"] or texts.get("tool_format", "generic"),
-            "thinking": thinking,
-        }
+        said |= {"format": said["format"] or traits.tool_format, "thinking": thinking}
         grammar = Grammar(GrammarKind.TOOLS, json.dumps(said, ensure_ascii=False))
     elif grammar is not None:
         thinking = ""  # no other grammar lets a thought end
@@ -140,22 +178,19 @@ def with_format(params: SessionParams, texts: Mapping[str, str], tail: str) -> S
 
 
 def prompt_of(request: Request, tokenizer: Tokenizer) -> tuple[tuple[int, ...], SessionParams]:
-    """Return the ids to continue, by the target's tokenizer and chat template, and the parameters: a chat's say what
-    its answer's form is. Safe from any thread. An empty text, where the target begins none with a token of its own, is
-    what ends others, as at OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the
+    """Return the ids to continue, by the target's tokenizer and chat template, and the parameters; those of a chat have
+    the form of its answer. Safe from any thread. An empty text, where the target begins none with a token of its own,
+    is what ends others, as at OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the
     target has no template."""
-    ids = request.prompt_ids
+    ids, params = request.prompt_ids, request.params
     if ids is not None:
         pieces = tokenizer.vocabulary.pieces
-        text = b"".join(pieces[one] for one in ids[-TAIL:] if one < len(pieces)).decode(
-            "utf-8", "replace"
-        )
+        last = [pieces[one] for one in ids[-TAIL:] if one < len(pieces)]
+        text = b"".join(last).decode("utf-8", "replace")
     else:
         text = request.prompt or ""
         if request.messages:
-            messages, variables = for_template(request, tokenizer.texts)
-            text = tokenizer.chat_text(messages, variables, continued=request.continued)
+            chat = render(request, tokenizer)
+            text, params = chat.text, replace(params, merged=chat.merged)
         ids = tuple(tokenizer.encode(text) or sorted(tokenizer.vocabulary.end_ids)[:1])
-    return ids, with_format(
-        request.params, tokenizer.texts, text
-    ) if request.chat else request.params
+    return ids, with_format(params, tokenizer.traits, text) if request.chat else params

@@ -205,7 +205,10 @@ class DrafterRequest:
         ):  # the verifier alone knows how its template thinks and calls tools
             tools = mine.grammar is not None and mine.grammar.kind is GrammarKind.TOOLS
             params = replace(
-                mine, thinking=params.thinking, grammar=params.grammar if tools else mine.grammar
+                mine,
+                thinking=params.thinking,
+                merged=params.merged,
+                grammar=params.grammar if tools else mine.grammar,
             )
         self.request = replace(self.request, params=params, named_only=False)
         self.home, self.verifier, self.until, self.tried, self.error = address, by, None, (), None

@@ -18,7 +18,7 @@ from specmesh.core.sampling.sampler import (
     SamplingParams,
 )
 from specmesh.core.sampling.stop import MAX_LENGTH, MAX_STOPS, MAX_TOGETHER
-from specmesh.core.tool_calls import ToolCall
+from specmesh.core.tool_formats import ToolCall
 from specmesh.errors import PromptTooLong, RequestError
 
 
@@ -74,6 +74,9 @@ def _call_of(value: object, where: str) -> ToolCall:
     return ToolCall(str(at(value, "id") or ""), name, written)
 
 
+MERGED_ROLES = ("assistant", "system", "user")
+"""Roles whose messages may be joined to others for a template."""
+
 LARGEST_MAX_TOKENS = 2**31 - 1  # largest max_tokens of a request; 0: the prompt only
 LEAST_FACTOR, LEAST_SHARE = 1e-6, 1e-9  # a repeat_penalty, and a threshold, must be above 0
 
@@ -89,6 +92,7 @@ class SessionParams:
     cache_prompt: bool = True  # reuse what earlier sessions left in memory, and leave one's own
     thinking: str = ""  # how the text thinks, as the target's template has it: see core.reasoning
     echo: bool = False  # the answer begins with the prompt, also in its log-probabilities
+    merged: tuple[str, ...] = ()  # roles whose messages were joined to others for the template
 
     @property
     def scored(self) -> bool:
@@ -113,6 +117,7 @@ class SessionParams:
             "cache_prompt": self.cache_prompt,
             "thinking": self.thinking,
             "echo": self.echo,
+            "merged": list(self.merged),
         }
 
 
@@ -174,7 +179,8 @@ def wire_params(options: dict[str, object]) -> SessionParams:
         Grammar(GrammarKind(kind), text) if kind in set(GrammarKind) else None,
         most_bias=-FORBIDDEN,
     )
-    return replace(params, thinking=fields.text("thinking"))
+    merged = tuple(role for role in MERGED_ROLES if role in fields.listed("merged"))
+    return replace(params, thinking=fields.text("thinking"), merged=merged)
 
 
 def biases_of(value: object, largest: float) -> tuple[tuple[int, float], ...]:

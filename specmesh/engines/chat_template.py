@@ -8,7 +8,6 @@ import functools
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -18,37 +17,60 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import SandboxedEnvironment
 
-from specmesh.core.fields import Json, is_object
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.fields import Json, object_at, objects_at
+from specmesh.core.session_params import ChatMessage, message_of
+from specmesh.core.template_traits import TemplateTraits, ThoughtField
+from specmesh.core.tool_formats import object_of
 from specmesh.engines.sandbox import Child
+from specmesh.engines.template_probe import (
+    TemplateProbe,
+    shortened,
+    traits_by_source,
+    words_of,
+)
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 
 MAX_TEMPLATE = 2**20  # bytes of a template's file
 MAX_TEXT = 2**22  # characters of the longest text: twice the longest body that the API takes
+SECONDS = 3.0  # that a template may take for a chat
+PROBE_SECONDS = 30.0  # for some fifty short ones, on a busy machine
 
 
 class ChatTemplate:
-    """A Jinja template; `bos` is the text of the token that begins a sequence."""
+    """A Jinja template; `bos` is the text of the token that begins a sequence. traits: what it takes."""
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
         self.bos = bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
         # The longest chat that the API takes needs a small part of them.
-        self._child = Child(__name__, memory=2**29, seconds=3.0)
+        self._child = Child(__name__, memory=2**29, seconds=SECONDS)
         try:
-            why = self._child.ask({**self._request, "messages": None}).get("refused")
+            answered = self._child.ask({**self._request, "messages": None})
         except ChildFailed as error:
-            why = str(error)
-        if why is not None:
+            answered = Json(refused=str(error))
+        if "refused" in answered:
             self.close()
-            raise ConfigError(f"the chat template cannot be used: {why}")
+            raise ConfigError(f"the chat template cannot be used: {answered['refused']}")
+        self.traits = self._tried(source)
+        self._request["traits"] = self.traits.as_json()
+
+    def _tried(self, source: str) -> TemplateTraits:
+        """Return the traits that short chats show, or the source where the template takes too much for them."""
+        self._child.seconds = PROBE_SECONDS
+        try:
+            answered = self._child.ask({**self._request, "messages": None, "probe": True})
+        except ChildFailed:
+            return traits_by_source(source)
+        finally:
+            self._child.seconds = SECONDS
+        return TemplateTraits.of(object_at(answered, "traits"))
 
     def render(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
     ) -> str:
         """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
-        Safe from any thread. Raises RequestError where the template refuses the messages, EngineError where it
-        fails."""
+        Safe from any thread. Raises RequestError where the template refuses the messages or drops the text of one,
+        EngineError where it fails."""
         chat: Json = {
             "messages": [message.fields() for message in messages],
             "continued": continued,
@@ -81,18 +103,119 @@ class _Generation(Extension):
 
 
 def answer(request: Json) -> Json:
-    """In the child: render `messages`, or only compile the `template` where they are None. The answer has `text`; or
-    `refused`, why the template does not compile or refuses the messages."""
+    """In the child: render `messages`, or only compile the `template` where they are None, and try it if `probe`. The
+    answer has `text` or `traits`; or `refused`, why the template does not compile, refuses the messages or drops
+    one."""
     try:
-        template = _compiled(str(request["template"]))
-        if request["messages"] is None:
-            return {"text": ""}
-        return {"text": (_continued if request["continued"] else _rendered)(template, request)}
+        source = str(request["template"])
+        renderer = _Renderer(_compiled(source), str(request["bos"]), str(request["eos"]))
+        if request.get("probe"):
+            return {"traits": TemplateProbe(renderer.tried, source).traits().as_json()}
+        return {"text": ""} if request["messages"] is None else renderer.answered(request)
     except MemoryError:  # the sandbox reports it
         raise
     except Exception as error:  # noqa: BLE001 - Jinja and a template may raise anything
         # The template chooses the words: no more than a line of them.
         return {"refused": " ".join(str(error).split())[:300] or type(error).__name__}
+
+
+class _Renderer:
+    """A compiled template, and the texts of the tokens that begin and end a sequence."""
+
+    def __init__(self, template: Template, bos: str, eos: str) -> None:
+        self._template = template
+        self._tokens: Json = {"bos_token": bos, "eos_token": eos}
+
+    def answered(self, request: Json) -> Json:
+        """Return the text of a chat, or which of its messages the template drops. Without `traits` the messages are
+        given to the template as they are."""
+        messages = objects_at(request, "messages")
+        variables = object_at(request, "variables")
+        continued = request["continued"] is True
+        traits = TemplateTraits.of(object_at(request, "traits"))
+        if "traits" in request:
+            chat = [message_of(one) for one in messages]
+            for place in self._dropped(chat, traits, variables, continued=continued):
+                role = chat[place].role[:40]
+                return {"refused": f"it does not show messages[{place}], of the role {role}"}
+            messages = [_shown(one, traits) for one in chat]
+        if continued:
+            return {"text": self._continued(messages, traits, variables)}
+        return {"text": self._written(messages, traits, variables)}
+
+    def tried(
+        self,
+        messages: Sequence[ChatMessage],
+        traits: TemplateTraits,
+        variables: Json,
+        continued: bool,
+    ) -> str | None:
+        """Return what the template makes of short messages; None where it refuses them."""
+        shown = [_shown(one, traits) for one in messages]
+        own: Json = json.loads(json.dumps(variables))
+        try:
+            return self._written(shown, traits, own, generating=not continued)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - a template may raise anything
+            return None
+
+    def _dropped(
+        self,
+        messages: Sequence[ChatMessage],
+        traits: TemplateTraits,
+        variables: Json,
+        *,
+        continued: bool,
+    ) -> Iterator[int]:
+        """Yield the places of messages whose text or calls the template drops, by a chat of the same shape."""
+        short = shortened(messages)
+        text = self.tried(short, traits, variables, continued)
+        if text is None:
+            return
+        if continued:  # what is written after its end is cut off
+            text = text[: text.rfind(short[-1].content) + len(short[-1].content)]
+        for place, one in enumerate(short):
+            if any(word not in text for word in words_of(one)):
+                yield place
+
+    def _continued(self, messages: list[Json], traits: TemplateTraits, variables: Json) -> str:
+        """Find the end of the last message by a mark after its content: a template may strip it, or append to it."""
+        mark = secrets.token_hex(16)
+        content: Any = messages[-1]["content"]
+        if isinstance(content, list):
+            content[-1]["text"] += mark
+        else:
+            messages[-1]["content"] = content + mark
+        text = self._written(messages, traits, variables, generating=False)
+        before, *after = text.split(mark)
+        if len(after) != 1:
+            raise TemplateError(
+                f"the last one stands there {len(after)} times, so it cannot be continued"
+            )
+        return before
+
+    def _written(
+        self,
+        messages: list[Json],
+        traits: TemplateTraits,
+        given: Json,
+        *,
+        generating: bool = True,
+    ) -> str:
+        """Return what the template writes. given: variables besides those of every chat."""
+        variables: Json = dict.fromkeys(("function_call", "tool_choice"))
+        variables["tools"] = [] if traits.empty_tools else None
+        variables["functions"] = ""  # a text of JSON to Firefunction's
+        variables["date_string"] = _strftime_now("%d %b %Y")  # as llama-server's
+        variables["datetime"] = _strftime_now("%b %d %Y")
+        variables["add_generation_prompt"] = generating
+        variables |= given
+        variables |= self._tokens
+        text = self._template.render(variables | {"messages": messages})
+        if len(text) > MAX_TEXT:
+            raise TemplateError(f"its text has more than {MAX_TEXT} characters")
+        return text
 
 
 @functools.lru_cache(maxsize=1)
@@ -105,23 +228,10 @@ def _compiled(source: str) -> Template:
         extensions=[_Generation, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
+    environment.filters["from_json"] = _from_json
     return environment.from_string(
         source, {"raise_exception": _raise, "strftime_now": _strftime_now}
     )
-
-
-def _continued(template: Template, request: Json) -> str:
-    """Find the end of the last message by a mark after its content: a template may strip it, or append to it."""
-    mark = secrets.token_hex(16)
-    messages: Any = request["messages"]
-    last = {**messages[-1], "content": messages[-1]["content"] + mark}
-    marked = {**request, "messages": [*messages[:-1], last]}
-    text, *after = _rendered(template, marked).split(mark)
-    if len(after) != 1:
-        raise TemplateError(
-            f"the last one stands there {len(after)} times, so it cannot be continued"
-        )
-    return text
 
 
 class _Arguments(dict[str, Any]):
@@ -137,37 +247,33 @@ class _Arguments(dict[str, Any]):
         return other + str(self)
 
 
-def _shown(message: Json, source: str) -> Json:
-    """A message as templates expect it. DeepSeek's show calls only where there is no content."""
-    calls: Any = message.get("tool_calls") or []
-    for call in calls:
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(call["function"]["arguments"])
-            call["function"]["arguments"] = (
-                _Arguments(arguments) if is_object(arguments) else arguments
-            )
-    return {
-        **message,
-        "content": message["content"] or (None if calls and "tool▁call" in source else ""),
-    }
+def _shown(message: ChatMessage, traits: TemplateTraits) -> Json:
+    """Return a message as a template of these traits expects it."""
+    shown = message.fields()
+    thought = shown.pop("reasoning_content", "")
+    text: Json = {"type": "text", "text": message.content}
+    if thought and traits.thoughts is ThoughtField.PARTS:
+        parts: list[Json] = [{"type": "thinking", "thinking": thought}]
+        silent = bool(message.tool_calls) and not message.content
+        shown["content"] = parts if silent else [*parts, text]
+    elif thought:
+        shown[traits.thoughts.value] = thought
+    if traits.parts and isinstance(shown["content"], str):
+        shown["content"] = [text]
+    if message.tool_calls:
+        shown["tool_calls"] = [_shown_call(one, traits) for one in objects_at(shown, "tool_calls")]
+        if traits.no_content and not message.content and not isinstance(shown["content"], list):
+            shown["content"] = None
+    return shown
 
 
-def _rendered(template: Template, request: Json) -> str:
-    messages: Any = request["messages"]
-    variables: Any = dict.fromkeys(("functions", "function_call", "tools", "tool_choice"))
-    variables |= {
-        "date_string": _strftime_now("%d %b %Y"),
-        "datetime": _strftime_now("%b %d %Y"),
-    }  # as llama-server's
-    variables["add_generation_prompt"] = not request["continued"]
-    variables |= request.get("variables") or {}
-    variables |= {"bos_token": request["bos"], "eos_token": request["eos"]}
-    text = template.render(
-        variables | {"messages": [_shown(one, str(request["template"])) for one in messages]}
-    )
-    if len(text) > MAX_TEXT:
-        raise TemplateError(f"its text has more than {MAX_TEXT} characters")
-    return text
+def _shown_call(call: Json, traits: TemplateTraits) -> Json:
+    """Return a call with its arguments as an object; no object, as the text that it is or as an empty one."""
+    function: Any = call["function"]
+    arguments = object_of(str(function["arguments"]))
+    if arguments is None and traits.text_arguments:
+        return call
+    return call | {"function": function | {"arguments": _Arguments(arguments or {})}}
 
 
 def _strftime_now(form: str) -> str:
@@ -176,6 +282,10 @@ def _strftime_now(form: str) -> str:
 
 def _raise(message: str) -> NoReturn:
     raise TemplateError(message)
+
+
+def _from_json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def _tojson(

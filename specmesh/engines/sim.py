@@ -12,6 +12,7 @@ from specmesh.core.events import Span
 from specmesh.core.fields import Json
 from specmesh.core.prefix import Prefix
 from specmesh.core.session_params import ChatMessage
+from specmesh.core.template_traits import TemplateTraits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Ask, EngineInfo, Sequences
 from specmesh.errors import ConfigError, RequestError
@@ -123,6 +124,7 @@ class SimVerifier(_SimEngine):
 
     model = "sim-target"
     texts: Mapping[str, str] = {}
+    traits = TemplateTraits()
 
     @property
     def tokenizer(self) -> Tokenizer:

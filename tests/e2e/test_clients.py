@@ -172,7 +172,9 @@ def test_a_page_that_is_allowed(server: Served):
         [sim_text("once", 2)],
         PAGE,
     )
-    assert "x-specmesh-ignored" in answer.headers["access-control-expose-headers"].lower()
+    exposed = answer.headers["access-control-expose-headers"].lower()
+    assert "x-specmesh-ignored" in exposed
+    assert "x-specmesh-merged" in exposed
     broken = server.ask("POST", "/v1/completions", {"prompt": 1}, Origin=PAGE)
     assert (broken.status, broken.headers["access-control-allow-origin"]) == (400, PAGE)
     evil = server.ask("OPTIONS", "/v1/completions", Origin="https://evil.example", **wanted)

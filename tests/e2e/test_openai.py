@@ -184,10 +184,16 @@ def with_template(mesh: Mesh, template: str, *options: str) -> Daemon:
 
 
 @pytest.mark.parametrize(
-    ("options", "before"), [((), "<tool_call>"), (("--tool-format", "mistral_args"), "[TOOL_")]
+    ("options", "before", "earlier"),
+    [
+        ((), "<tool_call>", '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),
+        (("--tool-format", "mistral_args"), "[TOOL_", "[TOOL_CALLS]now[ARGS]{}"),
+    ],
 )
-def test_in_the_form_of_the_models_template(mesh: Mesh, options: tuple[str, ...], before: str):
-    """Or in another one, by an option; what was called before is shown to the model."""
+def test_in_the_form_of_the_models_template(
+    mesh: Mesh, options: tuple[str, ...], before: str, earlier: str
+):
+    """Or in another one, by an option; what was called before is shown to the model in the same form."""
     verifier = with_template(mesh, TEMPLATE, *options)
     body = {"messages": CHAT, "tools": TOOLS[1:], "tool_choice": "required", "temperature": 0}
     body |= {"parallel_tool_calls": False}
@@ -205,8 +211,33 @@ def test_in_the_form_of_the_models_template(mesh: Mesh, options: tuple[str, ...]
         {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "noon"},
     ]
     shown = verifier.client.get("/apply-template", {"messages": chat, "tools": TOOLS})["prompt"]
-    assert '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>' in shown
+    assert earlier in shown
     assert shown.endswith("tool: noonweather now ")
+
+
+TURNS = """{% for m in messages %}{% if (m.role == 'user') != (loop.index0 is even) %}
+{{- raise_exception('roles must alternate') }}{% endif %}{{ m.role }}: {{ m.content }}
+{% endfor %}"""
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_messages_that_a_template_refuses_are_joined(mesh: Mesh, role: str):
+    """And a header names their roles, at either daemon."""
+    verifier = with_template(mesh, TURNS)
+    daemon = verifier
+    if role == "drafter":
+        daemon = mesh.drafter(engine="ngram")
+        until(lambda: verifier.has(daemon), "the drafter is attached")
+    chat = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": "Who are you?"},
+    ]
+    answer = Served(daemon).chat(*chat, max_tokens=1)
+    assert (answer.status, answer.headers["x-specmesh-merged"]) == (200, "system, user")
+    prompt = answer.json()["specmesh"]["prompt_token_ids"]
+    shown = verifier.client.get("/detokenize", {"tokens": prompt})["content"]
+    assert shown == "user: Be brief.\n\nHi\n\nWho are you?\n"
 
 
 def test_thoughts_are_apart(mesh: Mesh):

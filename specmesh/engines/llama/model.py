@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import structlog
 from specmesh.config import ModelSettings
 from specmesh.core.fields import Json
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.tool_calls import TOOL_MARKS, detect
+from specmesh.core.template_traits import TemplateTraits
+from specmesh.core.tool_formats import TOOL_MARKS
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.base import Progress
 from specmesh.engines.chat_template import ChatTemplate
@@ -50,6 +52,7 @@ class LlamaModel:
         self._template: ChatTemplate | None = None
         self._begins = False
         self.texts: dict[str, str] = {}  # `Tokenizer.texts`, once the template is loaded
+        self.traits = TemplateTraits()
         self.vocab: Any = self.lib.llama_model_get_vocab(self.handle)
         if self.lib.llama_model_has_encoder(self.handle) or not self.lib.llama_model_has_decoder(
             self.handle
@@ -120,7 +123,9 @@ class LlamaModel:
             log.warning("chat_template_unusable", error=str(error))
         if self._template is not None:
             self.texts["chat_template"] = source
-        self.texts["tool_format"] = tool_format or detect(self.texts.get("chat_template", "")).name
+            self.traits = self._template.traits
+        if tool_format is not None:
+            self.traits = replace(self.traits, tool_format=tool_format)
 
     def chat_text(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False

@@ -14,7 +14,7 @@ from specmesh.api import answer as api_answer
 from specmesh.api.body import parse_body
 from specmesh.api.deltas import Deltas, deltas_of
 from specmesh.api.requests import Cancel, Submit
-from specmesh.core.requests import ClientEvent, Failed, Request, Scored, Started, Tokens
+from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
 from specmesh.core.sampling.sampler import FORBIDDEN, SamplingParams
@@ -415,3 +415,41 @@ def test_half_a_call_is_none_that_was_made():
     whole.feed(TEXT, over=True)
     half.feed(TEXT[:-20], over=True)
     assert (whole.called, half.called) == (True, False)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"name": "f"}])
+@pytest.mark.parametrize("size", range(len('<tool_call>\n{"name": "f"')))
+def test_a_call_that_the_length_cuts_before_its_arguments_is_no_text(choice: object, size: int):
+    """Neither in a stream nor whole, however far it came."""
+    text = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": "", "choice": choice}))
+    params = SessionParams(SamplingParams(), 9, grammar=text)
+    begun = tuple(CALL[:size].encode())
+    events = (Started(1, 1, (), params), Tokens(begun, 0), Finished("length", (104,), {}))
+    for stream in (False, True):
+        body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+        answer = ask(FakeDaemon(*events), "/v1/chat/completions", body)
+        assert "tool" not in answer.body.decode().replace('"tool_calls"', "")
+        assert b"<" not in answer.body
+
+
+def test_a_text_that_the_model_ends_with_half_a_mark_has_it():
+    grammar = Grammar(GrammarKind.TOOLS, json.dumps(TOOLS | {"thinking": ""}))
+    params = SessionParams(SamplingParams(), 9, grammar=grammar)
+    events = (Started(1, 1, (), params), Tokens(tuple(b"1 <"), 0), Finished("stop", (104,), {}))
+    answer = ask(FakeDaemon(*events), "/v1/chat/completions", {"messages": [USER]})
+    assert answer.json()["choices"][0]["message"]["content"] == "1 <"
+
+
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("merged", "shown"), [((), None), (("system", "user"), "system, user")])
+def test_the_header_names_the_roles_of_joined_messages(
+    stream: bool, merged: tuple[str, ...], shown: str | None
+):
+    params = SessionParams(SamplingParams(), 9, merged=merged)
+    events = (Started(1, 1, (), params), *EVENTS[1:])
+    body = {"messages": [USER], "stream": stream}
+    answer = ask(FakeDaemon(*events), "/v1/chat/completions", body)
+    assert answer.headers.get("x-specmesh-merged") == shown

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specmesh.config import ModelSettings
-from specmesh.core.fields import Json
+from specmesh.core.fields import Json, object_at
 from specmesh.core.session_params import ChatMessage
-from specmesh.core.tool_calls import ToolCall
+from specmesh.core.tool_formats import ToolCall
 from specmesh.engines.chat_template import answer
 from specmesh.engines.llama import LlamaVerifier
 from specmesh.errors import RequestError
@@ -59,7 +60,7 @@ def rendered(
     said: Sequence[ChatMessage] | None = SAID,
     *,
     continued: bool = False,
-    **more: Json,
+    **more: object,
 ) -> Json:
     """What the child process answers, without a model; whether the template compiles where nothing was `said`."""
     messages = said and [message.fields() for message in said]
@@ -180,13 +181,115 @@ def test_what_json_lacks_is_refused():
         assert "not JSON serializable" in str(rendered(f"{{{{ {value} | tojson }}}}"))
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 1}', "[1]", "null", "no JSON", "[" * 5000])
-def test_calls_of_history(arguments: str):
-    """Arguments are an object, or what the model wrote where that is none; templates may take them for a text."""
-    said = (ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", arguments),)),)
-    template = "{% set a = messages[0].tool_calls[0].function.arguments %}"
-    added = rendered(template + "{{ 'x' + a + 'y' if a is string or a is mapping }}", said)
-    assert added["text"] in (f"x{arguments}y", "")
-    shown = rendered(template + "{{ a is mapping }} {{ messages[0].content is none }}", said)
-    assert shown["text"] == f"{arguments.startswith('{')} False"
-    assert rendered("{{ messages[0].content is none }}{# tool▁call #}", said) == {"text": "True"}
+CALL = ToolCall("1", "f", '{"a": 1}')
+CALLS = "{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.arguments }}){% endfor %}"
+LOOP = (
+    ChatMessage("user", "Hi"),
+    ChatMessage("assistant", "", tool_calls=(CALL,)),
+    ChatMessage("tool", "3", "f", tool_call_id="1"),
+)
+
+
+def traits_of(template: str) -> Json:
+    """What a template takes, as it is tried when it is loaded."""
+    return object_at(rendered(template, None, probe=True), "traits")
+
+
+def shown(template: str, said: Sequence[ChatMessage]) -> str:
+    """What a template makes of messages once it was tried; or why it refuses them."""
+    traits = traits_of(template)
+    told = rendered(template, said, traits=traits)
+    return str(told.get("text", told.get("refused")))
+
+
+@pytest.mark.parametrize("arguments", ["", "no JSON", '{"cut": ', "[1]", "null", "[" * 5000])
+@pytest.mark.parametrize(
+    ("loop", "as_text"),
+    [
+        ("{{ m.tool_calls[0].function.arguments.items() | list }}", False),
+        (
+            "{% set a = m.tool_calls[0].function.arguments %}{{ a if a is string else a | tojson }}",
+            True,
+        ),
+    ],
+    ids=["wants an object", "takes a text"],
+)
+def test_arguments_that_are_no_object(loop: str, as_text: bool, arguments: str):
+    """Nothing where nothing was written; else the text as it is, or none where the template wants an object."""
+    called = f"{{% if m.tool_calls %}}{{{{ m.tool_calls[0].function.name }}}} {loop}{{% endif %}}"
+    template = f"{{% for m in messages %}}[{{{{ m.content }}}}{called}]{{% endfor %}}"
+    said = (LOOP[0], replace(LOOP[1], tool_calls=(replace(CALL, arguments=arguments),)), LOOP[2])
+    kept = arguments if as_text and arguments else ("{}" if as_text else "[]")
+    assert shown(template, said) == f"[Hi][f {kept}][3]"
+
+
+@pytest.mark.parametrize(
+    ("begin", "wants_none"),
+    [
+        ("{% if m.content is none %}", True),
+        ("{% if m.content == '' %}", False),
+        ("{% if 'x' not in m.content %}", False),
+    ],
+)
+def test_content_beside_calls_is_as_the_template_can_take_it(begin: str, wants_none: bool):
+    template = f"{{% for m in messages %}}{begin}{CALLS}{{% else %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
+    said = (LOOP[0], LOOP[1], LOOP[2])
+    if "not in" in begin:
+        template = "{% for m in messages %}{{ m.content.split('x')[0] }}" + CALLS + "{% endfor %}"
+    assert shown(template, said) == "Hi(f {'a': 1})3".replace("'", '"')
+    assert traits_of(template)["no_content"] is wants_none
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        ("{{ m.reasoning_content }}", "reasoning_content"),
+        ("{{ m.thinking }}", "thinking"),
+        ("{{ m.reasoning }}", "reasoning"),
+        (
+            "{% if m.content is not string %}{{ m.content[0].thinking }}{{ m.content[1].text }}{% endif %}",
+            "parts",
+        ),
+    ],
+)
+def test_a_thought_comes_where_the_template_finds_it(template: str, field: str):
+    content = "{% if m.content is string %}{{ m.content }}{% endif %}"
+    whole = f"{{% for m in messages %}}[{template}{content}]{{% endfor %}}"
+    said = (LOOP[0], ChatMessage("assistant", "Yes.", reasoning="Hm."), ChatMessage("user", "So?"))
+    assert traits_of(whole)["thoughts"] == field
+    assert shown(whole, said) == "[Hi][Hm.Yes.][So?]"
+
+
+def test_content_parts_for_a_template_that_wants_them():
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content[0].text | trim }}\n{% endfor %}"
+    assert shown(template, SAID) == "system: be\nuser: hello\n"
+
+
+def test_an_empty_list_of_tools_for_a_template_that_counts_them():
+    template = "{{ tools | length }}{% for m in messages %} {{ m.content }}{% endfor %}"
+    assert shown(template, SAID) == "0 be hello"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}",
+        "{{ messages[-1].content }}",
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+    ],
+)
+def test_a_message_that_a_template_drops_is_refused(template: str):
+    assert shown(template, SAID) == "it does not show messages[0], of the role system"
+
+
+def test_a_call_that_a_template_drops_is_refused():
+    template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    assert shown(template, LOOP) == "it does not show messages[1], of the role assistant"
+
+
+def test_what_a_template_writes_after_the_end_is_no_part_of_what_goes_on():
+    """So a system message there is as good as dropped."""
+    template = "{% for m in messages[1:] %}[{{ m.content }}]{% endfor %}{{ messages[0].content }}"
+    traits = traits_of(template)
+    told = rendered(template, BEGUN, continued=True, traits=traits)
+    assert told == {"refused": "it does not show messages[0], of the role system"}
