@@ -1,0 +1,121 @@
+"""Chat templates of real models: what is found in each, and that no shape of a chat loses anything.
+
+`templates.json` has by their names what they take, how their models call tools and think, and which
+shapes they refuse. `REWRITE_GOLDEN=1` with `-n 0` records it anew.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cache import cache_folder
+
+from specmesh.api.body import parse_body
+from specmesh.core.chat import render
+from specmesh.core.fields import Json, object_at
+from specmesh.core.session_params import ChatMessage
+from specmesh.core.template_traits import TemplateTraits
+from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.chat_template import answer
+from specmesh.errors import RequestError
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+
+from templates import SHAPES, WORD, missing_words  # noqa: E402
+
+pytestmark = pytest.mark.real
+
+GOLDEN = Path(__file__).parent / "templates.json"
+ROWS: dict[str, Json] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+
+
+class Tokenizer:
+    """A model's with this template, which is rendered in this process: each text is short."""
+
+    vocabulary = Vocabulary((), frozenset())
+
+    def __init__(self, source: str) -> None:
+        self.texts: Mapping[str, str] = {"chat_template": source}
+        self._request: Json = {"template": source, "bos": "<s>", "eos": "</s>"}
+        found = answer({**self._request, "messages": None, "probe": True})
+        self._request["traits"] = found["traits"]
+        self.traits = TemplateTraits.of(object_at(found, "traits"))
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        raise NotImplementedError
+
+    def chat_text(
+        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
+    ) -> str:
+        chat: Json = {"messages": [one.fields() for one in messages], "continued": continued}
+        chat["variables"] = json.loads(json.dumps(variables))
+        found = answer(self._request | chat)
+        if "text" not in found:
+            raise RequestError(str(found["refused"]))
+        return str(found["text"])
+
+
+def source_of(name: str) -> str:
+    """The template of this name; the test fails where it was not collected."""
+    path = cache_folder("templates") / f"{name}.jinja"
+    if not path.exists():
+        pytest.fail(f"no template {name} is collected: run make templates")
+    return path.read_bytes().decode()
+
+
+def row_of(tokenizer: Tokenizer) -> Json:
+    """What the golden file has of a template: the traits that differ from the defaults, and the refused shapes."""
+    usual = TemplateTraits().as_json()
+    row = {name: one for name, one in tokenizer.traits.as_json().items() if one != usual[name]}
+    refused = [shape for shape, body in SHAPES.items() if prompt_of(tokenizer, body) is None]
+    return row | {"refused": refused} if refused else row
+
+
+def prompt_of(tokenizer: Tokenizer, body: Any) -> str | None:
+    """The text that a body is answered after; None where it is refused."""
+    try:
+        return render(parse_body(body, chat=True).requests[0], tokenizer).text
+    except RequestError:
+        return None
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_found(name: str):
+    row = json.loads(json.dumps(row_of(Tokenizer(source_of(name)))))
+    if os.environ.get("REWRITE_GOLDEN"):
+        record({name: row})
+    assert row == ROWS[name]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_nothing_is_lost(name: str):
+    tokenizer = Tokenizer(source_of(name))
+    prompts = {shape: prompt_of(tokenizer, body) for shape, body in SHAPES.items()}
+    lost = {
+        shape: missing_words(json.dumps(SHAPES[shape]), prompt, WORD)
+        for shape, prompt in prompts.items()
+        if prompt is not None
+    }
+    assert {shape: words for shape, words in lost.items() if words} == {}
+
+
+def test_every_collected_template_has_a_row():
+    folder = cache_folder("templates")
+    names = {f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.jinja")}
+    if os.environ.get("REWRITE_GOLDEN"):
+        record({name: row_of(Tokenizer(source_of(name))) for name in names - ROWS.keys()})
+    assert names == ROWS.keys(), "run make templates; record new ones with REWRITE_GOLDEN=1"
+
+
+def record(rows: Mapping[str, Json]) -> None:
+    """Write rows into the golden file, one a line."""
+    ROWS.update(rows)
+    lines = [f" {json.dumps(name)}: {json.dumps(ROWS[name])}" for name in sorted(ROWS)]
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    assert not re.search(r"\{%|\{\{", text)
+    GOLDEN.write_text(text, encoding="utf-8")
