@@ -224,8 +224,8 @@ def _values(form: ToolFormat, schema: Any, root: dict[str, Any]) -> Iterator[tup
         return
     if not types or "string" in types:
         yield _of_kind(middle, "string"), "value"
+    defined = {key: root[key] for key in ("$defs", "definitions") if key in root}
     if types and "string" not in types and TYPE not in middle:
-        defined = {key: root[key] for key in ("$defs", "definitions") if key in root}
         yield _of_kind(middle, "object"), f"{_of_schema(defined | schema)} {end}"
     elif STRING in middle:
         others = sorted((types or _JSON_TYPES) - {"string"})
@@ -233,7 +233,7 @@ def _values(form: ToolFormat, schema: Any, root: dict[str, Any]) -> Iterator[tup
             yield _of_kind(middle, "object"), f"{_of_schema({'type': others})} {end}"
     elif TYPE in middle:
         for kind in sorted((types or _JSON_TYPES) - {"string"}):
-            own = schema if types == {kind} else {"type": kind}
+            own = defined | schema if types == {kind} else {"type": kind}
             yield _of_kind(middle, kind), f"{_of_schema(own)} {end}"
 
 

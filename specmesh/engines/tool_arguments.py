@@ -1,6 +1,7 @@
 """Rules of a grammar for arguments that are not JSON: values in a family's own syntax, or between its marks."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,8 +14,7 @@ from specmesh.errors import RequestError
 
 _quoted = json.dumps
 
-_INTEGER = r"/-?(0|[1-9][0-9]{0,17})/"
-_NUMBER = r"/-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,3})?/"
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _EVERY_TYPE = ("string", "number", "boolean", "null", "array", "object")
 _MOST_ITEMS = 2**16
 
@@ -91,6 +91,16 @@ def _counts(schema: Mapping[str, Any]) -> tuple[int, int | None]:
     return least, most if isinstance(most, int) and least <= most <= _MOST_ITEMS else None
 
 
+def _number(schema: Mapping[str, Any], kind: str) -> str:
+    """Return a rule for numbers, which are JSON everywhere, within the schema's bounds."""
+    bounds = {name: schema[name] for name in _BOUNDS if type(schema.get(name)) in (int, float)}
+    lowest = max((bounds[name] for name in _BOUNDS[::2] if name in bounds), default=-math.inf)
+    highest = min((bounds[name] for name in _BOUNDS[1::2] if name in bounds), default=math.inf)
+    if not lowest + 1 < highest:  # perhaps no number is between them
+        bounds = {}
+    return f"%json {json.dumps({'type': kind, **bounds})}"
+
+
 def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties")
     return properties if is_object(properties) else {}
@@ -153,10 +163,8 @@ class _SyntaxRules(_Rules):
         match schema.get("type", _shape(schema)):
             case "string":
                 return self._text()
-            case "integer":
-                return _INTEGER
-            case "number":
-                return _NUMBER
+            case "integer" | "number" as kind:
+                return _number(schema, kind)
             case "boolean":
                 return f"{_quoted(syntax.true)} | {_quoted(syntax.false)}"
             case "null":
@@ -247,10 +255,8 @@ class _TaggedRules(_Rules):
         if alternatives:
             return " | ".join(self._value(one, name) for one in alternatives)
         match schema.get("type", _shape(schema)):
-            case "integer":
-                return f"{_INTEGER} {end}"
-            case "number":
-                return f"{_NUMBER} {end}"
+            case "integer" | "number" as kind:
+                return f"{_number(schema, kind)} {end}"
             case "boolean":
                 return f'("true" | "false") {end}'
             case "null":

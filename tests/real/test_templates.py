@@ -26,7 +26,7 @@ from specmesh.errors import RequestError
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-from templates import SHAPES, WORD, missing_words  # noqa: E402
+from templates import SHAPES, WORD, missing_words
 
 pytestmark = pytest.mark.real
 

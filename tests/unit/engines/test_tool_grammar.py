@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from called import Call, spelt
+from hypothesis import given
+from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from specmesh.core.reasoning import STYLES, Thinking
 from specmesh.core.sampling.constraint import Grammar, GrammarKind, check_grammar
+from specmesh.core.tool_calls import ArgumentsPart, CallParser, TextPart
 from specmesh.core.tool_formats import FORMATS, ID, STRING, TYPE, ToolFormat
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.grammar import Grammars
@@ -150,6 +153,93 @@ def test_several_calls_where_they_may_be_parallel(form: ToolFormat):
         assert Text(request(form.name, choice), text).may_end == (form.between is not None)
         assert Text(request(form.name, choice, parallel=False), text).rest
     assert Text(request(form.name, {"name": "get_time"}), text).rest
+
+
+RICH: dict[str, Any] = {
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": -5, "maximum": 5000},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 3},
+        "place": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "inner": {"$ref": "#/$defs/Inner"}},
+            "required": ["x"],
+        },
+        "flag": {"type": "boolean"},
+        "unit": {"enum": ["C", "it's"]},
+        "other": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]},
+        "grid": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}},
+        "free": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "é name": {"type": "null"},
+    },
+    "required": ["city"],
+    "$defs": {"Inner": {"type": "object", "properties": {"deep": {"$ref": "#/$defs/Inner"}}}},
+}
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]) | st.just("\n"), max_size=9)
+INNER: Any = st.recursive(
+    st.just({}), lambda one: st.fixed_dictionaries({}, optional={"deep": one}), max_leaves=3
+)
+VALUES: Any = st.fixed_dictionaries(
+    {"city": WORDS},
+    optional={
+        "days": st.integers(-5, 5000),
+        "tags": st.lists(WORDS, max_size=3),
+        "place": st.fixed_dictionaries(
+            {"x": st.floats(-1e6, 1e6).map(lambda x: round(x, 3) + 0.0)}, optional={"inner": INNER}
+        ),
+        "flag": st.booleans(),
+        "unit": st.sampled_from(["C", "it's"]),
+        "other": WORDS | st.lists(st.integers(-9, 9), max_size=2),
+        "grid": st.lists(st.lists(st.booleans(), max_size=2), max_size=2),
+        "free": st.dictionaries(st.sampled_from(["a", "b_1"]), st.integers(0, 9), max_size=2),
+        "é name": st.none(),
+    },
+)
+TYPED = ["gemma4", "lfm2", "deepseek32", "kimi_k3", "mistral_array", "hermes"]
+"""Forms that tell texts from other values, one of each kind."""
+
+
+def in_order(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as the schema has them, one after the other."""
+    ordered = {name: arguments[name] for name in RICH["properties"] if name in arguments}
+    if "place" in ordered:
+        place = ordered["place"]
+        ordered["place"] = {name: place[name] for name in ("x", "inner") if name in place}
+    return ordered
+
+
+def arguments_read(form: ToolFormat, text: str) -> list[Any]:
+    parser = CallParser(form, [{"name": "get", "parameters": RICH}])
+    events = [*parser.feed(text), *parser.feed("", over=True)]
+    parts = [one.text for one in events if isinstance(one, ArgumentsPart)]
+    assert not any(isinstance(one, TextPart) for one in events)
+    return [json.loads("".join(parts))]
+
+
+@pytest.mark.parametrize("name", TYPED)
+@given(VALUES)
+def test_every_argument_that_a_schema_allows_can_be_written_and_is_read(
+    name: str, arguments: dict[str, Any]
+):
+    form, ordered = FORMATS[name], in_order(arguments)
+    text = spelt(form, ("get", ordered))
+    grammar = request(form.name, "required", tools=[{"name": "get", "parameters": RICH}])
+    written = Text(grammar, text)
+    assert (written.rest, written.may_end) == ("", True)
+    assert arguments_read(form, text) == [ordered]
+
+
+@given(VALUES)
+def test_arguments_between_marks_within_one_another(arguments: dict[str, Any]):
+    """MiniMax-M3's, where a list without items is an object or a text unless the schema says it."""
+    form = FORMATS["minimax_m3"]
+    ordered = in_order(arguments | {"city": "Ulm", "other": "x"})
+    ordered.pop("tags", None)
+    text = spelt(form, ("get", ordered))
+    grammar = request(form.name, "required", tools=[{"name": "get", "parameters": RICH}])
+    written = Text(grammar, text)
+    assert (written.rest, written.may_end) == ("", True)
+    assert arguments_read(form, text) == [ordered]
 
 
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
