@@ -32,7 +32,7 @@ from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
 
 MAX_TEMPLATE = 2**20  # bytes of a template's file
 MAX_TEXT = 2**22  # characters of the longest text: twice the longest body that the API takes
-SECONDS = 3.0  # that a template may take for a chat
+TEMPLATE_SECONDS = 3.0  # that a template may take for a chat
 PROBE_SECONDS = 30.0  # for some fifty short ones, on a busy machine
 
 
@@ -43,7 +43,7 @@ class ChatTemplate:
         self.bos = bos
         self._request: Json = {"template": source, "bos": bos, "eos": eos}
         # The longest chat that the API takes needs a small part of them.
-        self._child = Child(__name__, memory=2**29, seconds=SECONDS)
+        self._child = Child(__name__, memory=2**29, seconds=TEMPLATE_SECONDS)
         try:
             answered = self._child.ask({**self._request, "messages": None})
         except ChildFailed as error:
@@ -62,7 +62,7 @@ class ChatTemplate:
         except ChildFailed:
             return traits_by_source(source)
         finally:
-            self._child.seconds = SECONDS
+            self._child.seconds = TEMPLATE_SECONDS
         return TemplateTraits.of(object_at(answered, "traits"))
 
     def render(
