@@ -42,8 +42,8 @@ class Deltas:
         self._content = self._thought = ""
 
     def feed(self, text: str, *, over: bool, cut: bool = False) -> list[Json]:
-        """Return the deltas of the next part of the text. over: it is the last. cut: not because the
-        model ended it."""
+        """Return the deltas of the next part of the text. over: it is the last. cut: not because
+        the model ended it."""
         return [delta for part in self._split(text, over=over, cut=cut) for delta in part]
 
     def _split(self, text: str, *, over: bool, cut: bool) -> Iterator[list[Json]]:
@@ -85,7 +85,8 @@ class Deltas:
 
 
 def deltas_of(params: SessionParams, *, splits: bool) -> Deltas | None:
-    """What splits the text of an answer with these parameters; None where it is content from end to end."""
+    """What splits the text of an answer with these parameters; None where it is content from end to
+    end."""
     choice = ToolChoice.of(params.grammar)
     parser = (
         CallParser(FORMATS[choice.format], choice.tools)

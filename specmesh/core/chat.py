@@ -1,4 +1,5 @@
-"""A chat on its way to a target's template, and the form of its answer: how the model thinks and calls tools."""
+"""A chat on its way to a target's template, and the form of its answer: how the model thinks and
+calls tools."""
 
 import json
 import re
@@ -29,7 +30,8 @@ class Tokenizer(Protocol):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """Return by llama-server's names: chat_template, where there is one, bos_token and eos_token."""
+        """Return by llama-server's names: chat_template, where there is one, bos_token and
+        eos_token."""
         ...
 
     @property
@@ -38,21 +40,24 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Return the ids of a prompt, with the model's special tokens at its ends unless they are not wanted."""
+        """Return the ids of a prompt, with the model's special tokens at its ends unless they are
+        not wanted."""
         ...
 
     def chat_text(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
     ) -> str:
-        """Return a chat up to the assistant's answer, or to the end of the last message if `continued`, to be encoded.
-        variables: the template's, besides those that every template has. Raises RequestError where there is no
-        template, or it refuses or drops messages, EngineError where it fails."""
+        """Return a chat up to the assistant's answer, or to the end of the last message if
+        `continued`, to be encoded.
+        variables: the template's, besides those that every template has. Raises RequestError where
+        there is no template, or it refuses or drops messages, EngineError where it fails."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """What a grammar of tools says that is needed outside the grammar. format: "" where no template has said it yet."""
+    """What a grammar of tools says that is needed outside the grammar. format: "" where no template
+    has said it yet."""
 
     tools: list[dict[str, object]]
     format: str
@@ -71,7 +76,8 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class Rendition:
-    """A way to give a chat to a template. merged: the roles of messages that were joined to others for it."""
+    """A way to give a chat to a template. merged: the roles of messages that were joined to others
+    for it."""
 
     messages: Sequence[ChatMessage]
     variables: dict[str, object]
@@ -80,15 +86,16 @@ class Rendition:
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The text that a chat is answered after. merged: the roles of messages that were joined to others for it."""
+    """The text that a chat is answered after. merged: the roles of messages that were joined to
+    others for it."""
 
     text: str
     merged: tuple[str, ...]
 
 
 def render(request: Request, tokenizer: Tokenizer) -> RenderedChat:
-    """Return a chat as the target's template writes it, in the first way that it does not refuse. Raises the
-    RequestError of the first way where it refuses all."""
+    """Return a chat as the target's template writes it, in the first way that it does not refuse.
+    Raises the RequestError of the first way where it refuses all."""
     refusal: RequestError | None = None
     for one in renditions(request, tokenizer.traits):
         try:
@@ -101,8 +108,8 @@ def render(request: Request, tokenizer: Tokenizer) -> RenderedChat:
 
 
 def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
-    """Yield the ways to give a chat to a template: as its traits are, then with more and more joined, and calls and
-    tools as text, for a template that is more particular than they say."""
+    """Yield the ways to give a chat to a template: as its traits are, then with more and more
+    joined, and calls and tools as text, for a template that is more particular than they say."""
     choice = ToolChoice.of(request.params.grammar)
     seen = list[Rendition]()
     plainer = list(_ever_plainer(_of_one_form(traits)))
@@ -118,7 +125,8 @@ def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
 
 
 def _of_one_form(traits: TemplateTraits) -> TemplateTraits:
-    """Return the traits for one form of calls: a template that writes another one gets earlier calls as text."""
+    """Return the traits for one form of calls: a template that writes another one gets earlier
+    calls as text."""
     form = traits.tool_format
     if form == GENERIC.name:
         return replace(traits, tools=False, calls=False, results=False)
@@ -164,8 +172,8 @@ def unknown_variables(request: Request, texts: Mapping[str, str]) -> Iterator[st
 
 
 def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> SessionParams:
-    """Return the parameters of a chat's answer with how the model thinks and calls tools, unless they have it. tail:
-    the prompt's last text, which may have begun a thought."""
+    """Return the parameters of a chat's answer with how the model thinks and calls tools, unless
+    they have it. tail: the prompt's last text, which may have begun a thought."""
     style, grammar = STYLES.get(traits.thinking), params.grammar
     thinking = params.thinking or reasoning.thinking(style, tail)
     if grammar is not None and grammar.kind is GrammarKind.TOOLS:
@@ -178,10 +186,11 @@ def with_format(params: SessionParams, traits: TemplateTraits, tail: str) -> Ses
 
 
 def prompt_of(request: Request, tokenizer: Tokenizer) -> tuple[tuple[int, ...], SessionParams]:
-    """Return the ids to continue, by the target's tokenizer and chat template, and the parameters; those of a chat have
-    the form of its answer. Safe from any thread. An empty text, where the target begins none with a token of its own,
-    is what ends others, as at OpenAI's. Raises RequestError for text that cannot be encoded, and for a chat where the
-    target has no template."""
+    """Return the ids to continue, by the target's tokenizer and chat template, and the parameters;
+    those of a chat have the form of its answer. Safe from any thread. An empty text, where the
+    target begins none with a token of its own, is what ends others, as at OpenAI's. Raises
+    RequestError for text that cannot be encoded, and for a chat where the target has no
+    template."""
     ids, params = request.prompt_ids, request.params
     if ids is not None:
         pieces = tokenizer.vocabulary.pieces

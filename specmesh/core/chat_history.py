@@ -1,4 +1,5 @@
-"""Messages of a chat as a template takes them: joined, moved or written as text where it refuses or drops them."""
+"""Messages of a chat as a template takes them: joined, moved or written as text where it refuses or
+drops them."""
 
 import hashlib
 import re
@@ -14,8 +15,8 @@ Messages = Sequence[ChatMessage]
 
 
 def adapted(messages: Messages, traits: TemplateTraits) -> tuple[Messages, frozenset[str]]:
-    """Return the messages in a form that a template of these traits shows whole, and the roles of those that were
-    joined to others for it, or became another's."""
+    """Return the messages in a form that a template of these traits shows whole, and the roles of
+    those that were joined to others for it, or became another's."""
     merged = set[str]()
     messages = _linked(messages)
     if not traits.developer:
@@ -47,7 +48,8 @@ def _rules(
 
 
 def with_words(messages: Messages, words: str) -> Messages:
-    """Return the messages with words for the model at the end of the first system message, or in one of their own."""
+    """Return the messages with words for the model at the end of the first system message, or in
+    one of their own."""
     if messages and messages[0].role in ("system", "developer"):
         first = messages[0]
         return [replace(first, content=_together([first.content, words])), *messages[1:]]
@@ -107,8 +109,8 @@ def _as_one(run: list[ChatMessage], between: str) -> ChatMessage:
 
 
 def _systems_moved(messages: Messages, *, first: bool) -> list[ChatMessage]:
-    """Join system messages to the user's next message, or to the one before where an assistant follows. first: also
-    those at the beginning."""
+    """Join system messages to the user's next message, or to the one before where an assistant
+    follows. first: also those at the beginning."""
     moved, waiting = list[ChatMessage](), list[str]()
     begun = first
     for one in messages:
@@ -187,7 +189,8 @@ def _calls_apart(messages: Messages) -> list[ChatMessage]:
 
 
 def _results_as_text(messages: Messages) -> list[ChatMessage]:
-    """Return the messages with what tools answered as the user's, together with the user's next words."""
+    """Return the messages with what tools answered as the user's, together with the user's next
+    words."""
     joined = _joined(
         [_tagged(one) for one in messages],
         lambda before, one: before.role == "tool" and one.role in ("tool", "user"),
@@ -207,8 +210,8 @@ def _as_user(message: ChatMessage) -> ChatMessage:
 
 
 def _linked(messages: Messages) -> list[ChatMessage]:
-    """Return the messages with an id for each call that lacks one, and the tool's name at what came of it. A result
-    without an id is of the first call that has none yet."""
+    """Return the messages with an id for each call that lacks one, and the tool's name at what came
+    of it. A result without an id is of the first call that has none yet."""
     open_calls = deque[ToolCall]()
     names = dict[str, str]()
     linked = list[ChatMessage]()
@@ -240,7 +243,8 @@ def _result_of(
 
 
 def _with_ids(messages: Messages, kind: IdKind) -> list[ChatMessage]:
-    """Return the messages with ids of calls that the template takes: the same for a call and what came of it."""
+    """Return the messages with ids of calls that the template takes: the same for a call and what
+    came of it."""
     if kind is IdKind.ANY:
         return list(messages)
     ids = dict[str, str]()

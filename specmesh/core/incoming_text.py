@@ -1,4 +1,5 @@
-"""A text that comes in pieces, read from its beginning by generators that yield where they take more of it."""
+"""A text that comes in pieces, read from its beginning by generators that yield where they take
+more of it."""
 
 import re
 from collections.abc import Generator, Iterable
@@ -8,7 +9,8 @@ from specmesh.core.reasoning import begun, first_mark
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
-"""Reads a part of a text. It yields where it takes more of the text to go on, and returns what it read."""
+"""Reads a part of a text. It yields where it takes more of the text to go on, and returns what it
+read."""
 
 
 class IncomingText:
@@ -39,8 +41,8 @@ class IncomingText:
         return self.kept[:size]
 
     def take(self, marks: Iterable[str], *, within: bool = False) -> Reading[str]:
-        """Read the longest of the marks with which the text goes on; return "" where there is none. within: half a mark
-        with which the text ends is read as well, though it is no text."""
+        """Read the longest of the marks with which the text goes on; return "" where there is none.
+        within: half a mark with which the text ends is read as well, though it is no text."""
         marks = tuple(marks)
         while not self.over and self._may_become(marks, longer=True):
             yield
@@ -56,8 +58,8 @@ class IncomingText:
         return any(not longer or mark != self.kept for mark in begun_marks)
 
     def until(self, mark: str) -> Reading[str | None]:
-        """Read up to a mark, and the mark; return the text before it. None where the text is over first: then all of it
-        is read."""
+        """Read up to a mark, and the mark; return the text before it. None where the text is over
+        first: then all of it is read."""
         seen = 0
         while (at := self.kept.find(mark, seen)) < 0:
             if self.over:
@@ -80,8 +82,9 @@ class IncomingText:
         return self.drop(size)
 
     def before(self, marks: Iterable[str], *, half: int | None = None) -> tuple[str, str]:
-        """Read what is there up to the first of the marks, and the mark; return both. Half a mark at the end stays
-        until it is known what it becomes. half: where the text is over, so many letters of a mark or more are left."""
+        """Read what is there up to the first of the marks, and the mark; return both. Half a mark
+        at the end stays until it is known what it becomes. half: where the text is over, so many
+        letters of a mark or more are left."""
         marks = tuple(marks)
         end, mark = first_mark(self.kept, marks)
         if not mark:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Thinking:
     """How a family of models marks a thought: `begin` and `end` are around it.
 
-    dropped: marks around the answer. Where there are any, a thought may begin anywhere, else only where the text does.
+    dropped: marks around the answer. Where there are any, a thought may begin anywhere, else only
+    where the text does.
     """
 
     name: str
@@ -101,7 +102,8 @@ def thinking(style: Thinking | None, prompt: str) -> str:
 
 
 def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
-    """Where the first of the marks begins in a text, and which; the text's end and "" where there is none."""
+    """Where the first of the marks begins in a text, and which; the text's end and "" where there
+    is none."""
     found = [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]
     return min(found, default=(len(text), ""))
 
@@ -115,7 +117,8 @@ def begun(text: str, marks: Iterable[str]) -> int:
 
 
 class ThoughtSplitter:
-    """Splits a text as it comes; `named` is what `thinking` returned. Blanks around a thought are not shown."""
+    """Splits a text as it comes; `named` is what `thinking` returned. Blanks around a thought are
+    not shown."""
 
     def __init__(self, named: str) -> None:
         self._style = STYLES.get(named.removesuffix("!"))

@@ -59,8 +59,8 @@ class CallParser:
         self._steps = self._parse()
 
     def feed(self, text: str, *, over: bool = False, cut: bool = False) -> list[CallEvent]:
-        """Return what the text goes on by. over: it ends here. cut: not because the model ended it, so that half a mark
-        at its end is no text."""
+        """Return what the text goes on by. over: it ends here. cut: not because the model ended it,
+        so that half a mark at its end is no text."""
         self._text.add(text, over=over)
         self._cut = cut
         next(self._steps, None)
@@ -74,7 +74,8 @@ class CallParser:
             mark = yield from self._call(mark)
 
     def _bare(self) -> Reading[str]:
-        """Return the head of a call with which the text begins without the opening; "" where it does not."""
+        """Return the head of a call with which the text begins without the opening; "" where it
+        does not."""
         head = self._form.head
         found = yield from self._text.take([head])
         if not found and self._cut and head.startswith(self._text.kept):
@@ -82,8 +83,8 @@ class CallParser:
         return found
 
     def _passage(self) -> Reading[str]:
-        """Pass on the text up to a call, of which no half is ever shown. Return the mark that begins it, as far as it
-        is always the same; "" at the text's end."""
+        """Pass on the text up to a call, of which no half is ever shown. Return the mark that
+        begins it, as far as it is always the same; "" at the text's end."""
         mark = self._form.start.partition(ID)[0]
         while True:
             half = 1 if self._cut else len(self._form.trigger)
@@ -97,7 +98,8 @@ class CallParser:
             yield
 
     def _call(self, mark: str) -> Reading[str]:
-        """Read a call that begins with a mark; return the mark that begins the next one at once, or ""."""
+        """Read a call that begins with a mark; return the mark that begins the next one at once, or
+        ""."""
         opened = yield from self._opened(mark)
         if opened is None:
             return ""
@@ -115,7 +117,8 @@ class CallParser:
         return (yield from self._another())
 
     def _opened(self, mark: str) -> Reading[tuple[str, str] | None]:
-        """Read the beginning of a call up to its arguments; return the tool's name and how these begin. None where it
+        """Read the beginning of a call up to its arguments; return the tool's name and how these
+        begin. None where it
         is no call: then it is text, unless it is the beginning of one at the text's end."""
         taken = [mark]
         found = yield from self._name(taken)
@@ -125,7 +128,8 @@ class CallParser:
         return found
 
     def _name(self, taken: list[str]) -> Reading[tuple[str, str] | None]:
-        """Read a call from its id or name up to its arguments. taken: what was read so far, to which this adds."""
+        """Read a call from its id or name up to its arguments. taken: what was read so far, to
+        which this adds."""
         form = self._form
         _, has_id, rest = form.head.partition(ID)
         if has_id and not (yield from self._id([rest], taken)):
@@ -159,7 +163,8 @@ class CallParser:
         return mark
 
     def _another(self) -> Reading[str]:
-        """Read what ends the calls, or the mark that begins another one, which is returned; else ""."""
+        """Read what ends the calls, or the mark that begins another one, which is returned; else
+        ""."""
         form = self._form
         another = form.closing
         if form.between is not None:
@@ -168,8 +173,8 @@ class CallParser:
         return "" if found == form.closing else found
 
     def _object(self) -> Reading[None]:
-        """Pass on a JSON object as it comes. Only its brackets are counted: that it is JSON is the grammar's business,
-        or the client's."""
+        """Pass on a JSON object as it comes. Only its brackets are counted: that it is JSON is the
+        grammar's business, or the client's."""
         depth, quoted, escaped = 1, False, False
         text = self._text
         while True:
@@ -219,8 +224,8 @@ class CallParser:
             yield from text.take([","])
 
     def _parameters(self, mark: str, schema: object) -> Reading[None]:
-        """Make a JSON object of parameters that each have a mark, whole values at a time: until a value has ended its
-        type is unknown."""
+        """Make a JSON object of parameters that each have a mark, whole values at a time: until a
+        value has ended its type is unknown."""
         form, separator = self._form, ""
         while mark == form.param_begin:
             parameter = yield from self._parameter(schema)
@@ -233,7 +238,8 @@ class CallParser:
         self._tell(ArgumentsPart("}" if mark else ""))
 
     def _parameter(self, schema: object) -> Reading[str | None]:
-        """Read a parameter after its first mark; return it as a member of a JSON object, None where the text ends."""
+        """Read a parameter after its first mark; return it as a member of a JSON object, None where
+        the text ends."""
         form = self._form
         kind = STRING if STRING in form.param_middle else TYPE
         middle, has_kind, rest = form.param_middle.partition(kind)
@@ -251,7 +257,8 @@ class CallParser:
         return None if value is None else f"{json_text(name)}: {value}"
 
     def _nested(self, schema: object, root: object, depth: int) -> Reading[str | None]:
-        """Read a value with marks around its items and members up to its own end; return it as JSON. What a mark that
+        """Read a value with marks around its items and members up to its own end; return it as
+        JSON. What a mark that
         ends something names is not looked at: that is the grammar's business."""
         text, tag = self._text, self._form.tag
         value = yield from text.until(tag)
@@ -286,7 +293,8 @@ def _known(kind: str) -> object:
 
 
 def _json_of(text: str, parts: list[tuple[str, str]], schema: object, root: object) -> str:
-    """Return the JSON of a value with marks: a list, an object, or its text. The schema says what an empty one is."""
+    """Return the JSON of a value with marks: a list, an object, or its text. The schema says what
+    an empty one is."""
     types = types_of(schema, root)
     empty = not parts and not text.strip()
     items = bool(parts) and all(name == "item" for name, _ in parts)
@@ -340,7 +348,8 @@ def types_of(schema: object, root: object, *, within: bool = False) -> set[str]:
 
 
 def as_json(text: str, schema: object, root: object) -> str:
-    """Write as JSON what stands between an argument's marks: a value of a type that its schema allows, or a text."""
+    """Write as JSON what stands between an argument's marks: a value of a type that its schema
+    allows, or a text."""
     types = types_of(schema, root)
     with suppress(ValueError, RecursionError):
         value = json.loads(text)

@@ -24,15 +24,19 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """How a family of models writes calls: `opening`, `call` for each with `between` in between, `closing`.
+    """How a family of models writes calls: `opening`, `call` for each with `between` in between,
+    `closing`.
 
-    call: with $NAME for the tool's name, $ARGS for its arguments, and perhaps $ID, which `ids` matches.
+    call: with $NAME for the tool's name, $ARGS for its arguments, and perhaps $ID, which `ids`
+        matches.
     between: None where one answer has one call.
     trigger: the beginning of the first call after which a text can only be a call.
     bare: a text may begin with a call without the `opening`.
-    parameter: one argument, with $KEY and $VALUE, where arguments have marks; $STRING is true for a text and false for
-        JSON, $TYPE the JSON type. Without it arguments are a JSON object, or in `syntax`.
-    tag: begins each of the marks around the items and members of a parameter's value; "": those are JSON.
+    parameter: one argument, with $KEY and $VALUE, where arguments have marks; $STRING is true for a
+        text and false for JSON, $TYPE the JSON type. Without it arguments are a JSON object, or in
+        `syntax`.
+    tag: begins each of the marks around the items and members of a parameter's value; "": those are
+        JSON.
     never: an expression for what no text has, as a call would begin with it in another way.
     history: the `call` of templates whose earlier calls differ from what the model writes.
     signs: all stand in the source of a template that writes no calls and whose model writes these.
@@ -85,7 +89,8 @@ class ToolFormat:
 
     @property
     def param_middle(self) -> str:
-        """Return what comes between a parameter's name and its value, perhaps with $STRING or $TYPE."""
+        """Return what comes between a parameter's name and its value, perhaps with $STRING or
+        $TYPE."""
         return self.parameter.partition("$KEY")[2].partition("$VALUE")[0]
 
     @property
@@ -136,6 +141,8 @@ _CALLS_BEGIN, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁e
 _RECIPIENT = "<|channel|>commentary to="
 _ELSEWHERE = r"(|(.|\n)*(<\|start\|>assistant|<\|channel\|>(analysis|final))) to(.|\n)*"
 _MINIMAX = "]<]minimax[>["
+_KIMI2 = "<|tool_call_begin|>functions.$NAME:$ID<|tool_call_argument_begin|>$ARGS<|tool_call_end|>"
+_SOLAR = "<|tool_call:begin|>$ID<|tool_call:name|>$NAME<|tool_call:args|>$ARGS<|tool_call:end|>"
 _KIMI3_ARGUMENT = '<|open|>argument key="$KEY" type="$TYPE"<|sep|>$VALUE<|close|>argument<|sep|>'
 _COMMAND = '{"tool_call_id": "$ID", "tool_name": "$NAME", "parameters": $ARGS}'
 
@@ -297,7 +304,7 @@ _FORMATS = (
         name="kimi_k2",
         opening="<|tool_calls_section_begin|>",
         closing="<|tool_calls_section_end|>",
-        call="<|tool_call_begin|>functions.$NAME:$ID<|tool_call_argument_begin|>$ARGS<|tool_call_end|>",
+        call=_KIMI2,
         between="",
         ids=_NUMBER,
         signs=("<|tool_calls_section_begin|>",),
@@ -333,7 +340,7 @@ _FORMATS = (
     ToolFormat(
         name="solar",
         opening="<|tool_calls|>",
-        call="<|tool_call:begin|>$ID<|tool_call:name|>$NAME<|tool_call:args|>$ARGS<|tool_call:end|>",
+        call=_SOLAR,
         between="",
         ids="[a-z0-9]{10}",
         signs=("<|tool_call:begin|>",),
@@ -400,8 +407,8 @@ ID, STRING, TYPE = "$ID", "$STRING", "$TYPE"
 """What stands in a form for what differs: see `ToolFormat`."""
 
 _MARK = re.compile(
-    r"""<\|[^<>\s|"]*\|?> | <[^<>\s|="]+\|> | <｜[^<>\s$]*｜> | ｜DSML｜ | </?[\w:]+> | \[/?[A-Z_]+\]
-    | \]<\]minimax\[>\[ | <\|"\|>""",
+    r"""<\|[^<>\s|"]*\|?> | <[^<>\s|="]+\|> | <｜[^<>\s$]*｜> | ｜DSML｜
+    | </?[\w:]+> | \[/?[A-Z_]+\] | \]<\]minimax\[>\[ | <\|"\|>""",
     re.VERBOSE,
 )
 
@@ -445,7 +452,8 @@ def _write_call(form: ToolFormat, call: ToolCall, place: int) -> str:
 
 
 def _fitting_id(form: ToolFormat, name: str, place: int) -> str:
-    """Return a call's id if it fits the form, else one that does: the same for the same id, or the call's place."""
+    """Return a call's id if it fits the form, else one that does: the same for the same id, or the
+    call's place."""
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
     for one in (name, digest[:9], digest[:10]):
         if re.fullmatch(form.ids, one):
@@ -454,8 +462,8 @@ def _fitting_id(form: ToolFormat, name: str, place: int) -> str:
 
 
 def write_arguments(form: ToolFormat, arguments: str) -> str:
-    """Return arguments in a form. Those that are no JSON object stay as they are where the form has JSON; elsewhere
-    they are none."""
+    """Return arguments in a form. Those that are no JSON object stay as they are where the form has
+    JSON; elsewhere they are none."""
     given = object_of(arguments)
     if not form.parameter and form.syntax is None:
         return arguments if arguments.strip() else "{}"
@@ -515,9 +523,10 @@ def in_words(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
     shown = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
     several = "Several calls follow each other. " if form.between is not None else ""
     return (
-        f"You can call these tools, each described by a line of JSON:\n{shown}\n\nTo call one, end your answer with its"
-        f" name and its arguments, in exactly this form:\n{call}\n\n{several}Call no tool where you can answer"
-        " without one."
+        f"You can call these tools, each described by a line of JSON:\n{shown}\n\n"
+        "To call one, end your answer with its name and its arguments, in exactly this form:\n"
+        f"{call}\n\n"
+        f"{several}Call no tool where you can answer without one."
     )
 
 
@@ -525,8 +534,8 @@ def in_words(tools: Sequence[Mapping[str, object]], form: ToolFormat) -> str:
 
 
 def detect(template: str) -> ToolFormat:
-    """Find the form of calls in the source of a template that writes none itself; GENERIC where it shows no tools, or
-    has no sign of a form."""
+    """Find the form of calls in the source of a template that writes none itself; GENERIC where it
+    shows no tools, or has no sign of a form."""
     if re.search(r"\btools\b", template) is None:
         return GENERIC
     for form in FORMATS.values():
@@ -536,8 +545,8 @@ def detect(template: str) -> ToolFormat:
 
 
 def detect_written(text: str, call: ToolCall) -> ToolFormat | None:
-    """Find the form of the call in a text that a template wrote, first to the letter, then but for blanks, then without
-    what ends the calls. None where it is none of these forms."""
+    """Find the form of the call in a text that a template wrote, first to the letter, then but for
+    blanks, then without what ends the calls. None where it is none of these forms."""
     for tolerance in (_exactly, _squeezed, _unclosed):
         for form in FORMATS.values():
             if form is not GENERIC and tolerance(form, call).search(text):
@@ -560,7 +569,8 @@ def _unclosed(form: ToolFormat, call: ToolCall) -> re.Pattern[str]:
 def _pattern(
     form: ToolFormat, call: ToolCall, *, closing: str, blanks: bool = False
 ) -> re.Pattern[str]:
-    """Return an expression for the text of a call with any id. blanks: with any blanks between its letters, or none."""
+    """Return an expression for the text of a call with any id. blanks: with any blanks between its
+    letters, or none."""
     text = form.opening * (not form.bare) + form.call + closing
     if form.history:
         text = form.history

@@ -1,4 +1,5 @@
-"""Arguments that some families of models do not write as JSON: their syntax as data, written and read."""
+"""Arguments that some families of models do not write as JSON: their syntax as data, written and
+read."""
 
 import json
 import re
@@ -61,8 +62,14 @@ PYTHON = ValueSyntax(
     item=", ",
     quoted_names=True,
 )
-_NAMED = {"true": "true", "false": "false", "null": "null"}
-_NAMED |= {"True": "true", "False": "false", "None": "null"}
+_NAMED = {
+    "true": "true",
+    "false": "false",
+    "null": "null",
+    "True": "true",
+    "False": "false",
+    "None": "null",
+}
 """What is JSON by another name, in any syntax: templates write some of it as Python does."""
 
 

@@ -1,7 +1,8 @@
 """Chat templates, rendered in a child process.
 
-A template is a program by whoever made the model. Jinja's sandbox keeps it from files and programs; the process limits
-its time and memory. A template may change lists and objects, as those of Kimi K2 do: each rendering has its own copies.
+A template is a program by whoever made the model. Jinja's sandbox keeps it from files and programs;
+the process limits its time and memory. A template may change lists and objects, as those of Kimi K2
+do: each rendering has its own copies.
 """
 
 import functools
@@ -26,6 +27,7 @@ from specmesh.engines.template_probe import (
     TemplateProbe,
     shortened,
     traits_by_source,
+    traits_of,
     words_of,
 )
 from specmesh.errors import ChildFailed, ConfigError, EngineError, RequestError
@@ -37,7 +39,8 @@ PROBE_SECONDS = 30.0  # for some fifty short ones, on a busy machine
 
 
 class ChatTemplate:
-    """A Jinja template; `bos` is the text of the token that begins a sequence. traits: what it takes."""
+    """A Jinja template; `bos` is the text of the token that begins a sequence. traits: what it
+    takes."""
 
     def __init__(self, source: str, bos: str, eos: str) -> None:
         self.bos = bos
@@ -55,7 +58,8 @@ class ChatTemplate:
         self._request["traits"] = self.traits.as_json()
 
     def _tried(self, source: str) -> TemplateTraits:
-        """Return the traits that short chats show, or the source where the template takes too much for them."""
+        """Return the traits that short chats show, or the source where the template takes too much
+        for them."""
         self._child.seconds = PROBE_SECONDS
         try:
             answered = self._child.ask({**self._request, "messages": None, "probe": True})
@@ -63,14 +67,14 @@ class ChatTemplate:
             return traits_by_source(source)
         finally:
             self._child.seconds = TEMPLATE_SECONDS
-        return TemplateTraits.of(object_at(answered, "traits"))
+        return traits_of(object_at(answered, "traits"))
 
     def render(
         self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
     ) -> str:
-        """Return the prompt up to the assistant's answer, or to the end of the last message where that is continued.
-        Safe from any thread. Raises RequestError where the template refuses the messages or drops the text of one,
-        EngineError where it fails."""
+        """Return the prompt up to the assistant's answer, or to the end of the last message where
+        that is continued. Safe from any thread. Raises RequestError where the template refuses the
+        messages or drops the text of one, EngineError where it fails."""
         chat: Json = {
             "messages": [message.fields() for message in messages],
             "continued": continued,
@@ -103,9 +107,9 @@ class _Generation(Extension):
 
 
 def answer(request: Json) -> Json:
-    """In the child: render `messages`, or only compile the `template` where they are None, and try it if `probe`. The
-    answer has `text` or `traits`; or `refused`, why the template does not compile, refuses the messages or drops
-    one."""
+    """In the child: render `messages`, or only compile the `template` where they are None, and try
+    it if `probe`. The answer has `text` or `traits`; or `refused`, why the template does not
+    compile, refuses the messages or drops one."""
     try:
         source = str(request["template"])
         renderer = _Renderer(_compiled(source), str(request["bos"]), str(request["eos"]))
@@ -127,12 +131,12 @@ class _Renderer:
         self._tokens: Json = {"bos_token": bos, "eos_token": eos}
 
     def answered(self, request: Json) -> Json:
-        """Return the text of a chat, or which of its messages the template drops. Without `traits` the messages are
-        given to the template as they are."""
+        """Return the text of a chat, or which of its messages the template drops. Without `traits`
+        the messages are given to the template as they are."""
         messages = objects_at(request, "messages")
         variables = object_at(request, "variables")
         continued = request["continued"] is True
-        traits = TemplateTraits.of(object_at(request, "traits"))
+        traits = traits_of(object_at(request, "traits"))
         if "traits" in request:
             chat = [message_of(one) for one in messages]
             for place in self._dropped(chat, traits, variables, continued=continued):
@@ -168,7 +172,8 @@ class _Renderer:
         *,
         continued: bool,
     ) -> Iterator[int]:
-        """Yield the places of messages whose text or calls the template drops, by a chat of the same shape."""
+        """Yield the places of messages whose text or calls the template drops, by a chat of the
+        same shape."""
         short = shortened(messages)
         text = self.tried(short, traits, variables, continued)
         if text is None:
@@ -180,7 +185,8 @@ class _Renderer:
                 yield place
 
     def _continued(self, messages: list[Json], traits: TemplateTraits, variables: Json) -> str:
-        """Find the end of the last message by a mark after its content: a template may strip it, or append to it."""
+        """Find the end of the last message by a mark after its content: a template may strip it, or
+        append to it."""
         mark = secrets.token_hex(16)
         content: Any = messages[-1]["content"]
         if isinstance(content, list):
@@ -204,7 +210,7 @@ class _Renderer:
         generating: bool = True,
     ) -> str:
         """Return what the template writes. given: variables besides those of every chat."""
-        variables: Json = dict.fromkeys(("function_call", "tool_choice"))
+        variables: Json = {"function_call": None, "tool_choice": None}
         variables["tools"] = [] if traits.empty_tools else None
         variables["functions"] = ""  # a text of JSON to Firefunction's
         variables["date_string"] = _strftime_now("%d %b %Y")  # as llama-server's
@@ -235,7 +241,8 @@ def _compiled(source: str) -> Template:
 
 
 class _Arguments(dict[str, Any]):
-    """A call's arguments: an object to most templates, and JSON to those that take it for a text."""
+    """A call's arguments: an object to most templates, and JSON to those that take it for a
+    text."""
 
     def __str__(self) -> str:
         return _tojson(self)
@@ -268,7 +275,8 @@ def _shown(message: ChatMessage, traits: TemplateTraits) -> Json:
 
 
 def _shown_call(call: Json, traits: TemplateTraits) -> Json:
-    """Return a call with its arguments as an object; no object, as the text that it is or as an empty one."""
+    """Return a call with its arguments as an object; no object, as the text that it is or as an
+    empty one."""
     function: Any = call["function"]
     arguments = object_of(str(function["arguments"]))
     if arguments is None and traits.text_arguments:
@@ -295,7 +303,8 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as transformers writes it: Jinja's own filter escapes for HTML. No callable of a template's gets to json."""
+    """JSON as transformers writes it: Jinja's own filter escapes for HTML. No callable of a
+    template's gets to json."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -308,6 +317,6 @@ def _tojson(
 
 def _listed(value: Any) -> list[Any]:
     """Return what a filter such as `map` yields. Raises TypeError for anything that JSON lacks."""
-    if isinstance(value, Iterator):
+    if hasattr(value, "__next__"):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")

@@ -1,7 +1,9 @@
-"""What a chat template takes and shows, tried with short chats whose every word can be found again."""
+"""What a chat template takes and shows, tried with short chats whose every word can be found
+again."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from specmesh.core import reasoning, tool_formats
 from specmesh.core.fields import Json
@@ -10,11 +12,22 @@ from specmesh.core.template_traits import IdKind, TemplateTraits, ThoughtField
 from specmesh.core.tool_formats import GENERIC, ToolCall
 
 Write = Callable[[Sequence[ChatMessage], TemplateTraits, Json, bool], str | None]
-"""Renders messages with variables, or as one that is continued; None where the template refuses them."""
+"""Renders messages with variables, or as one that is continued; None where the template refuses
+them."""
+
+
+def traits_of(value: Json) -> TemplateTraits:
+    """Return the traits that `TemplateTraits.as_json` made JSON of; the default of what is
+    missing."""
+    given: dict[str, Any] = TemplateTraits().as_json() | value
+    given["ids"] = IdKind(given["ids"])
+    given["thoughts"] = ThoughtField(given["thoughts"])
+    return TemplateTraits(**given)
 
 
 def words_of(message: ChatMessage) -> Iterator[str]:
-    """Yield what of a message must be in the prompt, where each of its texts is one word: its text, and its calls."""
+    """Yield what of a message must be in the prompt, where each of its texts is one word: its text,
+    and its calls."""
     if message.content:
         yield message.content
     for call in message.tool_calls:
@@ -75,8 +88,8 @@ class TemplateProbe:
     source: str
 
     def traits(self) -> TemplateTraits:
-        """Return what the template takes. One that refuses the simplest chat has the defaults, with what its source
-        shows of calls and thoughts."""
+        """Return what the template takes. One that refuses the simplest chat has the defaults, with
+        what its source shows of calls and thoughts."""
         traits = self._simplest()
         if traits is None:
             return traits_by_source(self.source)
@@ -87,7 +100,8 @@ class TemplateProbe:
         return self._with_forms(traits)
 
     def _simplest(self) -> TemplateTraits | None:
-        """Return the traits with which the template shows the simplest chat; None where it refuses all."""
+        """Return the traits with which the template shows the simplest chat; None where it refuses
+        all."""
         for parts in (False, True):
             for empty_tools in (False, True):
                 traits = TemplateTraits(parts=parts, empty_tools=empty_tools)
@@ -153,7 +167,8 @@ class TemplateProbe:
         )
 
     def _first_that_shows_calls(self, traits: TemplateTraits) -> TemplateTraits | None:
-        """Return the traits with which the template shows a call, the least particular ones first; None without any."""
+        """Return the traits with which the template shows a call, the least particular ones first;
+        None without any."""
         for results in (True, False):
             for ids in IdKind:
                 for no_content in (False, True):
@@ -176,7 +191,8 @@ class TemplateProbe:
         return ThoughtField.REASONING_CONTENT
 
     def _text_with_thought(self, traits: TemplateTraits) -> str:
-        """Return a prompt with the thought of a call, or of an answer that goes on; "" where none is shown."""
+        """Return a prompt with the thought of a call, or of an answer that goes on; "" where none
+        is shown."""
         answering = replace(ANSWER, reasoning=THOUGHT)
         loop = [USER, calling(_with_id(traits.ids), thought=THOUGHT), _result(traits.ids)]
         for messages, continued in ((loop, False), ([USER, answering], True)):
@@ -189,7 +205,8 @@ class TemplateProbe:
         return ""
 
     def _with_forms(self, traits: TemplateTraits) -> TemplateTraits:
-        """Return the traits with the forms of calls and thoughts: as the template writes them, else by its source."""
+        """Return the traits with the forms of calls and thoughts: as the template writes them, else
+        by its source."""
         written = self._written_form(traits)
         by_source = traits_by_source(self.source)
         form = written or ("" if traits.calls else by_source.tool_format)
@@ -204,7 +221,8 @@ class TemplateProbe:
         )
 
     def _written_form(self, traits: TemplateTraits) -> str:
-        """Return the name of the form in which the template writes calls; "" for none that is known."""
+        """Return the name of the form in which the template writes calls; "" for none that is
+        known."""
         if not traits.calls:
             return ""
         call = _with_id(traits.ids)
@@ -217,7 +235,8 @@ class TemplateProbe:
         return ""
 
     def _written_style(self, traits: TemplateTraits) -> str:
-        """Return the name of the marks in which the template puts a thought, or with which it begins an answer."""
+        """Return the name of the marks in which the template puts a thought, or with which it
+        begins an answer."""
         style = reasoning.detect_written(self._text_with_thought(traits), THOUGHT)
         if style is None:
             begun = (self.write([USER], traits, {}, False) or "").rpartition(USER.content)[2]
@@ -226,7 +245,8 @@ class TemplateProbe:
 
 
 def traits_by_source(source: str) -> TemplateTraits:
-    """Return the defaults, with the forms of calls and thoughts of which the source of a template has signs."""
+    """Return the defaults, with the forms of calls and thoughts of which the source of a template
+    has signs."""
     style = reasoning.detect(source)
     return TemplateTraits(
         tool_format=tool_formats.detect(source).name,

@@ -1,4 +1,5 @@
-"""Rules of a grammar for arguments that are not JSON: values in a family's own syntax, or between its marks."""
+"""Rules of a grammar for arguments that are not JSON: values in a family's own syntax, or between
+its marks."""
 
 import json
 import math
@@ -20,8 +21,8 @@ _MOST_ITEMS = 2**16
 
 
 def argument_rules(form: ToolFormat, prefix: str, schema: dict[str, Any]) -> Iterator[str]:
-    """Yield the rules of the arguments that a schema allows; the first is named by the prefix. Of the schema count
-    types, choices, properties, items and what is required. Raises RequestError."""
+    """Yield the rules of the arguments that a schema allows; the first is named by the prefix. Of
+    the schema count types, choices, properties, items and what is required. Raises RequestError."""
     if form.syntax is not None:
         yield from _SyntaxRules(form.syntax, prefix, schema).rules()
     else:
@@ -29,7 +30,8 @@ def argument_rules(form: ToolFormat, prefix: str, schema: dict[str, Any]) -> Ite
 
 
 class _Rules:
-    """The rules that were made for parts of a schema, each once, so that a part may contain itself."""
+    """The rules that were made for parts of a schema, each once, so that a part may contain
+    itself."""
 
     def __init__(self, prefix: str, root: dict[str, Any]) -> None:
         self._prefix, self._root = prefix, root
@@ -59,7 +61,8 @@ class _Rules:
         return found if is_object(found) else {}
 
     def _alternatives(self, schema: dict[str, Any]) -> list[Any]:
-        """Return the schemas of which a value fits one; none where the schema itself says what it is."""
+        """Return the schemas of which a value fits one; none where the schema itself says what it
+        is."""
         for keyword in ("anyOf", "oneOf"):
             if is_list(schema.get(keyword)) and schema[keyword]:
                 return list(schema[keyword])
@@ -123,8 +126,8 @@ class _SyntaxRules(_Rules):
     def _members(
         self, key: str, schema: Any, names: dict[str, str], between: str, other: str
     ) -> str:
-        """Return a rule for members in the order of their names, of which some may be left out. names: what begins
-        each. other: a rule for members of any name, "" for none."""
+        """Return a rule for members in the order of their names, of which some may be left out.
+        names: what begins each. other: a rule for members of any name, "" for none."""
         properties = _properties(schema)
         required = schema.get("required") or ()
         first = f"({other} ({_quoted(between)} {other})*)?" if other else '""'

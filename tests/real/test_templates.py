@@ -22,6 +22,7 @@ from specmesh.core.session_params import ChatMessage
 from specmesh.core.template_traits import TemplateTraits
 from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.engines.chat_template import answer
+from specmesh.engines.template_probe import traits_of
 from specmesh.errors import RequestError
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
@@ -44,7 +45,7 @@ class Tokenizer:
         self._request: Json = {"template": source, "bos": "<s>", "eos": "</s>"}
         found = answer({**self._request, "messages": None, "probe": True})
         self._request["traits"] = found["traits"]
-        self.traits = TemplateTraits.of(object_at(found, "traits"))
+        self.traits = traits_of(object_at(found, "traits"))
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         raise NotImplementedError
@@ -69,7 +70,8 @@ def source_of(name: str) -> str:
 
 
 def row_of(tokenizer: Tokenizer) -> Json:
-    """What the golden file has of a template: the traits that differ from the defaults, and the refused shapes."""
+    """What the golden file has of a template: the traits that differ from the defaults, and the
+    refused shapes."""
     usual = TemplateTraits().as_json()
     row = {name: one for name, one in tokenizer.traits.as_json().items() if one != usual[name]}
     refused = [shape for shape, body in SHAPES.items() if prompt_of(tokenizer, body) is None]

@@ -15,6 +15,7 @@ from specmesh.core.session_params import ChatMessage, SessionParams
 from specmesh.core.template_traits import IdKind, TemplateTraits, ThoughtField
 from specmesh.core.tool_formats import ToolCall
 from specmesh.core.vocabulary.vocabulary import Vocabulary
+from specmesh.engines.template_probe import traits_of
 from specmesh.errors import RequestError
 
 ASKED = {
@@ -59,7 +60,8 @@ def test_a_template_that_shows_tools_and_writes_calls_in_its_own_form():
     [("generic", '{"name": "f", "arguments": {}}'), ("mistral_args", "[TOOL_CALLS]f[ARGS]{}")],
 )
 def test_a_template_that_knows_no_tools(name: str, call: str):
-    """Tools are described in words, calls are text, and what came of them is the user's, whose turn it is once."""
+    """Tools are described in words, calls are text, and what came of them is the user's, whose turn
+    it is once."""
     messages, variables = first(TemplateTraits(tool_format=name))
     system, _, called, answered = messages
     assert [one.role for one in messages] == ["system", "user", "assistant", "user"]
@@ -84,7 +86,8 @@ def test_a_loop_without_tools():
     ids=["a form that is not known", "another form than is chosen"],
 )
 def test_calls_in_two_forms_are_never_mixed(traits: TemplateTraits):
-    """Where the model is to call in another form than the template writes, earlier calls are text in that form."""
+    """Where the model is to call in another form than the template writes, earlier calls are text
+    in that form."""
     messages, _ = first(traits)
     assert '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>' in messages[-2].content + (
         messages[-3].content
@@ -124,7 +127,8 @@ SYSTEM, USER, ANSWER = (ChatMessage(role, f"{role}.") for role in ("system", "us
 
 
 def alternates(roles: list[str]) -> bool:
-    """Whether roles are not the user's and the assistant's in turn, as Gemma's and Mistral's want it."""
+    """Whether roles are not the user's and the assistant's in turn, as Gemma's and Mistral's want
+    it."""
     return roles != (["user", "assistant"] * len(roles))[: len(roles)]
 
 
@@ -193,8 +197,8 @@ THOUGHT = tuple(b"Hi {'a': 1} True<think>")
     ids=["text", "empty", "chat", "ids before a chat", "a chat resumed", "a completion resumed"],
 )
 def test_what_is_to_be_continued(request_: Request, ids: tuple[int, ...], thinking: str):
-    """Ids, else a chat, else a text; a chat's answer has the form of the template: one resumed by ids is known by
-    its name."""
+    """Ids, else a chat, else a text; a chat's answer has the form of the template: one resumed by
+    ids is known by its name."""
     made, form = prompt_of(request_, Target())
     assert (made, form.thinking) == (ids, thinking)
 
@@ -207,5 +211,5 @@ def test_the_parameters_say_what_was_joined():
 
 def test_traits_are_read_as_they_are_written():
     traits = replace(HERMES, ids=IdKind.SHORT, thoughts=ThoughtField.PARTS, users=False)
-    assert TemplateTraits.of(json.loads(json.dumps(traits.as_json()))) == traits
-    assert TemplateTraits.of({}) == TemplateTraits()
+    assert traits_of(json.loads(json.dumps(traits.as_json()))) == traits
+    assert traits_of({}) == TemplateTraits()

@@ -1,4 +1,5 @@
-"""Messages as a template takes them: what is joined, moved and written as text, of which nothing is lost."""
+"""Messages as a template takes them: what is joined, moved and written as text, of which nothing is
+lost."""
 
 from dataclasses import replace
 from typing import Any

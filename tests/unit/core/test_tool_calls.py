@@ -117,7 +117,8 @@ def before_arguments(form: ToolFormat) -> int:
 
 @FORMS
 def test_a_call_that_ends_before_its_arguments_is_no_text(form: ToolFormat):
-    """Once its first mark is whole, only a call can follow; before that, where the length cut it."""
+    """Once its first mark is whole, only a call can follow; before that, where the length cut
+    it."""
     text = spelt(form, ("get_time", {}))
     for size in range(1, before_arguments(form) + 1):
         assert read(form, f"x {text[:size]}", [], cut=True) == ("x ", [])

@@ -33,7 +33,8 @@ def opened(make_gguf: Callable[..., Path], template: str) -> AbstractContextMana
 
 
 def test_own_template(make_gguf: Callable[..., Path]):
-    """Special tokens at a text's ends are left out on demand, one written in it is read; /props tells `texts`."""
+    """Special tokens at a text's ends are left out on demand, one written in it is read; /props
+    tells `texts`."""
     with opened(make_gguf, PLAIN) as engine:
         told = engine.tokenizer
         assert told.chat_text(SAID, {}) == EXPECTED
@@ -62,7 +63,8 @@ def rendered(
     continued: bool = False,
     **more: object,
 ) -> Json:
-    """What the child process answers, without a model; whether the template compiles where nothing was `said`."""
+    """What the child process answers, without a model; whether the template compiles where nothing
+    was `said`."""
     messages = said and [message.fields() for message in said]
     request: Json = {
         "template": template,
@@ -98,7 +100,8 @@ def test_the_last_message_goes_on(template: str, text: str):
 
 
 def test_variables_of_a_chat():
-    """They take the place of those that every template has: the answer's beginning, today's date."""
+    """They take the place of those that every template has: the answer's beginning, today's
+    date."""
     template, today = (
         "{{ date_string }}{% if add_generation_prompt %}>{% endif %}",
         {"date_string": "1 May"},
@@ -162,7 +165,8 @@ def test_template_is_in_a_sandbox(template: str):
     ],
 )
 def test_what_templates_of_models_use(template: str, text: str):
-    """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for HTML."""
+    """As transformers renders them: blocks are trimmed, loops have breaks, JSON is not escaped for
+    HTML."""
     assert rendered(template) == {"text": text}
 
 
@@ -215,7 +219,8 @@ def shown(template: str, said: Sequence[ChatMessage]) -> str:
     ids=["wants an object", "takes a text"],
 )
 def test_arguments_that_are_no_object(loop: str, as_text: bool, arguments: str):
-    """Nothing where nothing was written; else the text as it is, or none where the template wants an object."""
+    """Nothing where nothing was written; else the text as it is, or none where the template wants
+    an object."""
     called = f"{{% if m.tool_calls %}}{{{{ m.tool_calls[0].function.name }}}} {loop}{{% endif %}}"
     template = f"{{% for m in messages %}}[{{{{ m.content }}}}{called}]{{% endfor %}}"
     said = (LOOP[0], replace(LOOP[1], tool_calls=(replace(CALL, arguments=arguments),)), LOOP[2])

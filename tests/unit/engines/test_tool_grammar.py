@@ -56,7 +56,8 @@ def begun(grammar: str) -> LLMatcher:
 
 
 class Text:
-    """How a text keeps to a grammar: what of it does not, whether it may end there, and what is forced then."""
+    """How a text keeps to a grammar: what of it does not, whether it may end there, and what is
+    forced then."""
 
     def __init__(self, grammar: str, text: str) -> None:
         matcher = begun(grammar).deep_copy()
@@ -260,7 +261,8 @@ def test_a_thought_comes_first(style: Thinking, choice: str):
 
 
 def test_gpt_oss_names_a_recipient_in_one_place():
-    """Elsewhere, where it also may, neither its grammar nor the parser knows a call; an answer may have the words."""
+    """Elsewhere, where it also may, neither its grammar nor the parser knows a call; an answer may
+    have the words."""
     whole, thought = (
         request("harmony", thinking="harmony"),
         "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant",
