@@ -200,7 +200,7 @@ def _logprobs(fields: Fields, *, chat: bool) -> int | None:
     return top if wanted else None
 
 
-_CONTENT = ("audio", "function_call", "images")
+_CONTENT = ("audio", "images")
 """Fields of a message that say something, which would be lost; what else it has besides a text is left out."""
 
 
@@ -228,7 +228,7 @@ def _message(value: object, where: str) -> ChatMessage:
     for key in _CONTENT:
         if value.get(key) not in (None, [], ""):
             raise RequestError(f"{where}.{key} is not supported yet", where)
-    if content is None and role in ("assistant", "tool"):
+    if content is None and role in ("assistant", "tool", "function"):
         content = ""
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not is_list(parts):
@@ -237,10 +237,18 @@ def _message(value: object, where: str) -> ChatMessage:
     refusal = value.get("refusal")
     if isinstance(refusal, str):
         texts.append(refusal)
-    message = {**value, "content": "".join(texts)}
+    message = {**_with_tool_calls(value), "content": "".join(texts)}
     if isinstance(value.get("reasoning"), str) and not value.get("reasoning_content"):
         message["reasoning_content"] = value["reasoning"]
     return message_of(message, where)
+
+
+def _with_tool_calls(message: Json) -> Json:
+    """Return a message with the call of a function, or what came of it, as OpenAI has them now."""
+    called = object_at(message, "function_call")
+    if called and not message.get("tool_calls"):
+        return message | {"tool_calls": [{"id": "", "type": "function", "function": called}]}
+    return message | {"role": "tool"} if message["role"] == "function" else message
 
 
 _MEDIA = re.compile("image|audio|video|file")

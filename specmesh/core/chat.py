@@ -20,6 +20,8 @@ from specmesh.core.vocabulary.vocabulary import Vocabulary
 from specmesh.errors import RequestError
 
 TAIL = 16  # ids at the end of a prompt, in which it may begin a thought
+LONG_CHAT = 2000
+"""Messages of a chat that is not tried in every way: each may take a template a second."""
 
 
 class Tokenizer(Protocol):
@@ -113,6 +115,8 @@ def renditions(request: Request, traits: TemplateTraits) -> Iterator[Rendition]:
     choice = ToolChoice.of(request.params.grammar)
     seen = list[Rendition]()
     plainer = list(_ever_plainer(_of_one_form(traits)))
+    if len(request.messages) > LONG_CHAT:
+        plainer = [plainer[0], plainer[-1]]
     for one in plainer:
         rendition = _rendition(request, choice, one)
         if rendition not in seen:

@@ -219,10 +219,12 @@ def _linked(messages: Messages) -> list[ChatMessage]:
         if one.role == "tool":
             linked.append(_result_of(one, open_calls, names))
             continue
+        if not one.tool_calls:
+            linked.append(one)
+            continue
         calls = [_with_id(call, len(names) + place) for place, call in enumerate(one.tool_calls)]
-        if calls:
-            names |= {call.id: call.name for call in calls}
-            open_calls = deque(calls)
+        names |= {call.id: call.name for call in calls}
+        open_calls = deque(calls)
         linked.append(replace(one, tool_calls=tuple(calls)))
     return linked
 
@@ -239,7 +241,10 @@ def _result_of(
         name = open_calls[0].id
     if open_calls and open_calls[0].id == name:
         open_calls.popleft()
-    return replace(message, tool_call_id=name, name=message.name or names.get(name, ""))
+    tool = message.name or names.get(name, "")
+    if (name, tool) == (message.tool_call_id, message.name):
+        return message
+    return replace(message, tool_call_id=name, name=tool)
 
 
 def _with_ids(messages: Messages, kind: IdKind) -> list[ChatMessage]:

@@ -18,7 +18,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import SandboxedEnvironment
 
-from specmesh.core.fields import Json, object_at, objects_at
+from specmesh.core.fields import Json, list_at, object_at, objects_at
 from specmesh.core.session_params import ChatMessage, message_of
 from specmesh.core.template_traits import TemplateTraits, ThoughtField
 from specmesh.core.tool_formats import object_of
@@ -36,6 +36,7 @@ MAX_TEMPLATE = 2**20  # bytes of a template's file
 MAX_TEXT = 2**22  # characters of the longest text: twice the longest body that the API takes
 TEMPLATE_SECONDS = 3.0  # that a template may take for a chat
 PROBE_SECONDS = 30.0  # for some fifty short ones, on a busy machine
+_MOST_SHAPES = 256  # of chats that are remembered
 
 
 class ChatTemplate:
@@ -112,7 +113,7 @@ def answer(request: Json) -> Json:
     compile, refuses the messages or drops one."""
     try:
         source = str(request["template"])
-        renderer = _Renderer(_compiled(source), str(request["bos"]), str(request["eos"]))
+        renderer = _renderer(source, str(request["bos"]), str(request["eos"]))
         if request.get("probe"):
             return {"traits": TemplateProbe(renderer.tried, source).traits().as_json()}
         return {"text": ""} if request["messages"] is None else renderer.answered(request)
@@ -129,6 +130,7 @@ class _Renderer:
     def __init__(self, template: Template, bos: str, eos: str) -> None:
         self._template = template
         self._tokens: Json = {"bos_token": bos, "eos_token": eos}
+        self._known: dict[str, tuple[int, ...]] = {}  # what shapes of chats lose
 
     def answered(self, request: Json) -> Json:
         """Return the text of a chat, or which of its messages the template drops. Without `traits`
@@ -171,18 +173,20 @@ class _Renderer:
         variables: Json,
         *,
         continued: bool,
-    ) -> Iterator[int]:
-        """Yield the places of messages whose text or calls the template drops, by a chat of the
-        same shape."""
+    ) -> tuple[int, ...]:
+        """Return the places of messages whose text or calls the template drops, by a chat of the
+        same shape. A shape that came before is known."""
         short = shortened(messages)
-        text = self.tried(short, traits, variables, continued)
-        if text is None:
-            return
-        if continued:  # what is written after its end is cut off
-            text = text[: text.rfind(short[-1].content) + len(short[-1].content)]
-        for place, one in enumerate(short):
-            if any(word not in text for word in words_of(one)):
-                yield place
+        fewer = {name: one for name, one in variables.items() if name != "functions"}
+        if fewer.get("tools"):
+            fewer["tools"] = list_at(fewer, "tools")[:1]
+        shape = f"{continued} {json.dumps(fewer)} {short}"
+        if shape not in self._known:
+            if len(self._known) == _MOST_SHAPES:
+                self._known.clear()
+            text = self.tried(short, traits, fewer, continued)
+            self._known[shape] = tuple(_missing(short, text, continued=continued))
+        return self._known[shape]
 
     def _continued(self, messages: list[Json], traits: TemplateTraits, variables: Json) -> str:
         """Find the end of the last message by a mark after its content: a template may strip it, or
@@ -224,7 +228,26 @@ class _Renderer:
         return text
 
 
+def _missing(
+    messages: Sequence[ChatMessage], text: str | None, *, continued: bool
+) -> Iterator[int]:
+    """Yield the places of short messages of which a word is not in the text; none without a
+    text."""
+    if text is None:
+        return
+    if continued:  # what is written after its end is cut off
+        end = messages[-1].content
+        text = text[: text.rfind(end) + len(end)]
+    for place, one in enumerate(messages):
+        if any(word not in text for word in words_of(one)):
+            yield place
+
+
 @functools.lru_cache(maxsize=1)
+def _renderer(source: str, bos: str, eos: str) -> _Renderer:
+    return _Renderer(_compiled(source), bos, eos)
+
+
 def _compiled(source: str) -> Template:
     """As transformers compiles them, for which templates are written."""
     environment = SandboxedEnvironment(

@@ -173,7 +173,8 @@ def _after_thought(thinking: str, *, free: bool) -> str:
         return "body"
     style = STYLES[thinking.removesuffix("!")]
     thought = f"thought{'' if free else ' gap'} body{' | TEXT' * free}\nthought[lazy]: TEXT {_quoted(style.end)}\n"
-    gap = 'gap: "" | "\\n" | "\\n\\n"'
+    between = " | ".join(_quoted(one) for one in ("\n", *style.dropped))
+    gap = f"gap: ({between}){{0,3}}"
     if thinking.endswith("!"):
         return thought + gap
     return f"body | begin inside\nbegin[lazy]: /[ \\n]*/ {_quoted(style.begin)}\ninside: {thought}{gap}"

@@ -1,6 +1,7 @@
 """What a chat template takes and shows, tried with short chats whose every word can be found
 again."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,13 +131,15 @@ class TemplateProbe:
         in_parts = replace(traits, parts=True)
         if not system and self._shows([SYSTEM, USER, ANSWER, AGAIN], in_parts):
             traits, system = in_parts, True
+        # Many write any role's name, and their models know no developer.
+        names_developer = re.search(r"['\"]developer['\"]", self.source) is not None
         late = [[USER, ANSWER, OTHER, AGAIN], [SYSTEM, USER, ANSWER, OTHER, AGAIN]]
         return replace(
             traits,
             system=system,
             systems=system and self._shows([SYSTEM, OTHER, USER], traits),
             late_system=system and all(self._shows(one, traits) for one in late),
-            developer=self._shows([DEVELOPER, USER], traits),
+            developer=names_developer and self._shows([DEVELOPER, USER], traits),
             users=self._shows([USER, AGAIN], traits),
             assistants=self._shows([USER, ANSWER, ANOTHER, AGAIN], traits),
         )

@@ -13,6 +13,7 @@ from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.sampler import Penalties, SamplingParams
 from specmesh.core.session_params import LARGEST_MAX_TOKENS, ChatMessage
+from specmesh.core.tool_formats import ToolCall
 from specmesh.errors import RequestError
 
 parse_completion = partial(parse_body, chat=False)
@@ -321,6 +322,19 @@ def test_no_chat(param: str, fields: dict[str, object]):
 def test_texts_of_messages(message: dict[str, object], text: str):
     body = parse_chat({"messages": [USER, message, USER]})
     assert body.requests[0].messages[1].content == text
+
+
+def test_a_function_of_old_is_a_tool():
+    """Its call, and what came of it."""
+    called = {
+        "role": "assistant",
+        "content": None,
+        "function_call": {"name": "f", "arguments": "{}"},
+    }
+    answered = {"role": "function", "name": "f", "content": "3"}
+    _, call, result = parse_chat({"messages": [USER, called, answered]}).requests[0].messages
+    assert call == ChatMessage("assistant", "", tool_calls=(ToolCall("", "f", "{}"),))
+    assert result == ChatMessage("tool", "3", "f")
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])

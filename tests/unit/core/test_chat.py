@@ -158,6 +158,20 @@ def test_an_assistant_that_begins_is_answered_after_an_empty_turn():
     assert chat.merged == ("assistant",)
 
 
+@pytest.mark.parametrize(("count", "most"), [(100, 99), (5000, 2)])
+def test_a_long_chat_is_tried_in_two_ways(count: int, most: int):
+    """As it is, and with everything joined."""
+    tries = list[int]()
+
+    def refuses(roles: list[str]) -> bool:
+        tries.append(len(roles))
+        return len(roles) > 2
+
+    chat = (SYSTEM, *[USER] * count)
+    assert render(Request(None, None, params(), messages=chat), Target(refuses)).merged
+    assert 1 < len(tries) <= most
+
+
 def test_the_first_refusal_is_the_one_that_is_raised():
     request = Request(None, None, params(), messages=(USER, USER, ANSWER))
     with pytest.raises(RequestError, match="refused 3"):

@@ -260,6 +260,15 @@ def test_a_thought_comes_first(style: Thinking, choice: str):
     )
 
 
+def test_an_empty_answer_may_come_between_a_thought_and_calls_that_are_required():
+    """As Kimi K3's template writes it."""
+    grammar = request("kimi_k3", "required", thinking="kimi_k3!")
+    answer = "<|open|>response<|sep|><|close|>response<|sep|>"
+    call = spelt(FORMATS["kimi_k3"], TIME)
+    assert Text(grammar, f"Hm<|close|>think<|sep|>{answer}{call}").may_end
+    assert Text(grammar, f"Hm<|close|>think<|sep|>{call}").may_end
+
+
 def test_gpt_oss_names_a_recipient_in_one_place():
     """Elsewhere, where it also may, neither its grammar nor the parser knows a call; an answer may
     have the words."""
