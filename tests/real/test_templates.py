@@ -35,6 +35,14 @@ GOLDEN = Path(__file__).parent / "templates.json"
 ROWS: dict[str, Json] = json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _models() -> None:
+    """No model is needed here, but templates are."""
+    folder = cache_folder("templates")
+    if not any(folder.glob("*/*.jinja")):
+        pytest.fail(f"no templates in {folder}: run `make templates`", pytrace=False)
+
+
 class Tokenizer:
     """A model's with this template, which is rendered in this process: each text is short."""
 
