@@ -8,21 +8,18 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rendered import TemplateTokenizer
 from test_cache import cache_folder
 
 from specmesh.api.body import parse_body
 from specmesh.core.chat import render
-from specmesh.core.fields import Json, object_at
-from specmesh.core.session_params import ChatMessage
+from specmesh.core.fields import Json
 from specmesh.core.template_traits import TemplateTraits
-from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.chat_template import answer
-from specmesh.engines.template_probe import traits_of
 from specmesh.errors import RequestError
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
@@ -43,32 +40,6 @@ def _models() -> None:
         pytest.fail(f"no templates in {folder}: run `make templates`", pytrace=False)
 
 
-class Tokenizer:
-    """A model's with this template, which is rendered in this process: each text is short."""
-
-    vocabulary = Vocabulary((), frozenset())
-
-    def __init__(self, source: str) -> None:
-        self.texts: Mapping[str, str] = {"chat_template": source}
-        self._request: Json = {"template": source, "bos": "<s>", "eos": "</s>"}
-        found = answer({**self._request, "messages": None, "probe": True})
-        self._request["traits"] = found["traits"]
-        self.traits = traits_of(object_at(found, "traits"))
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        raise NotImplementedError
-
-    def chat_text(
-        self, messages: Sequence[ChatMessage], variables: Json, *, continued: bool = False
-    ) -> str:
-        chat: Json = {"messages": [one.fields() for one in messages], "continued": continued}
-        chat["variables"] = json.loads(json.dumps(variables))
-        found = answer(self._request | chat)
-        if "text" not in found:
-            raise RequestError(str(found["refused"]))
-        return str(found["text"])
-
-
 def source_of(name: str) -> str:
     """The template of this name; the test fails where it was not collected."""
     path = cache_folder("templates") / f"{name}.jinja"
@@ -77,7 +48,7 @@ def source_of(name: str) -> str:
     return path.read_bytes().decode()
 
 
-def row_of(tokenizer: Tokenizer) -> Json:
+def row_of(tokenizer: TemplateTokenizer) -> Json:
     """What the golden file has of a template: the traits that differ from the defaults, and the
     refused shapes."""
     usual = TemplateTraits().as_json()
@@ -86,7 +57,7 @@ def row_of(tokenizer: Tokenizer) -> Json:
     return row | {"refused": refused} if refused else row
 
 
-def prompt_of(tokenizer: Tokenizer, body: Any) -> str | None:
+def prompt_of(tokenizer: TemplateTokenizer, body: Any) -> str | None:
     """The text that a body is answered after; None where it is refused."""
     try:
         return render(parse_body(body, chat=True).requests[0], tokenizer).text
@@ -96,7 +67,7 @@ def prompt_of(tokenizer: Tokenizer, body: Any) -> str | None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_what_is_found(name: str):
-    row = json.loads(json.dumps(row_of(Tokenizer(source_of(name)))))
+    row = json.loads(json.dumps(row_of(TemplateTokenizer(source_of(name)))))
     if os.environ.get("REWRITE_GOLDEN"):
         record({name: row})
     assert row == ROWS[name]
@@ -104,7 +75,7 @@ def test_what_is_found(name: str):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_nothing_is_lost(name: str):
-    tokenizer = Tokenizer(source_of(name))
+    tokenizer = TemplateTokenizer(source_of(name))
     prompts = {shape: prompt_of(tokenizer, body) for shape, body in SHAPES.items()}
     lost = {
         shape: missing_words(json.dumps(SHAPES[shape]), prompt, WORD)
@@ -118,7 +89,7 @@ def test_every_collected_template_has_a_row():
     folder = cache_folder("templates")
     names = {f"{path.parent.name}/{path.stem}" for path in folder.glob("*/*.jinja")}
     if os.environ.get("REWRITE_GOLDEN"):
-        record({name: row_of(Tokenizer(source_of(name))) for name in names - ROWS.keys()})
+        record({name: row_of(TemplateTokenizer(source_of(name))) for name in names - ROWS.keys()})
     assert names == ROWS.keys(), "run make templates; record new ones with REWRITE_GOLDEN=1"
 
 
