@@ -86,7 +86,27 @@ def _metrics(part: object) -> Iterator[tuple[MetricSpec, Measured]]:
 
 
 def exposition(snapshot: Snapshot, accept: str, *, healthy: bool) -> tuple[bytes, str]:
-    """Return (body, content type) by a request's Accept header; Prometheus' text format where it names none. healthy:
-    requests can be served now."""
-    encode, content_type = choose_encoder(accept)
+    """Return the body and its content type by a request's Accept header.
+
+    It is Prometheus' text format unless the header prefers OpenMetrics. healthy: requests can be
+    served now.
+    """
+    encode, content_type = choose_encoder(preferred(accept))
     return encode(_SnapshotCollector(snapshot, healthy)), content_type
+
+
+def preferred(accept: str) -> str:
+    """Return the media ranges of the highest quality, as RFC 9110 (12.4.2) weighs them.
+
+    The library reads no qualities: it takes OpenMetrics wherever that is named.
+    """
+    ranges: dict[float, list[str]] = {}
+    for part in accept.split(","):
+        media, _, weight = part.partition(";q=")
+        try:
+            quality = float(weight or 1)
+        except ValueError:
+            quality = 1.0
+        if quality > 0:
+            ranges.setdefault(quality, []).append(media.strip())
+    return ",".join(ranges[max(ranges)]) if ranges else ""

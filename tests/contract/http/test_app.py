@@ -127,6 +127,23 @@ def test_metrics_agree_with_stats(snapshot: Any, names: dict[str, str], peers: s
     )
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/openmetrics-text;version=1.0.0", "application/openmetrics-text"),
+        ("application/openmetrics-text;q=0, text/plain", "text/plain"),
+        ("application/openmetrics-text;q=0.1, text/plain;q=0.9", "text/plain"),
+        ("text/plain;q=0.4, application/openmetrics-text;version=1.0.0;q=0.5", "application/op"),
+        ("*/*", "text/plain"),
+        ("text/plain;q=x", "text/plain"),
+    ],
+)
+def test_metrics_come_in_the_format_that_is_preferred(accept, kind):
+    asked = call(FakeDaemon(), "GET", "/metrics", headers=[(b"accept", accept.encode())])
+    answer = asyncio.run(asked)
+    assert answer.headers["content-type"].startswith(kind)
+
+
 REFUSALS = [
     (errors.NoSuchText(), 404, "text_not_found"),
     (errors.NoSuchModel.of("gpt-4"), 404, "model_not_found"),
