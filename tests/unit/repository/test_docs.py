@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / folder / "README.md" for folder in ("bench", "fuzz", "soak")),
+    *(ROOT / folder / "README.md" for folder in ("bench", "findings", "fuzz", "soak")),
     ROOT / "bench" / "RESULTS.md",
     ROOT / "wire" / "PROTOCOL.md",
 ]
