@@ -27,15 +27,20 @@ def validity(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     [
         (CHAT, "user", "rendered"),
         (CHAT, "tools", "merged"),
-        ("Hello", "user", "LOST"),
+        ("Hello", "user", "refused"),
         ("{{ raise_exception('no') }}", "user", "refused"),
         ("{{ unknown.name }}", "user", "refused"),
         ("{{ ", "user", "FAILED"),
     ],
-    ids=["rendered", "tools in words", "lost", "refused", "error", "no template"],
+    ids=["rendered", "tools in words", "shows nothing", "refused", "error", "no template"],
 )
 def test_what_became_of_a_shape(templates: ModuleType, source: str, shape: str, kind: str):
     assert templates.outcomes(source)[shape].kind == kind
+
+
+def test_a_lost_message_is_seen(templates: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(templates.TemplateTokenizer, "chat_text", lambda *_, **__: "Hello")
+    assert templates.outcomes(CHAT)["user"].kind == "LOST"
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "uniqueItems": True}
