@@ -39,6 +39,7 @@ class Kind(IntEnum):
     PONG = 25
     BYE = 27
     LOGPROBS = 28
+    PAUSE = 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +229,30 @@ class Bye:
     """The sender stops: nothing more comes from it on this connection."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Drafter to verifier: the client of a session that the sender opened reads nothing, so its
+    steps may wait; or with `paused` false it reads again."""
+
+    session: int
+    paused: bool = True
+
+
 # In the order of `Kind`.
 TokenMessage = Draft | Truth | Sync | Nack | DraftProbs
 ControlMessage = (
-    Hello | Welcome | Vocab | Open | Opened | Close | Done | Error | Ping | Pong | Bye | Logprobs
+    Hello
+    | Welcome
+    | Vocab
+    | Open
+    | Opened
+    | Close
+    | Done
+    | Error
+    | Ping
+    | Pong
+    | Bye
+    | Logprobs
+    | Pause
 )
 Message = TokenMessage | ControlMessage

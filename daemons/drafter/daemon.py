@@ -7,7 +7,15 @@ from typing import assert_never
 
 import structlog
 
-from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
+from specmesh.api.requests import (
+    AskStats,
+    Cancel,
+    ClientOrder,
+    ModelInfo,
+    PauseClient,
+    PingPeers,
+    Submit,
+)
 from specmesh.config import DrafterSettings
 from specmesh.core import events as ev
 from specmesh.core.chat import Tokenizer
@@ -113,6 +121,8 @@ class DrafterLoop(DaemonLoop[DraftOrder]):
                 client.on_event(Failed(self._refusal))
             case Cancel(client):
                 self._router.cancel_of(client)
+            case PauseClient(client, paused):
+                self._router.pause(client, paused=paused)
             case PingPeers():
                 there = [(one, peer) for one in self._links if (peer := one.peer) is not None]
                 order.sent(peer for _, peer in there)

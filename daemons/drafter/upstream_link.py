@@ -152,7 +152,7 @@ class UpstreamLink:
                 if round_trip is not None:
                     self._stats.round_trips.record(round_trip)
                     upstream.round_trip = self.link.round_trips.percentile(50) or 0.0
-            case m.Hello() | m.Open() | m.Close() | m.Draft() | m.DraftProbs():
+            case m.Hello() | m.Open() | m.Close() | m.Pause() | m.Draft() | m.DraftProbs():
                 self.dealer.traffic.rejected["direction"] += 1
             case _:
                 assert_never(message)
@@ -282,7 +282,7 @@ class UpstreamLink:
             match effect:
                 case m.Open():
                     unsent |= self._ask(effect)
-                case m.Close():
+                case m.Close() | m.Pause():
                     self.dealer.send(effect)
                 case ev.DraftFor() | ev.FollowUp() | ev.Dropped() | ev.UpstreamChanged():
                     self._core.put(effect, now)

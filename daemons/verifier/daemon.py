@@ -12,7 +12,15 @@ import structlog
 import zmq
 
 from specmesh import logs
-from specmesh.api.requests import AskStats, Cancel, ClientOrder, ModelInfo, PingPeers, Submit
+from specmesh.api.requests import (
+    AskStats,
+    Cancel,
+    ClientOrder,
+    ModelInfo,
+    PauseClient,
+    PingPeers,
+    Submit,
+)
 from specmesh.config import VerifierSettings
 from specmesh.core import verifier_events as vev
 from specmesh.core.chat import Tokenizer, prompt_of
@@ -157,6 +165,8 @@ class VerifierLoop(DaemonLoop[Order]):
                 self._act(self._clients.refuse(client, error))
             case Cancel(client):
                 self._act(self._clients.cancel(lambda entry: entry.client is client))
+            case PauseClient(client, paused):
+                self._act(self._clients.pause(client, paused=paused))
             case PingPeers():
                 self._drafters.ping_for(order, now)
             case AskStats():
@@ -247,7 +257,7 @@ class VerifierLoop(DaemonLoop[Order]):
                     client.on_event(event)
                 case Encode(opening):
                     self._prompts.add(opening)
-                case vev.Opening() | vev.ClientLeft():
+                case vev.Opening() | vev.ClientLeft() | vev.ClientPaused():
                     self._tell(effect)
                 case _:
                     assert_never(effect)

@@ -185,6 +185,8 @@ class Drafters:
                 self._act(self._clients.withdraw(peer.identity, ref))
             case m.Close():
                 self._core.put(vev.SessionClosed(peer.identity, message.session), now)
+            case m.Pause(session, paused):
+                self._core.put(vev.SessionPaused(peer.identity, session, paused), now)
             case m.Vocab(start):
                 pieces = chunk(self._vocabulary, start)
                 peer.link.unread += self._router.send(peer.identity, m.Vocab(start, pieces))

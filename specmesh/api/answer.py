@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specmesh.api.choices import Choice, nothing, usage_of, whole
-from specmesh.api.requests import Backend, Cancel, Submit
+from specmesh.api.requests import Backend, Cancel, PauseClient, Submit
 from specmesh.api.shapes import error_body, refusal, server_sent, written
 from specmesh.core.requests import ClientEvent, Failed, Finished, Tokens
 from specmesh.errors import InternalError, SpecmeshError
@@ -27,6 +27,9 @@ class Connection(Protocol):
 
     behind: bool
     on_writable: Callable[[], None]
+
+    def wrote(self, size: int) -> None:
+        """Note that an answer has so many bytes more."""
 
     def cut(self) -> None:
         """Close the connection now, whatever was not sent yet."""
@@ -58,6 +61,7 @@ class Answer(Response):
             tells_usage,
         )
         self._live: list[Choice] = []
+        self._paused: list[Choice] = []  # of these: whose sessions wait for the reader
         self._timer: asyncio.TimerHandle | None = None
         self._looked = 0.0
         self._text = ""  # to be written
@@ -95,11 +99,16 @@ class Answer(Response):
         """Write what has come. Whatever fails ends the answer, at last with its connection: its
         client never waits in vain."""
         self._timer = None
-        if self._ended or self._connection.behind:
+        if self._ended:
+            return
+        if self._connection.behind:
+            self._pause()
             return
         self._looked = self._loop.time()
         try:
             self._go_on()
+            if self._paused and not self._connection.behind:
+                self._resume()
         except Exception as error:  # noqa: BLE001  (what could not be sent, not even an error)
             self._break_off(error)
 
@@ -120,6 +129,19 @@ class Answer(Response):
         else:
             if self._text or self._complete:
                 self._write()
+
+    def _pause(self) -> None:
+        """Let sessions that have more to say than is read wait for the reader."""
+        for choice in self._live:
+            if choice.waits and choice not in self._paused:
+                self._paused.append(choice)
+                self._backend.submit(PauseClient(choice, paused=True))
+
+    def _resume(self) -> None:
+        for choice in self._paused:
+            if choice in self._live:
+                self._backend.submit(PauseClient(choice, paused=False))
+        self._paused.clear()
 
     def _take(self, choice: Choice) -> None:
         """Take what has come for a choice; raise the daemon's error after what came before it."""
@@ -202,16 +224,10 @@ class Answer(Response):
             )
             if self._connection.behind:
                 return
-        text, self._text, self._ended = self._text, "", self._complete
-        _at_once(
-            self._send(
-                {
-                    "type": "http.response.body",
-                    "body": text.encode(),
-                    "more_body": not self._complete,
-                }
-            )
-        )
+        body, self._text, self._ended = self._text.encode(), "", self._complete
+        more = not self._complete
+        _at_once(self._send({"type": "http.response.body", "body": body, "more_body": more}))
+        self._connection.wrote(len(body))
 
 
 def _log(error: Exception) -> None:

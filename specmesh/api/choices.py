@@ -68,6 +68,11 @@ class Choice:
         self._events.append(event)
         self.heard()
 
+    @property
+    def waits(self) -> bool:
+        """Whether something has come that was not taken yet."""
+        return bool(self._events)
+
     def events(self) -> list[ClientEvent]:
         events, self._events = self._events, []
         return events

@@ -23,6 +23,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseClient:
+    """Order to let a client's session wait, since its reader takes no more; or to go on with it."""
+
+    client: EventSink
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """The other end of a connection; address is tcp://HOST, with a port where known."""
 
@@ -46,7 +54,7 @@ class AskStats:
     tell: Callable[[Snapshot], None]
 
 
-ClientOrder = Submit | Cancel | PingPeers | AskStats
+ClientOrder = Submit | Cancel | PauseClient | PingPeers | AskStats
 
 
 @dataclass(frozen=True, slots=True)

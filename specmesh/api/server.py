@@ -30,7 +30,13 @@ log = structlog.get_logger("specmesh.api")
 
 BACKLOG = 2048  # connections that wait to be accepted
 PATIENCE = 30.0
-SEND_BUFFER = 64 * 1024  # bytes of an answer in the kernel: a slow reader is noticed beyond them
+# What a reader that has stopped is sent at most before its session waits; its own kernel's besides.
+SEND_BUFFER = 64 * 1024  # bytes of an answer that are sent and not acknowledged
+UNSENT = 16 * 1024  # bytes that the kernel keeps besides
+WAITING = 32 * 1024  # bytes that wait here for the kernel
+MOST_UNREAD = 64 * 1024  # bytes in the kernel of a client of this machine, which can be asked
+UNREAD_INTERVAL = 16 * 1024  # bytes that are written between two such questions
+READ_INTERVAL = 0.05  # seconds between two, while the client reads nothing
 ANSWERS_END = 2.0  # seconds that answers get to end once the daemon has
 _FULL = refusal(Busy("the API has as many connections as may be, all with requests", "try again"))
 _FULL.headers["Connection"] = "close"
@@ -49,6 +55,9 @@ class ApiConnection(H11Protocol):
 
     most = _most_connections()
     last: object = None  # the request then
+    full = False  # the transport takes no more
+    crowded = False  # a client of this machine has too much in its kernel
+    written = 0  # bytes since that was last looked for
     half_closed = False  # its client sends no more, and waits for the answer to what it has sent
     behind = False  # its reader takes so little that writing would have to wait; looked at for each token
     on_writable: Callable[[], None] = staticmethod(lambda: None)
@@ -56,7 +65,8 @@ class ApiConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._socket: socket.socket = transport.get_extra_info("socket")
-        _send_at_once(self._socket)
+        _set_options(self._socket)
+        transport.set_write_buffer_limits(WAITING)
         self.app_state = {"connection": self}  # an answer may look at it
         self.fine, self.left, self.last = self.loop.time(), 0, self.cycle
         there: list[ApiConnection] = [
@@ -75,12 +85,42 @@ class ApiConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.behind = True
+        self.full = self.behind = True
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.behind = False
-        self.on_writable()
+        self.full = False
+        self._read_on()
+
+    def wrote(self, size: int) -> None:
+        """Note that an answer has so many bytes more: now and then see whether they are read. The
+        kernel of a client takes megabytes before it takes no more."""
+        self.written += size
+        if self.written >= UNREAD_INTERVAL and not self.crowded:
+            self.written = 0
+            self._see_what_is_read()
+
+    def _see_what_is_read(self) -> None:
+        """Note whether the client has too much before it, and look again as long as it has."""
+        if self.transport.is_closing():
+            return
+        most = MOST_UNREAD // 2 if self.crowded else MOST_UNREAD
+        self.crowded = self._unread() > most
+        if self.crowded:
+            self.behind = True
+            self.loop.call_later(READ_INTERVAL, self._see_what_is_read)
+        elif self.behind:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        self.behind = self.full or self.crowded
+        if not self.behind:
+            self.on_writable()
+
+    def _unread(self) -> int:
+        """Return the bytes in the kernel of a client of this machine, 0 where they are unknown."""
+        end = other_end(self._socket)
+        return 0 if end is None else end.unread
 
     @property
     def answering(self) -> bool:
@@ -122,6 +162,8 @@ class ApiConnection(H11Protocol):
         """Close the connection if for so long it has neither made a request, waited for an answer nor read some of
         one."""
         left, now = self.transport.get_write_buffer_size(), self.loop.time()
+        if self.crowded:
+            left += self._unread()
         if left < self.left or (self.answering and not left) or self.cycle is not self.last:
             self.fine = now
         self.left, self.last = left, self.cycle
@@ -129,13 +171,18 @@ class ApiConnection(H11Protocol):
             self.cut()
 
 
-def _send_at_once(connection: socket.socket) -> None:
-    """Let nothing that is written wait for what was written before: a body would wait 40 ms for
-    its head to be acknowledged. asyncio sees to that only where a socket names its protocol, which
-    those of `socket.create_server` do not."""
+def _set_options(connection: socket.socket) -> None:
+    """Bound what the kernel keeps of an answer, and let nothing wait there for what was written
+    before: a body would wait 40 ms for its head to be acknowledged. asyncio sees to that only where
+    a socket names its protocol, which those of `socket.create_server` do not."""
+    options = [(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)]
     if connection.family != socket.AF_UNIX:
-        with suppress(OSError):  # it may have ended already
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        options.append((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1))
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            options.append((socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT))
+    with suppress(OSError):  # it may have ended already
+        for option in options:
+            connection.setsockopt(*option)
 
 
 class _Server(uvicorn.Server):
@@ -197,10 +244,6 @@ def serving_api(
         else [(_Server(guarded(app, port), patience), listen(port.host, port.port, "--http"))]
     )
     listeners.append((_Server(app, patience), _listen(path, system)))
-    for _, listener in listeners:
-        listener.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER
-        )  # connections inherit it
     loop = asyncio.new_event_loop()
 
     def run() -> None:

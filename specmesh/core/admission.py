@@ -9,6 +9,7 @@ from specmesh.errors import Busy
 MAX_QUEUE = 256  # requests that wait for a free session, unless set otherwise
 MAX_BYTES = 64 * 2**20  # that they may take together; one alone always may
 GRACE = 30.0  # seconds for which a session is kept, unless set otherwise
+READER_PATIENCE = 60.0  # seconds for which a session waits for its reader, whose API ends it sooner
 MAX_KEPT = 64  # most sessions kept, ended ones included: the oldest give way
 
 

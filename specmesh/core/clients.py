@@ -45,8 +45,8 @@ class Encode:
     opening: vev.Opening
 
 
-ClientsEffect = Encode | Reply | vev.Opening | vev.ClientLeft
-"""What is to be done; the last two the core is to hear."""
+ClientsEffect = Encode | Reply | vev.Opening | vev.ClientLeft | vev.ClientPaused
+"""What is to be done; the last three the core is to hear."""
 
 
 class Clients:
@@ -141,6 +141,11 @@ class Clients:
             if not entry.session:
                 del self.requests[entry.number]
         return [vev.ClientLeft(entry.number) for entry in gone]
+
+    def pause(self, client: EventSink, *, paused: bool) -> Sequence[ClientsEffect]:
+        """Let a client's session wait, or go on."""
+        entries = [one for one in self.requests.values() if one.client is client and one.session]
+        return [vev.ClientPaused(entry.number, paused) for entry in entries]
 
     def withdraw(self, owner: bytes, ref: int) -> Sequence[ClientsEffect]:
         """Forget the request that a drafter sent with `ref`, unless a session has come of it."""

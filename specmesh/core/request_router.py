@@ -137,6 +137,14 @@ class RequestRouter:
             elif one.state is not RequestState.OVER:
                 one.move(RequestState.OVER)
 
+    def pause(self, client: EventSink, *, paused: bool) -> None:
+        """Let a client's text wait for its reader, or go on: now, and where it is opened anew."""
+        for one in self.requests:
+            if one.client is client:
+                one.paused = paused
+                for upstream in self.upstreams:
+                    upstream.pause(one)
+
     def stop(self, error: SpecmeshError) -> None:
         for one in self.requests:
             if one.state not in (RequestState.GIVEN_UP, RequestState.OVER):

@@ -172,7 +172,7 @@ class DrafterRequest:
     """A request of a drafter's client, from its arrival to its end. home: address of the verifier that had it last;
     verifier: what that was, where the text has begun. started: the client has been sent Started. until: when to give up
     without a verifier. due: not asked for before. tried: addresses that have refused it since it had a verifier, with
-    `error`."""
+    `error`. paused: its client reads nothing at the moment."""
 
     request: Request
     client: EventSink
@@ -182,6 +182,7 @@ class DrafterRequest:
     started: bool = False
     until: float | None = None
     due: float = 0.0
+    paused: bool = False
     tried: tuple[str, ...] = ()
     error: SpecmeshError | None = None
 

@@ -29,6 +29,7 @@ UNKNOWN_STEP = 0.05  # seconds of a step where the verifier does not tell
 UpstreamEffect = (
     m.Open
     | m.Close
+    | m.Pause
     | ev.DraftFor
     | ev.FollowUp
     | ev.Dropped
@@ -161,6 +162,12 @@ class Upstream:
             self._effects += [m.Close(live.id), *live.cancelled()]
             self._forget(live)
 
+    def pause(self, pending: DrafterRequest) -> None:
+        """Tell the verifier whether the session of a request is to wait for its reader."""
+        for live in self.live.values():
+            if live.pending is pending:
+                self._effects.append(m.Pause(live.id, pending.paused))
+
     def request_failed(self, ref: int, error: SpecmeshError) -> bool:
         """Handle an ERROR about a request, or a session that DONE ends next; return False where it is about neither."""
         pending = self.opening.pop(ref, None)
@@ -212,6 +219,8 @@ class Upstream:
                 *place, params.sampling, end_ids, params.grammar, params.cache_prompt, learns
             )
         )
+        if pending is not None and pending.paused:
+            self.pause(pending)
         self._stats.opened += 1
         self._note("session_opened", session=session, prompt_tokens=n_prompt, **named)
 

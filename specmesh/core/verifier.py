@@ -11,7 +11,7 @@ from typing import assert_never
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
-from specmesh.core.admission import GRACE, KeptSessions, WaitingRequests
+from specmesh.core.admission import GRACE, READER_PATIENCE, KeptSessions, WaitingRequests
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.drafting.drafter_pool import DrafterPool
 from specmesh.core.requests import Scored
@@ -53,6 +53,7 @@ class VerifierCore:
         self.drafters = DrafterPool(self.sessions)
         self.waiting = WaitingRequests(max_sessions)
         self.kept = KeptSessions(grace)
+        self._paused: dict[int, float] = {}  # sessions that wait for their readers, and until when
         self._threads = CpuThreads(costs)
         self._stray_frames = 0
         self._over = RoundCounts()  # of sessions that have ended
@@ -71,6 +72,8 @@ class VerifierCore:
         if self._batch is None:
             for live in self.kept.expire(now) if self.kept else ():
                 self._drop(live)
+            if self._paused:
+                self._end_paused(now)
             if self.waiting.openings:
                 self._admit(now)
         effects, self._effects = self._effects, []
@@ -101,8 +104,15 @@ class VerifierCore:
                 self.drafters.round_trip(name, seconds)
             case vev.ClientLeft(client):
                 self.waiting.withdraw(lambda opening: opening.client == client)
-                for live in [live for live in self.sessions.values() if live.client == client]:
+                for live in self._sessions_of(client):
                     self._cancel(live)
+            case vev.ClientPaused(client, paused):
+                for live in self._sessions_of(client):
+                    self._pause(live, now, paused=paused)
+            case vev.SessionPaused(drafter, session, paused):
+                asked = self.sessions.get(session)
+                if asked is not None and asked.owner == drafter:  # nobody else may say so
+                    self._pause(asked, now, paused=paused)
             case vev.SessionClosed(drafter, session):
                 self._closed(drafter, session)
             case vev.DrafterJoined():
@@ -121,6 +131,9 @@ class VerifierCore:
                 pass  # `take_effects` looks what is due
             case _:
                 assert_never(event)
+
+    def _sessions_of(self, client: int) -> list[SessionContext]:
+        return [live for live in self.sessions.values() if live.client == client]
 
     def _heard(self, event: vev.FromDrafter, now: float) -> None:
         live = self.sessions.get(event.said.session)
@@ -151,11 +164,12 @@ class VerifierCore:
         """Return the step that begins now, or until when there is none: for ever, infinity."""
         if self._batch is not None:
             raise LocalProtocolError("a step begins while another runs")
-        if not self.sessions:
+        running = self._running() if self._paused else self.sessions
+        if not running:
             self._meter.idle()
-        batch = self._scheduler.next_batch(self.sessions, now)
+        batch = self._scheduler.next_batch(running, now)
         if isinstance(batch, ev.Wait):
-            return ev.Wait(min(batch.until, self.kept.next_end)) if self.kept else batch
+            return self._until_due(batch)
         sessions, spans, waited = self.sessions, list[ev.Span](), 0.0
         for key, part in batch.parts:
             live = sessions[key]
@@ -235,6 +249,38 @@ class VerifierCore:
             if live.client is not None:
                 self._tell(vev.RequestRefused(live.client, error))
             self._cancel(live, m.FinishReason.ERROR)
+
+    # --- a session waits for its reader
+
+    def _until_due(self, wait: ev.Wait) -> ev.Wait:
+        """Return a wait that ends when something is due besides steps."""
+        until = min(wait.until, self.kept.next_end) if self.kept else wait.until
+        if self._paused:
+            until = min(until, *self._paused.values())
+        return ev.Wait(until)
+
+    def _running(self) -> dict[int, SessionContext]:
+        """Return the sessions that do not wait for their readers."""
+        return {key: live for key, live in self.sessions.items() if key not in self._paused}
+
+    def _pause(self, live: SessionContext, now: float, *, paused: bool) -> None:
+        """Let a session have no steps, or have them again."""
+        if paused == (live.id in self._paused):
+            return
+        if paused:
+            self._paused[live.id] = now + READER_PATIENCE
+        else:
+            del self._paused[live.id]
+            live.session.draft_length.interrupted()
+        fields: dict[str, object] = {"session": live.id, "paused": paused}
+        self._tell(vev.Noted("session_paused", fields, "debug"))
+
+    def _end_paused(self, now: float) -> None:
+        """End sessions whose readers have kept them waiting for too long."""
+        for key, until in list(self._paused.items()):
+            if now >= until:
+                self._note("session_unread", self.sessions[key], seconds=READER_PATIENCE)
+                self._cancel(self.sessions[key])
 
     # --- a session begins
 
@@ -326,6 +372,7 @@ class VerifierCore:
         self, live: SessionContext, opening: vev.Opening, now: float, *, adopted: bool = False
     ) -> None:
         """Give a session to the opening's client, with what that does not know of the text."""
+        self._pause(live, now, paused=False)  # that was for the reader before
         session, live.client, live.owner = live.session, opening.client, opening.owner
         session.followed = opening.owner is not None
         self._tell(live.began(opening.request.known, adopted=adopted))
@@ -348,6 +395,7 @@ class VerifierCore:
         for live in [live for live in self.sessions.values() if live.owner == drafter]:
             if may_return and live.name and self.kept.grace > 0:
                 self._keep(live, ContextState.KEPT, now)
+                self._pause(live, now, paused=False)
                 live.client, live.owner, live.session.followed = None, None, False
                 self._note("session_kept", live, seconds=self.kept.grace)
             else:
@@ -430,6 +478,7 @@ class VerifierCore:
         """Free a session's sequence, and tell its client and its drafters."""
         if self.sessions.pop(live.id, None) is None:
             return
+        self._paused.pop(live.id, None)
         session, drafter = live.session, live.drafter
         self._slots.release(
             live.seq, NO_CONTENTS if session.finished is m.FinishReason.ERROR else session.memory

@@ -46,6 +46,23 @@ class ClientLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientPaused:
+    """A client reads nothing: its session is to wait. Or it reads again."""
+
+    client: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPaused:
+    """A drafter says so of a session that its client asked for."""
+
+    drafter: DrafterId
+    session: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SessionClosed:
     """A drafter has heard the end of a session, or wants no more of it."""
 
@@ -210,6 +227,8 @@ Noted = ev.Noted
 Change = (
     Opening
     | ClientLeft
+    | ClientPaused
+    | SessionPaused
     | SessionClosed
     | DrafterJoined
     | DrafterLeft

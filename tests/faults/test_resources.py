@@ -93,8 +93,20 @@ def test_a_client_that_does_not_read(mesh: Mesh):
         lazy.connect(str(verifier.socket))
         lazy.sendall(asking(body(PROMPT, 3000, stream=True, rounds=True)))
         before = Usage(verifier.pid).memory("VmRSS")
-        until(lambda: verifier.stats()["totals"]["generated_tokens"] >= 3000, "its text is made")
-        assert complete(verifier, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
+
+        def generated() -> int:
+            count: int = verifier.stats()["totals"]["generated_tokens"]
+            return count
+
+        def others_alone() -> bool:
+            """Whether others have a text, and the lazy one no more of its own meanwhile."""
+            begun = generated()
+            assert complete(verifier, body(PROMPT, 100)).text == sim_text(PROMPT, 100)
+            return begun > 0 and generated() == begun + 100
+
+        until(others_alone, "its text waits")
+        [waiting] = [one["generated_tokens"] for one in verifier.stats()["sessions"]["rows"]]
+        assert waiting < 3000
         assert Usage(verifier.pid).memory("VmRSS") - before < 64 * 2**20
         lazy.settimeout(PATIENCE)
         with lazy.makefile("rb") as answer:

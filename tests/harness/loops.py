@@ -206,6 +206,10 @@ class Running:
     def cancel(self, client: Hearing) -> None:
         self._loop.mailbox.put(api.Cancel(client))
 
+    def pause(self, client: Hearing, *, paused: bool = True) -> None:
+        """Say that a client reads nothing, or that it reads again."""
+        self._loop.mailbox.put(api.PauseClient(client, paused))
+
     def stats(self) -> Any:
         """What /stats says now."""
         said: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()

@@ -83,7 +83,7 @@ class World:
                     client.on_event(event)
                 case Encode(opening):
                     self.encoding.append((opening, self.rng.random() < 0.5))
-                case vev.Opening() | vev.ClientLeft():
+                case vev.Opening() | vev.ClientLeft() | vev.ClientPaused():
                     self.tell(effect)
 
     # --- what may happen
@@ -114,6 +114,23 @@ class World:
                     lambda asked: asked.client is gone and not (owner and asked.session)
                 )
             )
+
+    def pause(self) -> None:
+        """A client, or a drafter's, reads no more or again."""
+        paused = self.rng.random() < 0.5
+        if self.asked:
+            client, _ = self.rng.choice(self.asked)
+            self.serve(self.clients.pause(client, paused=paused))
+        if self.told:
+            drafter, session = self.rng.choice(self.told)
+            self.tell(vev.SessionPaused(drafter, session, paused))
+
+    def read_on(self) -> None:
+        """All that wait for a reader go on."""
+        for client, _ in self.asked:
+            self.serve(self.clients.pause(client, paused=False))
+        for drafter, session in self.told:
+            self.tell(vev.SessionPaused(drafter, session, paused=False))
 
     def encode(self) -> None:
         if self.encoding:
@@ -219,10 +236,12 @@ class World:
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_is_left(seed: int, stopped: bool) -> None:
     world = World(seed)
-    happens = [world.ask, world.ask, world.cancel, world.encode, world.drafter, world.close, world.solved, world.hear,
-               world.hear, world.carry_out, world.carry_out, world.wait]  # fmt: skip
+    happens = [world.ask, world.ask, world.cancel, world.pause, world.encode, world.drafter,
+               world.close, world.solved, world.hear, world.hear, world.carry_out,
+               world.carry_out, world.wait]  # fmt: skip
     for _ in range(400):
         world.rng.choice(happens)()
+    world.read_on()
     if stopped:
         world.stopped_with = Busy("stopping")
         world.serve(world.clients.stop(world.stopped_with))

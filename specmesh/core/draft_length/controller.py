@@ -121,6 +121,10 @@ class DraftLengthController:
         self._waiting = None
         return waited
 
+    def interrupted(self) -> None:
+        """Note that the next step has been waited for, but not for drafts."""
+        self._waiting = None
+
     def _wanted(self, frontier: int, lead: int, limit: int, now: float) -> tuple[int, float | None]:
         """As `plan`, without regard to how long this step has been waited for. Only a lone session's policy waits: of
         several each would hold up all the others."""

@@ -51,6 +51,8 @@ class FakeDaemon:
         if isinstance(order, r.Cancel):
             self.cancelled.set()
             return
+        if isinstance(order, r.PauseClient):
+            return
         for event in self.events_of(order.request):
             order.client.on_event(event)
 
@@ -62,8 +64,11 @@ class Reader:
     """The connection of an answer, as far as that knows it. cuts: how often that closed it."""
 
     def __init__(self, *, behind: bool = False) -> None:
-        self.behind, self.cuts = behind, 0
+        self.behind, self.cuts, self.written = behind, 0, 0
         self.on_writable: Callable[[], None] | None = None
+
+    def wrote(self, size: int) -> None:
+        self.written += size
 
     def cut(self) -> None:
         self.cuts += 1

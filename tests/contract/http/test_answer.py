@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specmesh.api import answer as api_answer
 from specmesh.api.body import parse_body
 from specmesh.api.deltas import Deltas, deltas_of
-from specmesh.api.requests import Cancel, Submit
+from specmesh.api.requests import Cancel, PauseClient, Submit
 from specmesh.core.requests import ClientEvent, Failed, Finished, Request, Scored, Started, Tokens
 from specmesh.core.sampling.constraint import Grammar, GrammarKind
 from specmesh.core.sampling.logprobs import Logprob
@@ -71,6 +71,45 @@ def test_a_stream_waits_for_its_reader():
 
     asyncio.run(read())
     assert [body["choices"][0]["text"] for body in answer.bodies()] == ["", "ABC", ""]
+
+
+def test_a_session_waits_for_a_reader_that_is_behind():
+    """Once it has more to say; it goes on when that is written. One that said nothing goes on."""
+    reader, answer, daemon = Reader(), Answer(), Differing((Started(1, 2),))
+    orders = list[object]()
+
+    async def heard(event: ClientEvent | None = None) -> None:
+        if event is not None:
+            daemon.orders[0].client.on_event(event)  # type: ignore[union-attr]
+        await asyncio.sleep(2 * api_answer.PACE)
+        orders.extend(one for one in daemon.orders if isinstance(one, PauseClient))
+        daemon.orders = [one for one in daemon.orders if isinstance(one, Submit)]
+
+    async def read() -> None:
+        body = json.dumps({"prompt": "hi", "stream": True, "n": 2}).encode()
+        asking = asyncio.ensure_future(
+            call(daemon, "POST", "/v1/completions", [body], answer, reader)
+        )
+        while not answer.parts:
+            await asyncio.sleep(0)
+        first = daemon.orders[0].client  # type: ignore[union-attr]
+        reader.behind = True
+        await heard()
+        assert orders == []
+        await heard(Tokens((65,), 0))
+        await heard(Tokens((66,), 0))
+        assert orders == [PauseClient(first, paused=True)]
+        reader.behind = False
+        assert reader.on_writable is not None
+        reader.on_writable()
+        await heard()
+        assert orders == [PauseClient(first, paused=True), PauseClient(first, paused=False)]
+        answer.gone.set()
+        await asking
+
+    asyncio.run(read())
+    assert json.loads(answer.events()[-1])["choices"][0]["text"] == "AB"
+    assert reader.written == len(answer.body)
 
 
 @pytest.mark.parametrize("stream", [False, True])

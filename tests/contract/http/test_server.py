@@ -19,10 +19,10 @@ from structlog.testing import capture_logs
 
 from specmesh.api import app, server
 from specmesh.api.app import ApiGuard, guarded
-from specmesh.api.requests import ClientOrder, ModelInfo, Submit
+from specmesh.api.requests import ClientOrder, ModelInfo, PauseClient, Submit
 from specmesh.api.server import ApiConnection, serving_api
 from specmesh.config import Port, parse_port, read_keys
-from specmesh.core.requests import ClientEvent, Failed, Started, Tokens
+from specmesh.core.requests import ClientEvent, EventSink, Failed, Started, Tokens
 from specmesh.errors import ConfigError, RequestError
 
 
@@ -125,10 +125,15 @@ class Door:
     path: Path
     port: Port
 
-    def dial(self) -> socket.socket:
-        if self.kind == "unix":
-            return said(self.path, b"")
-        return socket.create_connection((self.port.host, self.port.port), PATIENCE)
+    def dial(self, buffer: int | None = None) -> socket.socket:
+        """Connect, with so many bytes for what was not read, where the client says how many."""
+        made = socket.socket(socket.AF_UNIX if self.kind == "unix" else socket.AF_INET)
+        if buffer is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        made.settimeout(PATIENCE)
+        where = str(self.path) if self.kind == "unix" else (self.port.host, self.port.port)
+        made.connect(where)
+        return made
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -315,6 +320,98 @@ def test_an_answer_that_cannot_be_sent_ends(
         if stream and part != "refusal":
             until(daemon.cancelled.is_set, "its session is cancelled")
     assert [entry["event"] for entry in logs] == ["api_failed"]
+
+
+class Endless(FakeDaemon):
+    """It says more and more, a kilobyte in a millisecond, while its client is not paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused, self.said = threading.Event(), 0
+
+    def submit(self, order: ClientOrder) -> None:
+        self.orders.append(order)
+        match order:
+            case Submit(_, client):
+                client.on_event(Started(1, 2))
+                self._say_more(client)
+            case PauseClient(_, True):
+                self.paused.set()
+            case PauseClient():
+                self.paused.clear()
+            case _:
+                self.cancelled.set()
+
+    def _say_more(self, client: EventSink) -> None:
+        if not self.paused.is_set():
+            client.on_event(Tokens((65,) * 256, 0))
+            self.said += 256
+        if not self.cancelled.is_set():
+            asyncio.get_running_loop().call_later(0.001, self._say_more, client)
+
+
+def read_much(client: socket.socket, count: int) -> None:
+    """Read so many bytes as fast as they come, so that the kernel expects more."""
+    while count > 0:
+        part = client.recv(65536)
+        assert part, "the connection has ended"
+        count -= len(part)
+
+
+MOST = 256 * 1024
+"""Bytes that a reader which has stopped is sent at most."""
+
+
+BUFFERS = pytest.mark.parametrize("buffer", [None, 4 * 2**20], ids=["usual", "large"])
+
+
+@pytest.mark.fault("E5.56")
+@BUFFERS
+@pytest.mark.parametrize("before", [1000, 2 * 2**20])
+def test_a_reader_that_stops(
+    door: Door, connections: list[ApiConnection], before: int, buffer: int | None
+):
+    """Its session pauses soon: it is sent little more, however much its kernel would take."""
+    daemon = Endless()
+    with (
+        serving_api(door.path, daemon, door.port) as loop,
+        closing(door.dial(buffer)) as client,
+    ):
+        client.sendall(asking({"prompt": "hi", "stream": True}))
+        read_much(client, before)
+        until(daemon.paused.is_set, "it is paused")
+        loop.call_soon_threadsafe(connections[-1].transport.close)  # once all is sent
+        until(connections[-1].transport.is_closing, "nothing more is written")
+        assert len(all_of(client)) < MOST
+
+
+@pytest.mark.fault("E5.56")
+@BUFFERS
+def test_a_reader_that_has_stopped_loses_its_session(door: Door, buffer: int | None):
+    """After a while."""
+    daemon = Endless()
+    with (
+        serving_api(door.path, daemon, door.port, patience=0.3),
+        closing(door.dial(buffer)) as client,
+    ):
+        client.sendall(asking({"prompt": "hi", "stream": True}))
+        until(daemon.paused.is_set, "it is paused")
+        until(daemon.cancelled.is_set, "it is cancelled")
+
+
+@BUFFERS
+def test_a_reader_that_goes_on(door: Door, buffer: int | None):
+    """Its session goes on, and nothing of it is lost."""
+    daemon = Endless()
+    with serving_api(door.path, daemon, door.port), closing(door.dial(buffer)) as client:
+        client.sendall(asking({"prompt": "hi", "stream": True}))
+        for _ in range(3):
+            until(daemon.paused.is_set, "it is paused")
+            said = daemon.said
+            while daemon.paused.is_set():
+                read_much(client, 1)
+            until(lambda: daemon.said > said, "it says more")  # noqa: B023
+        assert not daemon.cancelled.is_set()
 
 
 @pytest.fixture

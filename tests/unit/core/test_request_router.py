@@ -127,6 +127,28 @@ def test_a_request_is_cancelled_or_taken_over():
     assert did(router) == [Reply(THERE, Failed(ANY))]
 
 
+def test_a_text_waits_for_its_reader():
+    """Its verifier hears so, also of a session that it is asked for anew; nobody else's."""
+    router, upstream = opened(NAMED)
+    router.pause(THERE, paused=True)
+    assert did(router) == []
+    router.pause(HERE, paused=True)
+    assert did(router) == [m.Pause(7)]
+    router.pause(HERE, paused=False)
+    assert did(router) == [m.Pause(7, paused=False)]
+    router.pause(HERE, paused=True)
+    router.cancel_of(HERE)
+    assert m.Close(7) in did(router)
+    router.pause(HERE, paused=False)
+    assert did(router) == []
+    router, [upstream] = verifiers()
+    router.ask(REQUEST, HERE, 1.0)
+    router.pause(HERE, paused=True)
+    did(router)
+    upstream.opened(7, 1, 3, PARAMS)
+    assert m.Pause(7) in did(router)
+
+
 def test_a_verifier_is_lost():
     """Its text goes on once it is back; one that knows no recovery, and takes all of it for the prompt, is left."""
     router, upstream = opened(replace(NAMED, reconnect_timeout=9.0))

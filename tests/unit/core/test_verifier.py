@@ -9,6 +9,7 @@ import pytest
 
 from specmesh.core import events as ev
 from specmesh.core import verifier_events as vev
+from specmesh.core.admission import READER_PATIENCE
 from specmesh.core.draft_length.estimates import StepCosts
 from specmesh.core.prefix import Prefix
 from specmesh.core.requests import Request
@@ -306,3 +307,83 @@ def test_a_step_that_failed_leaves_what_was_to_be_offloaded_before_it():
         )
         core.handle(vev.ClientLeft(client), 0.2)
     assert slots.snapshot().kept_sequences == 1
+
+
+def seqs(step: ev.Step | ev.Wait) -> list[int]:
+    """The sequences that a step has rows of."""
+    return [span.seq for span in step.spans] if isinstance(step, ev.Step) else []
+
+
+def test_a_session_waits_for_its_reader():
+    """Steps go on without it, and with it as soon as its client reads again; alone it has none."""
+    core, _ = made()
+    core.handle(OPENING, 0.0)
+    core.handle(replace(OPENING, client=4), 0.0)
+    step = core.next_step(0.0)
+    assert seqs(step) == [0, 1]
+    core.handle(vev.ClientPaused(CLIENT, paused=True), 0.0)  # while a step runs
+    core.finish(step, [None, None], 0.0, 0.1)
+    for _ in range(2):
+        step = core.next_step(0.1)
+        assert seqs(step) == [1]
+        core.finish(step, [row(5)], 0.1, 0.2)
+    core.handle(vev.ClientPaused(CLIENT, paused=True), 0.2)
+    core.handle(vev.ClientLeft(4), 0.2)
+    assert core.next_step(0.2) == ev.Wait(0.1 + READER_PATIENCE)
+    core.handle(vev.ClientPaused(CLIENT, paused=False), 50.0)
+    assert seqs(core.next_step(50.0)) == [0]
+
+
+def test_a_reader_that_never_comes_back():
+    core, _ = made()
+    core.handle(OPENING, 0.0)
+    core.handle(vev.ClientPaused(CLIENT, paused=True), 1.0)
+    wait = core.next_step(1.0)
+    assert wait == ev.Wait(1.0 + READER_PATIENCE)
+    assert core.handle(vev.Signal.TIME_UP, wait.until - 0.1) == []
+    unread = vev.Noted("session_unread", {"session": SESSION, "seconds": READER_PATIENCE})
+    assert core.handle(vev.Signal.TIME_UP, wait.until) == [
+        unread,
+        *ended(SESSION, CLIENT, wait.until),
+        vev.Forgotten(SESSION),
+    ]
+    assert core.next_step(wait.until) == ev.Wait(np.inf)
+
+
+@pytest.mark.parametrize("by", ["leaving", "name"])
+def test_a_text_whose_reader_is_another_does_not_wait(by: str):
+    """Neither one that is kept for who comes back, nor one that somebody else has asked for."""
+    core, _ = made()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    theirs = replace(
+        OPENING, request=Request(None, PROMPT, PARAMS, id="text"), owner=DRAFTER, key="k"
+    )
+    core.handle(theirs, 0.0)
+    core.handle(vev.SessionPaused(b"another", SESSION, paused=True), 0.0)
+    core.handle(vev.SessionPaused(DRAFTER, SESSION + 1, paused=True), 0.0)
+    assert isinstance(core.next_step(0.0), ev.Step)
+    core.handle(vev.SessionPaused(DRAFTER, SESSION, paused=True), 0.0)
+    core.finish(ev.Step((), (ev.Span(0, 0, (1,), logits=False),)), [None], 0.0, 0.1)
+    assert isinstance(core.next_step(0.1), ev.Wait)
+    if by == "leaving":
+        core.handle(vev.DrafterLeft(DRAFTER, may_return=True), 0.1)
+    else:
+        core.handle(replace(theirs, client=9, owner=None), 0.1)
+    assert isinstance(core.next_step(0.1), ev.Step)
+
+
+def test_what_a_reader_takes_is_not_waited_for_drafts():
+    """The time does not count as spent on them."""
+    core, _ = made()
+    core.handle(vev.DrafterJoined(DRAFTER, 64), 0.0)
+    core.handle(OPENING, 0.0)
+    core.finish(core.next_step(0.0), [None], 0.0, 0.1)
+    drafts = m.Draft(SESSION, 2, Prefix(PROMPT).crc, (4, 5))
+    core.handle(vev.FromDrafter(DRAFTER, drafts), 0.1)
+    core.finish(core.next_step(0.1), [row(4, 5, 6)], 0.1, 0.2)
+    assert isinstance(core.next_step(0.2), ev.Wait)  # for drafts
+    core.handle(vev.ClientPaused(CLIENT, paused=True), 0.2)
+    core.next_step(0.2)
+    core.handle(vev.ClientPaused(CLIENT, paused=False), 30.0)
+    assert isinstance(core.next_step(30.0), ev.Step)
+    assert core.sessions[SESSION].session.times.wait < 1.0

@@ -1,0 +1,88 @@
+"""Readers that stop: their sessions wait for them, at a verifier, at a drafter and between the two."""
+
+import pytest
+from harness.loops import PROMPT, Bench, Flaky, Hearing, Running, ask_for, request, truth, welcomed
+from named_texts import Told, asked, back
+
+from specmesh.engines.sim import SimSettings
+from specmesh.wire import messages as m
+
+COUNT = 2000  # ids of a text that is far from its end while others have some
+
+
+def goes_on_without(verifier: Running, paused: Hearing) -> None:
+    """Others do, and the one that is paused says nothing more."""
+    verifier.ask(request(40)).whole(40)
+    while not paused.empty():
+        paused.next()
+    verifier.ask(request(40)).whole(40)
+    assert paused.empty()
+
+
+@pytest.mark.fault("E5.56")
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+@pytest.mark.parametrize("draft_n", [0, 4, None])
+def test_a_text_waits_for_its_reader(bench: Bench, role: str, draft_n: int | None):
+    """It has no steps meanwhile, and is the target's own to its end."""
+    verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1)))
+    asked = drafter if role == "drafter" else verifier
+    client = asked.ask(request(COUNT, draft_n))
+    client.heard(10)
+    asked.pause(client)
+    goes_on_without(verifier, client)
+    asked.pause(client, paused=False)
+    client.whole(COUNT)
+
+
+@pytest.mark.parametrize("role", ["verifier", "drafter"])
+def test_a_reader_that_leaves(bench: Bench, role: str):
+    """Its session ends, paused or not."""
+    verifier, drafter = bench.pair(Flaky(SimSettings(step_ms=1, max_sessions=1)))
+    asked = drafter if role == "drafter" else verifier
+    client = asked.ask(request(5000))
+    client.heard(10)
+    asked.pause(client)
+    asked.cancel(client)
+    verifier.ask(request(40)).whole(40)
+
+
+def test_who_may_pause(bench: Bench):
+    """The drafter whose client asked, nobody else."""
+    verifier = bench.verifier(Flaky(SimSettings(step_ms=1)))
+    own, other = bench.dealer(), bench.dealer()
+    own.say(ask_for(1, ids=PROMPT, max_tokens=COUNT))
+    opened = own.expect(m.Opened)
+    other.say(m.Pause(opened.session), m.Pause(4_000_000_000))
+    own.expect(m.Done)
+    assert own.truth == [*PROMPT, *truth(COUNT)]
+    own.say(m.Close(opened.session), ask_for(2, ids=PROMPT, max_tokens=COUNT))
+    opened = own.expect(m.Opened)
+    own.say(m.Pause(opened.session))
+    verifier.ask(request(40)).whole(40)
+    while own.on_event(0.0) is not None:
+        pass
+    known = len(own.truth)
+    verifier.ask(request(40)).whole(40)
+    while own.on_event(0.0) is not None:
+        pass
+    assert len(own.truth) == known
+    own.say(m.Pause(opened.session, paused=False))
+    own.expect(m.Done)
+    assert own.truth == [*PROMPT, *truth(COUNT)]
+
+
+def test_a_drafter_says_it_again(bench: Bench):
+    """To a verifier that comes back, of which it asks for the text anew."""
+    router, drafter = welcomed(bench)
+    client = drafter.ask(asked(20))
+    told = Told(router, router.expect(m.Open)).more(2)
+    client.heard(2)
+    drafter.pause(client)
+    assert router.expect(m.Pause) == m.Pause(told.session)
+    back(router)
+    again = Told(router, router.expect(m.Open), told.session + 1)
+    assert router.expect(m.Pause) == m.Pause(again.session)
+    drafter.pause(client, paused=False)
+    assert router.expect(m.Pause) == m.Pause(again.session, paused=False)
+    again.rest()
+    client.whole(20)
