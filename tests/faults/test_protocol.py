@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 from collections.abc import Iterator
+from threading import Event, Thread
 
 import pytest
 import zmq
@@ -273,6 +274,19 @@ def test_a_peer_that_hangs(wire: Wire, verifier: Daemon, chosen: Peer):
     )
 
 
+@contextlib.contextmanager
+def reading(stream: Stream) -> Iterator[None]:
+    """Read a stream on meanwhile: a session whose client does not read waits."""
+    over = Event()
+    reader = Thread(target=stream.read, kwargs={"while_": lambda: not over.is_set()})
+    reader.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reader.join()
+
+
 @fault("E3.36")
 def test_two_hundred_peers_that_die(wire: Wire, verifier: Daemon):
     wire.alone()
@@ -287,9 +301,10 @@ def test_two_hundred_peers_that_die(wire: Wire, verifier: Daemon):
             peer.die()
 
     with Stream(verifier, body(PROMPT, 60_000, draft_n=4)) as stream:
-        deaths(20)
-        usage = Usage(verifier.pid)
-        deaths(180)
+        with reading(stream):
+            deaths(20)
+            usage = Usage(verifier.pid)
+            deaths(180)
         usage.unchanged(lambda: wire.peers() <= 1)
         stream.read(3)
     assert stream.ids == sim_ids(PROMPT, len(stream.ids))
