@@ -37,8 +37,9 @@ _TOKEN = re.compile(
 _Token = re.Match[str]  # a part of a grammar; its kind is the group that matched
 
 
-def gbnf_to_lark(text: str) -> str:
-    """Translate GBNF, token by token. Raises RequestError, with the line of a syntax error."""
+def gbnf_to_lark(text: str, start: str = "start") -> str:
+    """Translate GBNF, token by token; `start` is the name of its first rule. Raises RequestError,
+    with the line of a syntax error."""
     rules = _rules(list(_tokens(text)))
     if "root" not in rules:
         raise RequestError("there is no rule named root, with which a text begins")
@@ -58,7 +59,7 @@ def gbnf_to_lark(text: str) -> str:
     # Lark's rules in capital letters are the lexer's.
     names = {name: f"{'r' if by_parser else 'R'}{number}" for number, name in enumerate(rules)}
     larks = {name: " ".join(_lark(rule, names, by_parser)) for name, rule in rules.items()}
-    return f"start: {names['root']}\n" + "".join(
+    return f"{start}: {names['root']}\n" + "".join(
         f"{names[name]}: {larks[name]}\n" for name in rules if name in reached
     )
 

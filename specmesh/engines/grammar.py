@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from specmesh.core.draft_length import MAX_DRAFTS
 from specmesh.core.sampling.constraint import SIMPLER, Grammar
 from specmesh.core.vocabulary.vocabulary import Vocabulary
-from specmesh.engines.grammar_source import LIMITS, describe
 from specmesh.engines.sandbox import Child
+from specmesh.engines.schema_faults import LIMITS, describe
 from specmesh.errors import ChildFailed, RequestError
 
 CACHED = 16  # grammars that are known to compile: clients send the same one again and again

@@ -11,6 +11,7 @@ from specmesh.core.fields import is_list, is_object
 from specmesh.core.tool_calls import resolved
 from specmesh.core.tool_formats import ToolFormat, raw_or_json
 from specmesh.core.tool_values import ValueSyntax, written, written_name
+from specmesh.engines.json_schema import Subschemas
 from specmesh.errors import RequestError
 
 _quoted = json.dumps
@@ -27,6 +28,39 @@ def argument_rules(form: ToolFormat, prefix: str, schema: dict[str, Any]) -> Ite
         yield from _SyntaxRules(form.syntax, prefix, schema).rules()
     else:
         yield from _TaggedRules(form.tag, prefix, schema).rules()
+
+
+_KEPT = frozenset(
+    (
+        *(
+            "$ref",
+            "additionalProperties",
+            "anyOf",
+            "const",
+            "enum",
+            "items",
+            "maxItems",
+            "minItems",
+        ),
+        *("oneOf", "properties", "required", "type"),
+    )
+)
+
+
+def unkept_keywords(schema: Any) -> list[str]:
+    """Return the keywords in a schema that its rules here do not keep to."""
+    found = set[str]()
+    subschemas = Subschemas(schema)
+    ahead, seen = [schema], set[int]()
+    while ahead:
+        node = ahead.pop()
+        if id(node) in seen or not isinstance(node, dict):
+            continue
+        seen.add(id(node))
+        keywords = subschemas.keywords(node)
+        found |= keywords.keys() - _KEPT
+        ahead += subschemas.below(node)
+    return sorted(found)
 
 
 class _Rules:

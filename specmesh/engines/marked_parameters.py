@@ -1,0 +1,180 @@
+"""Rules of a grammar for arguments that each stand between a family's marks."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from specmesh.core.tool_calls import resolved, types_of
+from specmesh.core.tool_formats import STRING, TYPE, ToolFormat
+from specmesh.engines.json_schema import SchemaFault, Subschemas, required_names
+from specmesh.engines.keeping import Keeping, json_rule, text_rule
+from specmesh.engines.schema_strings import literal
+
+_quoted = json.dumps
+
+_PARAMETERS = "x-parameters"
+"""Where a tool's schema has, for the time of writing, what it says of each parameter."""
+
+_JSON_TYPES = ("array", "boolean", "null", "number", "object", "string")
+
+
+class MarkedParameters:
+    """Makes the rules of one tool's arguments, named after `prefix`. ignored: in words, what they do
+    not keep to. Raises SchemaFault for what they must keep to and cannot."""
+
+    def __init__(
+        self, form: ToolFormat, prefix: str, schema: dict[str, Any], keeping: Keeping
+    ) -> None:
+        self._form, self._prefix, self._keeping = form, prefix, keeping
+        self._root = schema | {_PARAMETERS: {}}
+        self.ignored: list[str] = []
+        self._extra: list[str] = []  # rules beside that of the arguments
+
+    def rules(self) -> Iterator[str]:
+        """Yield the rules, that of the arguments first."""
+        subschemas = Subschemas(self._root)
+        place = subschemas.place([self._root])
+        required = required_names(subschemas.behind(self._root))
+        names = dict.fromkeys([*place.declared, *sorted(required)])
+        parts = list[str]()
+        for name in names if self._keeping is not Keeping.NOTHING else ():
+            if not self._can_hold(name):
+                self._give_up(f"a parameter named {name[:80]!r} has no place between these marks")
+                continue
+            part = self._parameter(name, place.property(name).roots)
+            parts.append(part if name in required else f"({part})?")
+        if self._keeping is Keeping.NOTHING or place.names is None:
+            parts += self._others([*names])
+        yield f"{self._prefix}: {' '.join(parts) or _quoted('')}"
+        yield from self._extra
+
+    def _give_up(self, why: str) -> None:
+        if self._keeping is Keeping.ALL:
+            raise SchemaFault(why)
+        self.ignored.append(why)
+
+    def _can_hold(self, name: str) -> bool:
+        """Return whether a parser finds a name's end."""
+        middle = self._form.param_middle
+        end = middle.partition(STRING)[0].partition(TYPE)[0]
+        return (name + end).find(end) == len(name)
+
+    def _parameter(self, name: str, roots: tuple[Any, ...]) -> str:
+        """Return the rule of one parameter with its marks."""
+        schema: Any = {"anyOf": [*roots]} if len(roots) > 1 else roots[0] if roots else {}
+        ways = [
+            f"{_quoted(self._form.param_begin + name + middle)} {value}"
+            for middle, value in self._values(name, schema)
+        ]
+        return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+
+    def _values(self, name: str, schema: Any) -> Iterator[tuple[str, str]]:
+        """Yield what may come before a value, and the value. Marks that do not say whether it is a
+        text are of one kind."""
+        middle = self._form.param_middle
+        types = _types(schema, self._root)
+        others = sorted(types - {"string"})
+        narrowed = {"allOf": [schema, {"type": others}]} if "string" in types else schema
+        if TYPE in middle:
+            for kind in others:
+                one = {"allOf": [schema, {"type": kind}]}
+                yield _of_kind(middle, kind), self._json(name, one)
+        elif others and STRING in middle:
+            yield _of_kind(middle, "object"), self._json(name, narrowed)
+        elif "string" not in types:
+            yield middle, self._json(name, narrowed)
+        if "string" in types:
+            text = self._text(name, schema)
+            if text != _ANY_TEXT and others and middle == _of_kind(middle, "string"):
+                text = f"({text} | {self._json(name, narrowed)})"
+            yield _of_kind(middle, "string"), text
+
+    def _json(self, name: str, schema: Any) -> str:
+        """Return the rule of a value that is JSON, and of the mark behind it."""
+        known = {**self._root[_PARAMETERS], name: schema}
+        made = json_rule(self._keeping, self._root | {_PARAMETERS: known}, (_PARAMETERS, name))
+        if made is None:
+            self._give_up(f"{name}: all of its schema")
+            return f"any_json {_quoted(self._form.param_end)}"
+        self.ignored += [
+            f"{name}: {one.removeprefix(f'{_PARAMETERS}.{name}.')}" for one in made.ignored
+        ]
+        return f"{made.rule} {_quoted(self._form.param_end)}"
+
+    def _text(self, name: str, schema: Any) -> str:
+        """Return the rule of a value that is a text, and of the mark behind it."""
+        option = _text_option(schema, self._root)
+        choices = _choices(option)
+        end = self._form.param_end
+        if choices:
+            return "(" + " | ".join(_quoted(text + end) for text in choices) + ")"
+        try:
+            made = text_rule(self._keeping, option, end)
+        except SchemaFault as fault:
+            raise SchemaFault(f"{name}: {fault}") from None
+        self.ignored += [f"{name}: {one}" for one in made.ignored]
+        if not made.rule:
+            return _ANY_TEXT
+        return self._lexeme(made.rule, end)
+
+    def _lexeme(self, terminal: str, end: str) -> str:
+        """Return the name of a rule for a text that ends where its mark does."""
+        rule = f"{self._prefix}_{len(self._extra)}"
+        self._extra.append(f"{rule}[lazy]: {rule.upper()} {_quoted(end)}")
+        self._extra.append(f"{rule.upper()}: {terminal}")
+        return rule
+
+    def _others(self, names: list[str]) -> list[str]:
+        """Return rules for any number of parameters of other names, which are texts."""
+        name, mark = f"{self._prefix.upper()}_NAME", f"{self._prefix.upper()}_MARK"
+        taken = "|".join(map(literal, names))
+        middle = _of_kind(self._form.param_middle, "string")
+        self._extra.append(f"{name}: {_OTHER_NAME}" + f" & ~/({taken})/" * bool(names))
+        self._extra.append(f"{mark}: {_quoted(self._form.param_begin)} {name} {_quoted(middle)}")
+        return [f"({mark} {_ANY_TEXT})*"]
+
+
+_ANY_TEXT = "value"
+"""The rule of any text up to the mark behind a parameter."""
+
+_OTHER_NAME = r'/[^<>\n"]{1,100}/'
+
+
+def any_text_rule(form: ToolFormat) -> str:
+    return f"{_ANY_TEXT}[lazy]: TEXT {_quoted(form.param_end)}"
+
+
+def _types(schema: Any, root: Any) -> set[str]:
+    """Return the types by which a parser reads a value; all where it knows none."""
+    found = set[str]()
+    with suppress(TypeError, KeyError):
+        found = types_of(schema, root)
+    named = {"number" if one == "integer" else one for one in found}
+    return (named & set(_JSON_TYPES)) or set(_JSON_TYPES)
+
+
+def _text_option(schema: Any, root: Any) -> Mapping[str, Any]:
+    """Return the one alternative of a schema that is a text; nothing where there are several."""
+    found = resolved(schema, root)
+    if not isinstance(found, dict):
+        return {}
+    for key in ("anyOf", "oneOf"):
+        options = found.get(key)
+        if isinstance(options, list):
+            texts = [one for one in options if "string" in _types(one, root)]
+            one = resolved(texts[0], root) if len(texts) == 1 else None
+            return one if isinstance(one, dict) else {}
+    return found
+
+
+def _choices(option: Mapping[str, Any]) -> list[str]:
+    """Return the only texts that there are; nothing where any text is one."""
+    values = [option["const"]] if "const" in option else option.get("enum")
+    return [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+
+
+def _of_kind(middle: str, kind: str) -> str:
+    """Return what comes before a value of a JSON type."""
+    middle = middle.replace(STRING, "true" if kind == "string" else "false")
+    return middle.replace(TYPE, kind)

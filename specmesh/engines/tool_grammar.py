@@ -1,0 +1,266 @@
+"""The grammar of calls of tools: free text up to a mark, and after it nothing but calls.
+
+No tool's schema refuses a request. Arguments keep to as much of it as can be kept to; a tool for
+which nothing can be, or that makes the grammar too large, has any arguments. Which these are is a
+function of the tools alone: a text that is gone on with elsewhere has the same grammar.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from specmesh.core.tool_formats import FORMATS, ID, ToolFormat
+from specmesh.engines.json_schema import SchemaFault
+from specmesh.engines.keeping import Keeping, json_rule
+from specmesh.engines.marked_parameters import MarkedParameters, any_text_rule
+from specmesh.engines.schema_choices import types_of
+from specmesh.engines.schema_faults import describe, matcher_of, rule_of, strict
+from specmesh.engines.thought_rules import TEXT, answer_rule, start_rules
+from specmesh.engines.tool_arguments import argument_rules, unkept_keywords
+from specmesh.errors import RequestError
+
+_quoted = json.dumps
+
+_TOOL_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_MOST_SUBSCHEMAS = 9_000
+"""Of all tools: the library numbers a grammar's symbols in 16 bits, and takes some six for each."""
+
+_ANY = {"type": "object", "additionalProperties": True}
+_JSON_PART = re.compile(r'[{}]|"[^"]*"|: |, |[^{}":, ]+')
+
+
+def tool_grammar(request: Mapping[str, Any]) -> tuple[str, dict[str, list[str]]]:
+    """Return the grammar that a request of kind `tools` asks for, and in words what of the tools'
+    schemas it does not keep to, by their names. Raises RequestError."""
+    try:
+        return _ToolGrammar(request).fitting()
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise RequestError(f"it does not describe tools: {type(error).__name__}: {error}") from None
+
+
+class _ToolGrammar:
+    """A request, and the rules of each tool's arguments that were made for it."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._form: ToolFormat = FORMATS[request["format"]]
+        self._choice, self._parallel = request["choice"], request["parallel"] is True
+        self._thinking = str(request["thinking"])
+        self._schema = request.get("schema") if self._choice == "auto" else None
+        self._tools = _chosen(request["tools"], self._choice)
+        self._strict = set(request.get("strict", ()))
+        self._made: dict[tuple[int, Keeping], tuple[list[str], list[str]]] = {}
+
+    def fitting(self) -> tuple[str, dict[str, list[str]]]:
+        """Return the grammar that keeps to most of the schemas, and what it does not keep to."""
+        head = list(self._head())
+        error = ""
+        for keeping in self._ways():
+            made = self._arguments_of(keeping)
+            if made is None:
+                continue
+            rules = [*head, *(rule for one, _ in made for rule in one)]
+            lark = "".join(f"{rule}\n" for rule in rules)
+            tried = matcher_of(lark)
+            if not tried.is_error():
+                ignored = {self._tools[at]["name"]: one for at, (_, one) in enumerate(made) if one}
+                return lark, ignored
+            error = describe(tried.get_error())
+        raise RequestError(error)
+
+    def _ways(self) -> Iterator[list[Keeping]]:
+        """Yield how much of each tool's schema to keep to, less and less."""
+        first = [
+            Keeping.ALL if tool["name"] in self._strict else Keeping.UNTRIED for tool in self._tools
+        ]
+        sizes = [_size(tool.get("parameters")) for tool in self._tools]
+        by_size = sorted(range(len(sizes)), key=sizes.__getitem__)
+        room, kept = _MOST_SUBSCHEMAS, 0
+        for at in by_size:
+            room -= sizes[at]
+            kept += room >= 0
+        yield self._without(first, by_size[kept:])
+        some = [Keeping.SOME if one is Keeping.UNTRIED else one for one in first]
+        while kept:
+            yield self._without(some, by_size[kept:])
+            kept //= 2
+        yield self._without(some, by_size)
+
+    def _without(self, keeping: Sequence[Keeping], tools: list[int]) -> list[Keeping]:
+        """Keep to nothing of these tools' schemas, but for those that must be kept to."""
+        less = list(keeping)
+        for at in tools:
+            if keeping[at] is not Keeping.ALL:
+                less[at] = Keeping.NOTHING
+        return less
+
+    def _arguments_of(self, keeping: list[Keeping]) -> list[tuple[list[str], list[str]]] | None:
+        """Return each tool's rules, and in words what they do not keep to; None where a schema is to
+        be kept to that has no rules."""
+        made = list[tuple[list[str], list[str]]]()
+        for at, one in enumerate(keeping):
+            try:
+                made.append(self._tool(at, one))
+            except SchemaFault as fault:
+                if one is Keeping.ALL:
+                    name = self._tools[at]["name"]
+                    raise RequestError(
+                        f"{name} has strict, which cannot be kept: {fault}"
+                    ) from None
+                return None
+        return made
+
+    def _tool(self, at: int, keeping: Keeping) -> tuple[list[str], list[str]]:
+        if (at, keeping) not in self._made:
+            rules, ignored = self._given(at, self._tools[at], keeping)
+            self._made[at, keeping] = [*rules, *self._call(at)], ignored
+        return self._made[at, keeping]
+
+    def _call(self, at: int) -> Iterator[str]:
+        """Yield the rules of a call from the tool's name on."""
+        form, begin = self._form, self._tools[at]["name"] + self._form.after
+        yield f"call{at}: {_literal(begin)} args{at}"
+        yield f"args{at}: given{at} {_literal(form.end)}"
+        if form.bare and self._schema is not None:
+            parts = [*_JSON_PART.findall(form.head + begin), f"given{at}", form.end]
+            yield f"bare{at}: {' '.join(one if one.startswith('given') else _quoted(one) for one in parts)}"
+        elif form.bare and self._choice == "auto":
+            # lazy to the end of the name: another object with one is text
+            yield f"bare{at}: name{at} args{at}"
+            yield f"name{at}[lazy]: {_quoted(form.head + begin)}"
+        elif form.bare:
+            yield f"bare{at}: {_quoted(form.head)} call{at}"
+
+    def _given(
+        self, at: int, tool: Mapping[str, Any], keeping: Keeping
+    ) -> tuple[list[str], list[str]]:
+        """Return the rules of a tool's arguments, the first named `given`, and what they ignore."""
+        name, form = f"given{at}", self._form
+        schema, why = _object_schema(tool.get("parameters") or {})
+        if schema is None and keeping is Keeping.ALL:
+            raise SchemaFault(why)
+        if schema is None or keeping is Keeping.NOTHING:
+            return self._any(name), [why or "all of its schema: the tools are too large together"]
+        if form.syntax is not None or form.tag:
+            return self._in_syntax(name, schema, keeping)
+        if form.parameter:
+            marked = MarkedParameters(form, name, schema, keeping)
+            return list(marked.rules()), marked.ignored
+        made = json_rule(keeping, schema)
+        if made is None:
+            return self._any(name), ["all of its schema"]
+        return [f"{name}: {made.rule}"], list(made.ignored)
+
+    def _any(self, name: str) -> list[str]:
+        """Return rules of any arguments."""
+        form = self._form
+        if form.syntax is not None or form.tag:
+            return list(argument_rules(form, name, _ANY))
+        if form.parameter:
+            return list(MarkedParameters(form, name, _ANY, Keeping.NOTHING).rules())
+        return [f"{name}: any_object"]
+
+    def _in_syntax(
+        self, name: str, schema: dict[str, Any], keeping: Keeping
+    ) -> tuple[list[str], list[str]]:
+        """Return rules in the family's own syntax."""
+        ignored = [f"{key} in this model's form of calls" for key in unkept_keywords(schema)]
+        if ignored and keeping is Keeping.ALL:
+            raise SchemaFault(ignored[0])
+        try:
+            rules = list(argument_rules(self._form, name, schema))
+        except (RequestError, KeyError, TypeError, AttributeError, ValueError) as error:
+            if keeping is not Keeping.SOME:
+                raise SchemaFault(str(error)) from None
+            return self._any(name), [str(error)]
+        if keeping is Keeping.SOME:
+            tried = matcher_of("\n".join([f"start: {name}", *rules, TEXT]))
+            if tried.is_error():
+                return self._any(name), [describe(tried.get_error())]
+        return rules, ignored
+
+    def _head(self) -> Iterator[str]:
+        """Yield the rules of all but the arguments."""
+        form, choice = self._form, self._choice
+        numbers = range(len(self._tools))
+        calls = "".join(f" | bare{at}" for at in numbers) if form.bare else ""
+        yield from start_rules(self._thinking, free=choice == "auto" and self._schema is None)
+        if choice == "auto" and self._schema is None:
+            yield f"body: TEXT | trigger rest calls{calls}"
+            yield f"trigger[lazy]: TEXT {_quoted(form.trigger)}"
+            yield f"rest: {_literal(form.start.removeprefix(form.trigger))}"
+        elif self._schema is not None:
+            yield f"body: answer | {_literal(form.start)} calls{calls}"
+            yield answer_rule(self._thinking)
+            yield f"content: {_answer(self._schema)}"
+        else:
+            yield f"body: {_literal(form.start)} calls{calls}"
+        several = self._parallel and form.between is not None and not isinstance(choice, dict)
+        more = f" ({_literal((form.between or '') + form.head)} call)*" * several
+        yield f"calls: call{more} {_quoted(form.closing)}"
+        yield "call: " + " | ".join(f"call{at}" for at in numbers)
+        if form.ids:
+            yield f"ID: /{form.ids}/"
+        if form.parameter and not form.tag:
+            yield any_text_rule(form)
+        yield f"any_object: {rule_of({'type': 'object'})}"
+        yield f"any_json: {rule_of({})}"
+        yield TEXT + f" & ~/{form.never}/" * bool(form.never)
+
+
+def _answer(schema: Any) -> str:
+    """Return the rule of a text that calls no tool."""
+    try:
+        return strict(schema)
+    except SchemaFault as fault:
+        raise RequestError(str(fault), "json_schema") from None
+
+
+def _chosen(tools: Any, choice: Any) -> list[Mapping[str, Any]]:
+    """Return the tools that may be called. Raises RequestError for those that nobody can call."""
+    names = [tool["name"] for tool in tools]
+    for name in names:
+        if not _TOOL_NAME.fullmatch(name):
+            raise RequestError(
+                f"a tool's name has at most 64 letters, digits, '_', '-' and '.': not {name[:80]!r}"
+            )
+    if len(set(names)) < len(names):
+        raise RequestError("two tools have the same name")
+    if isinstance(choice, dict):
+        tools = [tool for tool in tools if tool["name"] == choice["name"]]
+        if not tools:
+            raise RequestError(f"no tool is named {choice['name']!r}")
+    elif choice not in ("auto", "required"):
+        raise RequestError(f"choice must be auto, required or a name, not {choice!r}")
+    if not tools:
+        raise RequestError("there are no tools")
+    for tool in tools:
+        if not isinstance(tool.get("parameters") or {}, dict):
+            raise TypeError("parameters are no JSON object")
+    return list(tools)
+
+
+def _object_schema(given: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return the schema of a tool's arguments, None for one that no object fits, and why."""
+    if "object" not in types_of(given):
+        return None, f"its parameters are of type {str(given.get('type'))[:100]}, not object"
+    return {"type": "object", "properties": {}} | given | {"type": "object"}, ""
+
+
+def _size(schema: Any) -> int:
+    """Return how many subschemas a schema has, about."""
+    count, ahead = 0, [schema]
+    while ahead:
+        value = ahead.pop()
+        if isinstance(value, dict):
+            count += 1
+            ahead += value.values()
+        elif isinstance(value, list):
+            ahead += value
+    return count
+
+
+def _literal(text: str) -> str:
+    """Return a text of a form in lark's syntax, with any id in the place of $ID."""
+    parts = [_quoted(part) if part else "" for part in text.split(ID)]
+    return " ID ".join(parts).strip() or '""'

@@ -1,0 +1,191 @@
+"""The language of a schema's grammar against JSON Schema's, both ways, for small schemas and documents."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+from hypothesis import HealthCheck, assume, given, reject, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+
+from specmesh.engines.grammar_source import answer
+from specmesh.engines.schema_faults import ON_ONE_LINE, matcher_of
+
+BYTES = LLTokenizer("byte")
+NAMES = st.sampled_from("abcd")
+FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
+
+
+def grammar(schema: Any) -> LLMatcher | None:
+    """The grammar of a schema; None where it is refused."""
+    answered = answer({"kind": "json_schema", "text": json.dumps(schema)})
+    if "lark" not in answered:
+        return None
+    return LLMatcher(BYTES, str(answered["lark"]), log_level=0)
+
+
+def plain(schema: Any) -> bool:
+    """Whether the library alone takes a schema."""
+    rule = f"start: %json {json.dumps(schema | {'x-guidance': ON_ONE_LINE})}"
+    return not matcher_of(rule).is_error()
+
+
+def accepts(matcher: LLMatcher, text: str) -> bool:
+    matcher.reset()
+    data = list(text.encode())
+    return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
+
+
+def orders(value: Any) -> Iterator[Any]:
+    """The same document with the names of its objects in all orders."""
+    if isinstance(value, dict):
+        for names in itertools.permutations(value):
+            for inner in itertools.product(*(orders(value[name]) for name in names)):
+                yield dict(zip(names, inner, strict=True))
+    elif isinstance(value, list):
+        yield from map(list, itertools.product(*map(orders, value)))
+    else:
+        yield value
+
+
+def valid(schema: Any, document: Any) -> bool:
+    try:
+        return jsonschema.Draft202012Validator(schema, format_checker=FORMATS).is_valid(document)
+    except RecursionError:  # a subschema that refers to itself for the same place
+        return reject()
+
+
+# --- what subschemas there are for a place, found anew: by their definition, without haste
+
+
+def here(root: Any, nodes: list[Any]) -> list[dict[str, Any]]:
+    """All subschemas that hold where these do, or are compared there."""
+    found = list[dict[str, Any]]()
+    for node in nodes:
+        if not isinstance(node, dict) or any(node is one for one in found):
+            continue
+        found.append(node)
+        inner = [one for key in ("allOf", "anyOf", "oneOf") for one in node.get(key, [])]
+        inner += [node[key] for key in ("if", "then", "else", "not") if key in node]
+        if "$ref" in node:
+            inner.append(root["$defs"][node["$ref"].removeprefix("#/$defs/")])
+        nodes += inner
+    return found
+
+
+def declared(root: Any, nodes: list[Any], document: Any) -> bool:
+    """Whether some subschema at each place declares each name there."""
+    found = here(root, list(nodes))
+    if isinstance(document, list):
+        items = [one["items"] for one in found if "items" in one]
+        return all(declared(root, items, inner) for inner in document)
+    if not isinstance(document, dict):
+        return True
+    for name, inner in document.items():
+        own = [one["properties"][name] for one in found if name in one.get("properties", {})]
+        others = [
+            one["additionalProperties"]
+            for one in found
+            if "additionalProperties" in one and name not in one.get("properties", {})
+        ]
+        if not own or not declared(root, [*own, *others], inner):
+            return False
+    return True
+
+
+# --- schemas and documents
+
+SCALARS = st.sampled_from(
+    [
+        {"type": "integer"},
+        {"type": "string"},
+        {"type": ["integer", "null"]},
+        {"const": 1},
+        {"enum": ["x", 2, None]},
+        {"type": "boolean"},
+        {"type": "integer", "minimum": 1},
+        {"type": "string", "minLength": 1},
+        {},
+        True,
+    ]
+)
+
+
+@st.composite
+def objects(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, Any]:
+    """A schema of an object, also one whose parts contradict or repeat each other."""
+    schema: dict[str, Any] = {}
+    if draw(st.booleans()):
+        schema["type"] = "object"
+    if draw(st.integers(0, 4)):
+        schema["properties"] = draw(st.dictionaries(NAMES, inner, min_size=1, max_size=3))
+    if draw(st.integers(0, 2)) == 0:
+        schema["required"] = draw(st.lists(NAMES, unique=True, max_size=2))
+    if draw(st.integers(0, 4)) == 0:
+        schema["additionalProperties"] = draw(st.one_of(st.booleans(), inner))
+    for keyword in ("allOf", "anyOf"):
+        if draw(st.integers(0, 3)) == 0:
+            schema[keyword] = draw(st.lists(inner, min_size=1, max_size=2))
+    if draw(st.integers(0, 4)) == 0:
+        schema["$ref"] = f"#/$defs/{draw(st.sampled_from('pq'))}"
+    if draw(st.integers(0, 6)) == 0:
+        schema["minProperties"] = draw(st.integers(0, 2))
+    return schema
+
+
+ARRAYS = st.fixed_dictionaries({"type": st.just("array"), "items": SCALARS})
+ANY = st.recursive(st.one_of(SCALARS, ARRAYS), objects, max_leaves=6)
+SCHEMAS = st.builds(
+    lambda root, p, q: root | {"$defs": {"p": p, "q": q}}, objects(ANY), objects(SCALARS), ANY
+)
+LEAVES = st.sampled_from([0, 1, 2, -3, "", "x", None, True, 0.5, {}, []])
+
+
+@st.composite
+def documents(draw: st.DrawFn, root: Any, nodes: list[Any], depth: int = 0) -> Any:
+    """A document that may fit: most of its names are declared, most of what is required is there."""
+    found = here(root, list(nodes))
+    names = sorted({name for one in found for name in one.get("properties", {})})
+    required = sorted({name for one in found for name in one.get("required", [])})
+    items = [one["items"] for one in found if "items" in one]
+    if items and draw(st.integers(0, 3)):
+        return draw(st.lists(documents(root, items, depth + 1), max_size=2))
+    if not names or depth > 3 or draw(st.integers(0, 9)) == 0:
+        return draw(LEAVES)
+    chosen = dict.fromkeys(name for name in names if draw(st.booleans()))
+    if draw(st.integers(0, 9)):
+        chosen |= dict.fromkeys(required)
+    if draw(st.integers(0, 9)) == 0:
+        chosen["e"] = None
+    document = dict[str, Any]()
+    for name in chosen:
+        own = [one["properties"][name] for one in found if name in one.get("properties", {})]
+        document[name] = draw(documents(root, own, depth + 1))
+    return document
+
+
+slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+
+
+@slow
+@given(SCHEMAS, st.data())
+def test_a_document_is_taken_that_fits_and_whose_names_are_declared(
+    schema: Any, data: st.DataObject
+):
+    """And none that does not fit; of the others those where some place takes all names."""
+    matcher = grammar(schema)
+    assume(matcher is not None)
+    for _ in range(12):
+        document = data.draw(documents(schema, [schema]))
+        fits = valid(schema, document)
+        taken = [one for one in orders(document) if accepts(matcher, json.dumps(one))]
+        assert taken or not fits or not declared(schema, [schema], document), document
+        assert fits or not taken, document
+
+
+@slow
+@given(SCHEMAS)
+def test_nothing_is_refused_for_being_closed(schema: Any):
+    assert grammar(schema) is not None or not plain(schema)
